@@ -60,7 +60,7 @@ CODES = {
     1: "The run finished, and a check, a gate or a step failed; for a sweep, no point passed.",
     2: "The request is invalid: the recipe, the arguments, the model, or a missing backend.",
     3: "A bug. The message names a log file to send.",
-    4: "Inconclusive: nothing failed, but a comparison stayed undecided.",
+    4: "Inconclusive: nothing failed, but a comparison remained undecided.",
     5: "A worker was killed, by the kernel for its memory or by a crash in native code; another attempt may succeed.",
     130: "Interrupted by Ctrl-C or SIGTERM. Finished work is kept.",
     141: "The reader of the output closed the pipe, as `head` does. The run ends, and never counts as passed.",
@@ -141,7 +141,7 @@ def _describe_plain_type(schema: Mapping[str, Any], definitions: Mapping[str, An
         return f"list of {_describe_type(schema.get('items', {}), definitions)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"mapping to {_describe_type(schema['additionalProperties'], definitions)}"
-    words = {"integer": "whole number", "boolean": "`true` or `false`", "string": "text", "object": "mapping"}
+    words = {"boolean": "`true` or `false`", "object": "mapping"}
     return words.get(kind, kind)
 
 
@@ -244,7 +244,7 @@ def _step(found: StepType) -> str:
     kind = described.reads
     about = "*name of a step, default the nearest earlier one*"
     reads = f"`{found.cls.read_key}`\n:   {about}\n\n    What to read ({kind}).\n"
-    title = f"# {found.name}\n\nReads {kind}, makes {described.makes}; version {described.version}.\n"
+    title = f"# {found.name}\n\nReads {kind}, produces {described.makes}; version {described.version}.\n"
     doc = _prose(inspect.getdoc(found.cls) or "")
     more = "\nIts [operations](../operations/index.md) have pages of their own.\n" if found.name == "edit" else ""
     settings = _settings_section(described.settings, [reads])
@@ -292,7 +292,7 @@ def _operation(name: str) -> str:
 
 def _operation_doc(name: str, operation: type) -> str:
     paragraphs = (inspect.getdoc(operation) or "").split("\n\n")
-    # Where only an example follows the first line, Python removes its indentation as if it were the docstring's.
+    # If only an example follows the first line, `inspect.getdoc` removes its indentation as that of the docstring.
     indented = [textwrap.indent(text, "    ") if text.startswith(f"{name}:") else text for text in paragraphs]
     return _prose("\n\n".join(indented) + "\n")
 

@@ -693,7 +693,7 @@ def init_plugin(name: str, folder: str | Path | None = None) -> Path:
 
 @public
 def init_example(name: str, *, overwrite: bool = False) -> Path:
-    """Write an example recipe, such as `quickstart`, and its pictures to `pipelines/`; return the recipe's path."""
+    """Write an example recipe, such as `quickstart`, and its images to `pipelines/`; return the recipe's path."""
     from ndld_flow.recipe.examples import write_example
 
     return write_example(name, overwrite=overwrite)

@@ -43,7 +43,7 @@ Data = Annotated[
 
 
 def patterns_of(data: Data) -> tuple[str, ...]:
-    """Return the patterns of files that values come from; none when they are generated."""
+    """Return the patterns of files that values come from; none if they are generated."""
     if isinstance(data, tuple):
         return data
     return (data,) if isinstance(data, str) and data not in GENERATED else ()
@@ -111,5 +111,5 @@ class InputSpec(Settings):
 
     @property
     def data_patterns(self) -> tuple[str, ...]:
-        """Return the patterns of files that the values come from; empty when they are generated."""
+        """Return the patterns of files that the values come from; empty if they are generated."""
         return patterns_of(self.data)

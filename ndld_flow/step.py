@@ -107,7 +107,7 @@ class RunsCode:
     """Marks a setting that names code to run, such as a plugin library: a recipe that sets it needs `--trust`."""
 
     part: Callable[[Any], Any] = lambda value: value
-    """Returns the part of the value that names code; empty where it names none."""
+    """Returns the part of the value that names code; empty if it names none."""
 
 
 @dataclass(frozen=True)
@@ -203,11 +203,11 @@ class Step(Settings, Generic[In, Out]):
     read_key: ClassVar[str] = "from"
     """The recipe key that names the artifact read."""
     uses_inputs: ClassVar[bool] = False
-    """True when the step reads the recipe's `inputs:`."""
+    """True if the step reads the recipe's `inputs:`."""
     reads_first_sample: ClassVar[bool] = False
-    """True when it reads only the first of the files that an input's `data:` names."""
+    """True if it reads only the first of the files that an input's `data:` names."""
     stops_run: ClassVar[bool] = False
-    """True when later steps are pointless after this one has failed."""
+    """True if later steps are pointless after this one has failed."""
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`, whose steps' own inputs are read too, as `context.read("base/from")`, so
     that this step can repeat their work."""
@@ -222,7 +222,7 @@ class Step(Settings, Generic[In, Out]):
     def run(self, source: In, out: Path, context: Context) -> Result:
         """Read `source` and write the files of the output kind into the empty folder `out`.
 
-        Raises a `RequestError` when the model or the machine does not support the settings.
+        Raises a `RequestError` if the model or the machine does not support the settings.
         """
 
     @classmethod

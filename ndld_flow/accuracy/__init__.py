@@ -1,1 +1,1 @@
-"""Accuracy: how far two models' outputs and inner tensors agree."""
+"""Accuracy: the agreement of two models' outputs and inner tensors."""

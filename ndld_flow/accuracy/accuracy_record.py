@@ -1,4 +1,4 @@
-"""The record of a comparison of two models: outputs judged, layers compared, the summary line, and the metrics that
+"""The record of a comparison of two models: judged outputs, compared layers, the summary line, and the metrics that
 gates may name.
 """
 
@@ -32,7 +32,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_feeds import Samples
 
 MOST_LAYERS = 1000
-"""Most layers in a record: more would make it too large to view."""
+"""Maximum number of layers in a record: more would make it too large to view."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
 
 
 class _Feeds(Collection[Mapping[str, Array]]):
-    """The reference's input values, sample by sample, read anew in each iteration."""
+    """The reference's input values, sample by sample, read again in each iteration."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -107,7 +107,7 @@ class _Feeds(Collection[Mapping[str, Array]]):
 _MOST_OUTPUTS = 16
 """Models with more outputs have no metrics of single outputs: the list would be too long to read."""
 LITTLE_EVIDENCE = "is weak evidence"
-"""Phrase of notes that belong in the summary line."""
+"""Phrase that marks the notes that belong in the summary line."""
 _NAMED = 4
 _MOST = sys.float_info.max
 _NO_AGREEMENT: Mapping[str, float] = {
@@ -116,14 +116,14 @@ _NO_AGREEMENT: Mapping[str, float] = {
     "psnr_db": -SAME_DB,
     **dict.fromkeys((*SLICE_BOUNDS["default"], "max_abs", "mean_abs", "max_rel", "rmse", "relative_rms"), _MOST),
 }
-"""Metrics of an output without comparable numbers, such as one that is all NaN: a gate on one finds its metric and
-fails."""
+"""Metrics of an output without comparable numbers, such as one that is all NaN, so that a gate on it finds its metric
+and fails."""
 
 
 def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     """Return the metrics that gates may name.
 
-    `cosine` is each metric of the output where it is worst; `logits.cosine` that of one of several outputs, where its
+    `cosine` is that of the worst output, as for every metric; `logits.cosine` is that of one of several outputs, if its
     name is an identifier; `accuracy`, `reference.accuracy` and `drop.accuracy` belong to a user's metric.
     """
     outputs = accuracy.outputs
@@ -142,9 +142,10 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
 
 
 def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> str | None:
-    """Return the worst sample, or None where all samples are alike.
+    """Return the worst sample, or None if all samples are alike.
 
-    The first of the bounded metrics decides, else `cosine` or `mismatched`, in the output where that metric is worst.
+    The worst is found by the first of the bounded metrics, else by `cosine` or `mismatched`, in the output where that
+    metric is worst.
     """
     for metric in (*bounded, "slice_rms", "cosine", "mismatched"):
         having = [output for output in outputs if metric in output.worst_samples]
@@ -162,7 +163,7 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
             some = ", ".join([*map(str, output.unseen[:_NAMED]), *(["..."] if len(output.unseen) > _NAMED else [])])
             notes.append(
                 f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} "
-                f"channels ({some}), so nothing is known about them"
+                f"channels ({some}), so their accuracy is unknown"
             )
     return notes
 
@@ -247,7 +248,7 @@ class Criteria:
     """The metrics to measure on outputs, and their tolerances."""
 
     tolerance: Tolerance | None
-    """None where only outputs with a tolerance of their own are judged."""
+    """None if only outputs with a tolerance of their own are judged."""
     by_output: Mapping[str, Tolerance]
     topk: int
     axis: int
@@ -301,14 +302,14 @@ def _nonfinite(output: ComparedOutput) -> list[str]:
     if count := output.agreement.only_candidate_nonfinite:
         sentences.append(f"{count} elements are NaN or infinite where the reference is not")
     if count := output.agreement.only_reference_nonfinite:
-        sentences.append(f"{count} elements differ from the NaN or infinity of the reference")
+        sentences.append(f"{count} elements differ from the NaN or infinity in the reference")
     return sentences
 
 
 def compose_accuracy(
     criteria: Criteria, compared: Comparison, judged: LabelledJudgement | None, layers: ComparedLayers | None
 ) -> Accuracy:
-    """Compose the record; `judged` and `layers` are None where the step has no metric or compares no layers."""
+    """Compose the record; `judged` and `layers` are None if the step has no metric or compares no layers."""
     first, second = compared.reference, compared.candidate
     outputs = tuple(map(criteria.judge, compared.outputs))
     tolerance = {} if criteria.tolerance is None else criteria.tolerance.given(criteria.topk)

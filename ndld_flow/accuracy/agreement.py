@@ -2,29 +2,29 @@
 
 All sums are float64. `r` is the reference, `c` the candidate, both at the elements where both are finite:
 
-- cosine: sum(r c) / (|r| |c|), cosine similarity; 1 when both are all zero, 0 when one is
+- cosine: sum(r c) / (|r| |c|), cosine similarity; 1 if both are all zero, 0 if one is
 - max_abs, mean_abs: maximum and mean of |c - r| (Polygraphy's `--check-error-stat max|mean`, absolute)
-- max_rel: maximum of |c - r| / |r|, where an |r| below 2^-126 (float32's smallest normal number) counts as that
+- max_rel: maximum of |c - r| / |r|, where an |r| below 2^-126 (float32's smallest normal number) is raised to it
 - rmse: sqrt(mean((c - r)^2)), the root of the mean square error
-- relative_rms: rms(c - r) / rms(r), where an rms(r) below 2^-126 counts as that; 10^(-snr_db / 20)
+- relative_rms: rms(c - r) / rms(r), where an rms(r) below 2^-126 is raised to it; equals 10^(-snr_db / 20)
 - snr_db: 10 log10(sum(r^2) / sum((c - r)^2)), the signal-to-noise ratio; `SAME_DB` when there is no noise
 - psnr_db: 10 log10(peak^2 / mean((c - r)^2)), the peak signal-to-noise ratio (ITU-T J.340), where peak is the range
   max(r) - min(r) of the sample; `SAME_DB` when there is no noise, and undefined where r is constant
 - mismatched: the fraction of elements outside |c - r| <= atol + rtol |r| (numpy.allclose); equality for integers,
-  bools and strings. An element that is NaN or infinite in only one of the two is always outside. Floats have it only
-  where a bound is given.
+  bools and strings. An element that is NaN or infinite in only one of the two is always outside. Floats have it only if
+  a bound is given.
 - top1: the fraction of rows (along the last axis) whose largest element is at the same index
 - topK, such as top5: the fraction of rows where the reference's largest element is among the candidate's K largest;
   for rows of more than K elements
 - kl: mean over the rows along `axis` of sum(r log(r / c)) in nats, the Kullback-Leibler divergence of c from r, both
-  scaled to a sum of 1; a c below 2^-126 counts as that. With `softmax` it compares softmax(r) and softmax(c). Without
+  scaled to a sum of 1; a c below 2^-126 is raised to it. With `softmax` it compares softmax(r) and softmax(c). Without
   it, only outputs whose reference rows are distributions (nothing below 0, a sum of 1 within 1 %) have a `kl`.
 
 - slice_rms, slice_max, position_rms: by slices, each against its own spread; see `slices`
-- iou_loss: of maps of class numbers; see `ClassOverlap`
+- iou_loss: of class maps; see `ClassOverlap`
 
-Over several samples: the worst sample's cosine, snr_db, psnr_db and relative_rms, the worst element's max_abs and
-max_rel, and the rest over everything.
+Over several samples: cosine, snr_db, psnr_db and relative_rms are those of the worst sample, max_abs and max_rel those
+of the worst element, and the rest are over all elements.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ Samples = Callable[[], Iterable[Array]]
 
 _MOST_CLASSES = 256
 _LEAST_ELEMENTS = 30
-"""Least elements for each class of a class map, on average."""
+"""Minimum number of elements for each class of a class map, on average."""
 _LEVELS = 64
-"""An 8-bit output with more distinct values than this is an image or a quantized tensor if neighbours differ."""
+"""If neighbours differ, an 8-bit output with more distinct values than this is an image or a quantized tensor."""
 _EQUAL_NEIGHBOURS = 0.5
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The kind of judgement of an output, and the reference that its errors are measured against."""
+    """How an output is judged, and the reference against which its errors are measured."""
 
     kind: OutputKind = "exact"
     slices: Reference | None = None
-    """The reference for numbers; None where they cannot be cut into slices."""
+    """The reference for numbers; None if they cannot be cut into slices."""
 
 
 def find_yardstick(samples: Samples) -> Yardstick:
@@ -85,7 +85,7 @@ def _is_class_map(samples: Samples) -> bool:
 
 
 def _has_levels(first: Array, samples: Samples) -> bool:
-    """Return True where 8-bit values are levels, such as brightness, and not class numbers, which form regions."""
+    """Return True if 8-bit values are levels, such as brightness, and not class indices, which form regions."""
     if first.dtype.itemsize != 1 or first.dtype.kind not in "iu" or not first.ndim:
         return False
     levels: set[int] = set()
@@ -100,8 +100,8 @@ def _has_levels(first: Array, samples: Samples) -> bool:
 class ClassOverlap:
     """Overlap of two class maps over one or more samples.
 
-    `iou_loss` is the largest, over the classes of the reference, of 1 - (intersection + 2) / union, at least 0: the
-    loss of intersection over union (the Jaccard index) beyond two elements, which a tie may flip anywhere.
+    `iou_loss` is the maximum of 1 - (intersection + 2) / union, at least 0, over the classes of the reference: the loss
+    of intersection over union (the Jaccard index) beyond two elements, which a tie may flip anywhere.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class ClassOverlap:
             self._counts[value] = self._counts.get(value, np.zeros(3)) + counts
 
     def worst(self) -> tuple[int, float] | None:
-        """Return the class that overlaps least and its `iou_loss`; None where nothing was added."""
+        """Return the class that overlaps least and its `iou_loss`; None if nothing was added."""
         losses = {
             value: max(0.0, 1.0 - float((both + 2) / (mine + theirs - both)))
             for value, (mine, theirs, both) in self._counts.items()
@@ -136,8 +136,7 @@ class Measuring:
 
     rtol: float | None = None
     atol: float | None = None
-    """Relative (`rtol`) and absolute part of the bound that `mismatched` counts by; without one, floats have no
-    `mismatched`."""
+    """Relative (`rtol`) and absolute part of the bound of `mismatched`; without either, floats have no `mismatched`."""
     topk: int = 5
     """k of `topK`."""
     axis: int = -1
@@ -147,7 +146,7 @@ class Measuring:
 
 
 _SUM_MAY_BE_OFF = 0.01
-"""Tolerance of the sum 1 of a distribution: fp16 and int8 outputs of a softmax are only near it."""
+"""Tolerance of a distribution's sum of 1: fp16 and int8 outputs of a softmax are only near it."""
 _ROWS_CHUNK = 1 << 18
 
 
@@ -172,7 +171,7 @@ class Divergence:
 def diverge_rows(reference: Array, candidate: Array, measuring: Measuring) -> Divergence:
     """Sum the divergence of every row along the axis.
 
-    Rows with NaN or +infinity on either side (without softmax, any infinity) are left out.
+    Rows with NaN or +infinity on either side (without softmax, any infinity) are skipped.
     """
     axis, dims = measuring.axis, reference.ndim
     if not -dims <= axis < dims or reference.shape[axis] < 2 or not reference.size:
@@ -262,7 +261,7 @@ def rank(reference: Array, candidate: Array, k: int) -> Ranking:
 
 _CHUNK = 1 << 20
 _SQUARES_FIT = 2.0**500
-"""float64 numbers below this have squares whose sums do not overflow, and above its inverse squares that do not
+"""The sums of squares of float64 numbers below this do not overflow, and squares of those above its inverse do not
 underflow."""
 
 
@@ -275,9 +274,9 @@ class Tally:
     exact: bool = False
     """Elements are integers, bools or strings, which are compared for equality."""
     only_candidate_nonfinite: int = 0
-    """Elements that are NaN or infinite in the candidate only."""
+    """Elements that are NaN or infinite only in the candidate."""
     only_reference_nonfinite: int = 0
-    """Elements that are NaN or infinite in the reference only, or differently in both."""
+    """Elements that are NaN or infinite only in the reference, or differently in both."""
     finite: int = 0
     """Elements that are finite in both; the following fields are computed from these."""
     sum_abs: float = 0.0
@@ -289,7 +288,7 @@ class Tally:
     """Smallest value of the reference."""
     highest: float = -math.inf
     ratios: dict[str, float] = field(default_factory=dict)
-    """Metrics of whole samples that cannot be added up: the worst one is kept. NaN where one sample has none."""
+    """Metrics of whole samples, which cannot be added: the worst is kept. NaN if one sample has none."""
     ranking: Ranking = field(default_factory=Ranking)
     divergence: Divergence = field(default_factory=Divergence)
 
@@ -423,17 +422,17 @@ class Agreement:
 
     @property
     def only_candidate_nonfinite(self) -> int:
-        """Return the number of elements that are NaN or infinite in the candidate only."""
+        """Return the number of elements that are NaN or infinite only in the candidate."""
         return self._all.only_candidate_nonfinite
 
     @property
     def only_reference_nonfinite(self) -> int:
-        """Return the number of elements that are NaN or infinite in the reference only, or differently in both."""
+        """Return the number of elements that are NaN or infinite only in the reference, or differently in both."""
         return self._all.only_reference_nonfinite
 
     @property
     def is_weak_evidence(self) -> bool:
-        """Return True where the reference is constant (to a millionth): almost anything would agree with it."""
+        """Return True if the reference is constant (to a millionth): almost anything would agree with it."""
         total = self._all
         if total.finite < 2 or (total.exact and self._yardstick.kind != "classes"):
             return False
@@ -444,7 +443,7 @@ class Agreement:
         return self._metrics(self._all, self._slices, self._overlap)
 
     def worst_slices(self) -> dict[str, str]:
-        """Return metric -> slice, position or class where it is worst; metrics of the whole output are left out."""
+        """Return metric -> slice, position or class where it is worst; metrics of the whole output are omitted."""
         places = {}
         if self._slices is not None:
             places = {name: worst.place for name, worst in self._slices.worst().items() if worst.place}
@@ -453,7 +452,7 @@ class Agreement:
 
     def worst_samples(self) -> dict[str, str]:
         """Return metric -> the sample where it is worst, the first of equal ones; metrics that are equal on all samples
-        are left out.
+        are omitted.
         """
         return {name: self._worst[name][1] for name in self.metrics() if name in self._unequal}
 

@@ -31,7 +31,7 @@ from ndld_flow.records.document import stat_file
 from ndld_flow.samples.value_files import NO_HEADER
 
 Label = object
-"""The text or number of a table, any value of a JSON object, or a number or array of a `.npy` file."""
+"""A string or number of a table, any value of a JSON object, or a number or array of a `.npy` file."""
 _NAMED = 3
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?\d+\.\d*(e[+-]?\d+)?")
@@ -44,9 +44,9 @@ class Labels:
 
     path: Path
     named: Mapping[str, Label] | None
-    """Sample name -> label; None where the file names no samples."""
+    """Sample name -> label; None if the file names no samples."""
     ordered: Sequence[Label] = ()
-    """One label for each sample in their order, where the file names no samples."""
+    """One label for each sample in their order, if the file names no samples."""
 
     def match(self, samples: Sequence[str], *, spare: bool) -> list[Label]:
         """Return the label of each sample.
@@ -75,7 +75,7 @@ class Labels:
 
 
 def read_labels(path: Path) -> Labels:
-    """Read labels from a `.csv` (`file,label`), a `.json` object (name -> label) or a `.npy` (one label a row).
+    """Read labels from a `.csv` (`file,label`), a `.json` object (name -> label) or a `.npy` (one label per row).
 
     Raises `RequestError` for a file that cannot be read, with all of its errors.
     """
@@ -120,7 +120,7 @@ def _read_json(path: Path) -> Labels:
 def _read_npy(path: Path) -> Labels:
     values = np.load(path, allow_pickle=False)
     if not isinstance(values, np.ndarray) or values.ndim == 0:
-        raise ValueError("it is not an array with one label a row")
+        raise ValueError("it is not an array with one label per row")
     return Labels(path, None, list(values))
 
 
@@ -129,7 +129,7 @@ def _named(path: Path, pairs: Sequence[tuple[str, Label]]) -> Labels:
     if twice:
         raise ValueError(_count_names(twice, "file is labelled twice", "files are labelled twice"))
     if not pairs:
-        raise ValueError("it holds no labels")
+        raise ValueError("it contains no labels")
     return Labels(path, dict(pairs))
 
 
@@ -144,7 +144,7 @@ def _unpaired(value: object) -> object:
 
 
 def _plain_value(text: str) -> Label:
-    """Convert `3` to 3 and `0.5` to 0.5; `007` and everything else stay text."""
+    """Convert `3` to 3 and `0.5` to 0.5; `007` and everything else stay strings."""
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _DECIMAL.fullmatch(text) else text
@@ -216,7 +216,7 @@ class Scores:
     values: Mapping[str, float]
     """Values over all samples."""
     each: tuple[dict[str, float], ...] = ()
-    """Values of each sample; empty where the metric is of the whole set."""
+    """Values of each sample; empty if the metric is of the whole set."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class UserMetric:
     def score(self, labelled: LabelledSet) -> Scores:
         """Score one model.
 
-        Raises `RequestError` with file, line and message where the function fails, and with the metric's name where it
+        Raises `RequestError` with file, line and message if the function fails, and with the metric's name if it
         returns no number.
         """
         return self._over_samples(labelled) if self.kind == "metric" else self._over_set(labelled)
@@ -256,8 +256,8 @@ class UserMetric:
             values = self._numbers(self.function(predictions))
             if predictions.taken < len(predictions):
                 raise RequestError(
-                    f"{self.path}: evaluate() took {predictions.taken} of {len(predictions)} predictions: a metric of "
-                    "the whole set needs them all"
+                    f"{self.path}: evaluate() read {predictions.taken} of {len(predictions)} predictions: a metric of "
+                    "the whole set needs all of them"
                 )
         return Scores(values)
 
@@ -280,7 +280,7 @@ class UserMetric:
         return name
 
     def _number(self, name: object, value: object) -> float:
-        # Many computations with numpy end in an array of one number.
+        # Many computations with numpy result in an array of one number.
         if isinstance(value, np.ndarray | np.generic) and value.size == 1:
             value = value.item()
         if not isinstance(value, bool | int | float) or not math.isfinite(value):
@@ -311,7 +311,7 @@ class _Predictions:
 def load_metric(path: Path) -> UserMetric:
     """Load the function `metric(outputs, label)` or `evaluate(predictions)` of a file.
 
-    Raises `RequestError` when the file cannot be imported, or does not have exactly one of the two.
+    Raises `RequestError` if the file cannot be imported, or does not have exactly one of the two.
     """
     module = load_user_module(path)
     kinds: dict[Literal["metric", "evaluate"], tuple[str, int]] = {
@@ -322,8 +322,8 @@ def load_metric(path: Path) -> UserMetric:
     if len(there) != 1:
         has = "has both" if there else "has neither"
         raise RequestError(
-            f"{path} {has} `def metric(outputs, label)` (for one sample; the mean is taken) and `def "
-            "evaluate(predictions)` (for the whole set, pairs of outputs and label): write one of them."
+            f"{path} {has} `def metric(outputs, label)` (for one sample; the mean is reported) and `def "
+            "evaluate(predictions)` (for the whole set, pairs of outputs and label): define one of them."
         )
     function = getattr(module, there[0])
     wanted, count = kinds[there[0]]
@@ -383,7 +383,7 @@ class LabelledComparison:
     def judge(self, compared: Comparison) -> LabelledJudgement:
         """Score both models.
 
-        Raises `RequestError` where the user's code fails or returns no numbers, and for bounds of a metric that it does
+        Raises `RequestError` if the user's code fails or returns no numbers, and for bounds of a metric that it does
         not return.
         """
         reference = self._score(compared.reference.side.label, compared.samples, compared.kept_reference)
@@ -425,7 +425,7 @@ def prepare_labelled(
 ) -> LabelledComparison:
     """Load a metric and match its labels to the samples.
 
-    With `spare` there may be more labels than samples. Raises `RequestError` when the file of either cannot be read,
+    With `spare` there may be more labels than samples. Raises `RequestError` if the file of either cannot be read,
     and for labels and samples that do not match.
     """
     return LabelledComparison(load_metric(metric), read_labels(labels).match(samples, spare=spare), tolerance)

@@ -1,6 +1,6 @@
 """Comparison of two models' outputs on the same samples.
 
-One session is open at a time; outputs are stored in files, because they may exceed memory.
+Only one session is open at a time; outputs are stored in files, because they may exceed memory.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class StoredOutputs:
 
 
 def storable(array: Array) -> Array:
-    """Return an array that a .npy file can hold: strings of fixed length, and bfloat16 and the like as float32, which
-    is exact.
+    """Return an array that can be written to a .npy file: strings of fixed length, and bfloat16 and the like as
+    float32, which is exact.
     """
     if array.dtype.kind == "O":
         return array.astype(str)
@@ -89,7 +89,7 @@ class ComparedOutput:
     shape: tuple[int, ...] = ()
     """The candidate's shape in the first sample."""
     yardstick: Yardstick = field(default_factory=Yardstick)
-    """The criterion that it is judged by."""
+    """The criterion by which it is judged."""
     samples: list[dict[str, float]] = field(default_factory=list)
     """The metrics of each sample alone."""
     wrong: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class ComparedOutput:
 
     @property
     def name(self) -> str:
-        """Return the reference's name, or the candidate's where the reference has no such output."""
+        """Return the reference's name, or the candidate's if the reference has no such output."""
         return self.pair[0] or self.pair[1] or ""
 
     def add(self, sample: str, reference: Outputs, candidate: Outputs, dtypes: Mapping[str, str]) -> None:
@@ -107,7 +107,7 @@ class ComparedOutput:
         mine, theirs = self.pair
         if mine is None or theirs is None:
             owner, other = ("candidate", "reference") if mine is None else ("reference", "candidate")
-            self.wrong.append(f"only the {owner} has this output; the {other} does not")
+            self.wrong.append(f"the {owner} has this output, and the {other} does not")
             return
         r, c = reference[mine], candidate[theirs]
         if r is None or c is None:
@@ -119,9 +119,9 @@ class ComparedOutput:
 
     def _add_tensors(self, sample: str, r: Array, c: Array) -> None:
         if _family(r) != _family(c):
-            self.wrong.append(f"it is {c.dtype.name} where the reference has {r.dtype.name}")
+            self.wrong.append(f"it is {c.dtype.name}, and {r.dtype.name} in the reference")
         elif r.shape != c.shape:
-            self.wrong.append(f"its shape is {shape_text(c.shape)} where the reference has {shape_text(r.shape)}")
+            self.wrong.append(f"its shape is {shape_text(c.shape)}, and {shape_text(r.shape)} in the reference")
         else:
             self.samples.append(self.agreement.add(r, c, sample))
 
@@ -136,7 +136,7 @@ _REDUCED = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 def reduced_precision(model: Path) -> str:
-    """Return `fp16` or `bf16`, whichever more inner tensors have; empty where none has either."""
+    """Return `fp16` or `bf16`, whichever more inner tensors have; empty if none has either."""
     counts = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
     del counts[""]
     return max(counts, key=lambda precision: counts[precision], default="")
@@ -165,8 +165,8 @@ class ComparedModel:
     def emulated(self, target: Path) -> ComparedModel:
         """Return the model with its fp16 and bf16 tensors rounded as stored, written to `target`.
 
-        Only for a model that has such tensors and runs on a CPU, where ONNX Runtime would compute them in fp32 and hide
-        overflows.
+        Other models, which have no such tensors or do not run on a CPU, are returned unchanged. On a CPU, ONNX Runtime
+        would compute in fp32 and hide overflows.
         """
         if not self._on_cpu:
             return self
@@ -176,12 +176,12 @@ class ComparedModel:
         return replace(self, emulation=target, stored_dtypes=emulated.outputs, notes=emulated.notes)
 
     def native(self) -> ComparedModel:
-        """Return the model with a warning where it is computed in a higher precision than it is stored in."""
+        """Return the model, with a warning if it is computed in a higher precision than it is stored in."""
         if not self._on_cpu or not (precision := reduced_precision(self.path)):
             return self
         warning = (
             f"ONNX Runtime computes {precision} in fp32 on the CPU, where nothing overflows: overflows of "
-            f"{self.label} on a GPU only show with `arithmetic: stored`"
+            f"{self.label} on a GPU are visible only with `arithmetic: stored`"
         )
         return replace(self, notes=(warning,))
 
@@ -254,12 +254,12 @@ class ModelPair:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of the outputs of both models, as in the reference where it has them."""
+        """Return the names of the outputs of both models, by the reference's names for those that it has."""
         mine, theirs = ([spec.name for spec in model_outputs(side.path)] for side in (self.reference, self.candidate))
         return tuple(name or other_name or "" for name, other_name in pair_names(mine, theirs))
 
     def with_arithmetic(self, scratch: Path) -> ModelPair:
-        """Return the pair as it runs: where `stored` is requested, fp16 and bf16 models are emulated on a CPU."""
+        """Return the pair as it runs: if `stored` is requested, fp16 and bf16 models are emulated on a CPU."""
         if self.arithmetic == "native":
             return replace(self, reference=self.reference.native(), candidate=self.candidate.native())
         reference = self.reference.emulated(scratch / "reference.onnx")
@@ -275,7 +275,7 @@ def pair_models(
 ) -> ModelPair:
     """Match two models' inputs, first by name, then by order, and find samples for both.
 
-    Raises `ModelError` when the models have different inputs, `RequestError` for samples that cannot be found.
+    Raises `ModelError` if the models have different inputs, `RequestError` for samples that cannot be found.
     """
     inputs = shared_inputs(model_inputs(reference.path), model_inputs(candidate.path))
     own = wanted.model_copy(update={"data": inputs.named_as_reference(wanted.data)})
@@ -290,7 +290,7 @@ def compare_models(
 
     `measuring` returns the metrics to measure on an output, given its name. Outputs are matched by name, then by order;
     inputs are cast to each model's own dtypes. The reference's outputs are stored in `scratch`, and the candidate's too
-    with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` when a model cannot be run as
+    with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` if a model cannot be run as
     requested; `ComparedOutput.wrong` explains outputs that cannot be compared.
     """
     first, second = ModelRun(pair.reference), ModelRun(pair.candidate)

@@ -1,30 +1,30 @@
-"""Judge an output by its slices: the channels, classes or columns that mean something by themselves.
+"""Judge an output by its slices: the channels, classes or columns that each have a meaning of their own.
 
-A metric of a whole output is blind to values that are small relative to the rest, such as the scores of a detector
-(0 to 1) among its boxes (0 to 320). So every slice is measured against its own spread. `r` is the reference,
-`e = candidate - reference`, both over all samples and in float64.
+A metric of a whole output is blind to values that are small relative to the rest, such as the scores of a detector (0
+to 1) among its boxes (0 to 320). So the error of every slice is measured against the slice's own spread. `r` is the
+reference, `e = candidate - reference`, both over all samples and in float64.
 
-- The *feature axis* is the axis whose indices differ in meaning. Where all values are between 0 and 1, it is the last
-  axis along which they add up to 1. Otherwise it is the axis along which neighbours differ most, by the variogram at
-  one step, mean((r_i+1 - r_i)^2) / (2 var(r)), if that is 0.25 or more. Neighbouring pixels, anchors, tokens and
-  frames are similar (0.01 to 0.3 on real models), neighbouring channels and classes are not (0.32 to 2). The first of
-  several axes is the batch unless no other one qualifies; a picture of one channel has no feature axis. The *slices*
-  are the indices of that axis, and the whole output.
+- The *feature axis* is the axis whose indices differ in meaning. If all values are between 0 and 1, it is the last axis
+  along which they add up to 1. Otherwise it is the axis along which neighbours differ most, by the variogram at one
+  step, mean((r_i+1 - r_i)^2) / (2 var(r)), if that is 0.25 or more. Neighbouring pixels, anchors, tokens and frames are
+  similar (0.01 to 0.3 on real models), neighbouring channels and classes are not (0.32 to 2). The first of several axes
+  is the batch unless no other one qualifies; an image with one channel has no feature axis. The *slices* are the
+  indices of that axis, and the whole output.
 - Slices are of one *kind* if they may share a unit: those within [0, 1] (scores, probabilities), and groups of the
   others whose magnitudes have no gap of a factor of 20 between them. A slice never sets the floor of another kind.
 - *spread* of a slice: max(std, 0.02 rms, max(0.05, 1 / n) x largest std of its kind, absolute floor), n its number of
   values; *range*: the same with max - min for std. The floors keep a slice that is constant or nearly so from failing
-  by rounding alone: 0.02 rms is some twenty roundings of fp16. Where n < 4 the largest std includes that of the means
-  of the slices.
+  by rounding alone: 0.02 rms is some twenty roundings of fp16. If n < 4, the largest std includes that of the means of
+  the slices.
 - `slice_rms`: the largest rms(e) / spread over the slices, divided by 1 + 1 / sqrt(m), where m = sum(x^2)^2 / sum(x^4)
-  with x = r - mean(r) is the effective number of values: a slice that is active once weighs one value, not n.
+  with x = r - mean(r) is the effective number of values: a slice that is active once counts as one value, not n.
 - `slice_max`: the largest |e| / range over the slices.
 - `position_rms`: the largest rms(e / spread) over the indices of every other axis, and over the samples.
 
 In a smooth map (text or no text, for each pixel) rounding moves an edge by a part of a pixel, so `slice_max` and
 `position_rms` leave out half of the reference's range among the eight neighbours of a value.
 
-A slice whose own std is below its floor was *not seen*: the samples do not activate it, so its error is not known.
+A slice whose own std is below its floor was *not seen*: the samples do not activate it, so its error is unknown.
 
 The floors, the gap and the default bounds were chosen on healthy conversions and planted faults of real models, which
 `tests/benchmarks/bench_accuracy.py` runs and counts.
@@ -46,7 +46,7 @@ _CHANNEL = "channel {}"
 _ROUGH = 0.25
 _GAP = 20.0
 _NATURAL = 0.1
-"""Slices of smaller magnitude get a unit of their own only if they reach this value; nearly dead channels do not."""
+"""Slices of smaller magnitude form a kind of their own only if they reach this value; nearly dead channels do not."""
 _CONSTANT = 0.02
 _KIND_FLOOR = 0.05
 _UNIT_FLOOR = 1e-3
@@ -58,10 +58,10 @@ _EDGE = 0.5
 
 @dataclass(frozen=True)
 class Layout:
-    """The axes by which an output is cut into slices."""
+    """The axes along which an output is cut into slices."""
 
     axis: int | None
-    """The feature axis; None where there is none."""
+    """The feature axis; None if there is none."""
     smooth_map: bool
     axes: tuple[int, ...]
     """Axes that have one length in all samples."""
@@ -69,7 +69,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scale:
-    """The spread and range that the errors of each slice are measured by."""
+    """The spread and range against which the errors of each slice are measured."""
 
     spread: Array
     """[slices], in units of the output."""
@@ -78,7 +78,7 @@ class Scale:
     effective: Array
     """[slices]: effective number of values."""
     seen: Array
-    """[slices], bool: the samples activate it."""
+    """[slices], bool: whether the samples activate it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Reference:
     features: Scale | None
     """None without a feature axis."""
     position_std: Mapping[int, Array]
-    """Position axis -> std at each of its indices; empty where there is a feature axis."""
+    """Position axis -> std at each of its indices; empty if there is a feature axis."""
 
     @property
     def unseen(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class Reference:
 def measure_reference(samples: Callable[[], Iterable[Array]]) -> Reference | None:
     """Measure a reference output: `samples` yields its values sample by sample, and is called twice.
 
-    None where there is nothing to measure: no values, or samples with different numbers of dimensions.
+    None if there is nothing to measure: no values, or samples with different numbers of dimensions.
     """
     layout = _choose_layout(samples())
     if layout is None:
@@ -201,7 +201,7 @@ def _axes_of_ones(values: Array) -> set[int]:
 
 
 def _pick_axis(rough: Mapping[int, float], ones: set[int], *, plane: bool) -> int | None:
-    """Return the feature axis. `rough`: axis -> variogram; `plane`: pictures of one channel."""
+    """Return the feature axis. `rough`: axis -> variogram; `plane`: images with one channel."""
     if ones:
         return max(ones)
     fitting = {axis: value for axis, value in rough.items() if value >= _ROUGH}
@@ -231,7 +231,7 @@ def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array]
         common = np.maximum(_CONSTANT * rms[mine], least)
         spread[mine] = np.maximum(common, share * max(std[mine].max(), few.std()))
         widest[mine] = np.maximum(common, share * max(width[mine].max(), np.ptp(few)))
-        # The std of a few values means little: they are active if they differ from those of the other slices.
+        # The std of a few values means little: such a slice is active if its values differ from those of other slices.
         apart = np.abs(mean[mine] - np.median(mean[mine])) >= _KIND_FLOOR * max(np.ptp(few), least)
         seen[mine] = (std[mine] >= spread[mine]) | (apart if n < _FEW else False)
     return Scale(np.maximum(std, spread), np.maximum(width, widest), effective, seen)
@@ -268,7 +268,7 @@ class SliceErrors:
         self._worst_sample = 0.0
 
     def add(self, reference: Array, candidate: Array) -> None:
-        """Add one sample; both have the same shape, and the number of dimensions that the reference has."""
+        """Add one sample; both have the same shape, and as many dimensions as the reference."""
         if not reference.size:
             return
         weighed = 0.0
@@ -308,7 +308,7 @@ class SliceErrors:
         self._worst_sample = max(self._worst_sample, other._worst_sample)
 
     def metrics(self) -> dict[str, float]:
-        """Return `slice_rms`, `slice_max` and `position_rms`; nothing where no value was added."""
+        """Return `slice_rms`, `slice_max` and `position_rms`; nothing if no value was added."""
         return {name: worst.value for name, worst in self.worst().items()}
 
     def worst(self) -> dict[str, Worst]:
@@ -387,7 +387,7 @@ def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterato
 
 
 def _local_range(r: Array) -> Array:
-    """Return largest minus smallest among a value and its eight neighbours along the last two axes."""
+    """Return the range (maximum - minimum) of each value and its eight neighbours along the last two axes."""
     high, low = r, r
     for axis in (r.ndim - 1, r.ndim - 2):
         high, low = _spread_along(high, axis, np.maximum), _spread_along(low, axis, np.minimum)

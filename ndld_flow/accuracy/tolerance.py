@@ -1,4 +1,4 @@
-"""Tolerances of outputs and of a user's metric: the settings, and the messages where a bound does not hold."""
+"""Tolerances of outputs and of a user's metric: the settings, and the messages for bounds that do not hold."""
 
 from __future__ import annotations
 
@@ -28,62 +28,66 @@ _IOU_LOSS = {"default": 0.03, "loose": 0.12}
 
 
 class Tolerance(Settings):
-    """The largest accepted differences between outputs. Every bound must hold.
+    """The largest accepted differences between outputs. All bounds must hold.
 
-    Outputs of numbers are judged slice by slice (`slices`), whatever other bounds are given: a detector whose scores
-    are all zero still has a cosine of 1, because its boxes are far larger. With `r` the reference and `c` the
-    candidate, the other metrics are computed over all elements of an output, in float64.
+    Float outputs are judged slice by slice (`slices`), whatever other bounds are given: a detector whose scores are all
+    zero still has a cosine of 1, because its boxes are far larger. With `r` the reference and `c` the candidate, the
+    other metrics are computed over all elements of an output, in float64.
     """
 
     slices: Literal["default", "loose", "off"] = "default"
     """Bounds on `slice_rms`, `slice_max` and `position_rms`: `default` (5 %, 10 %, 20 %) passes fp16 and lossless
-    changes, `loose` (20 %, 40 %, 60 %) is for INT8 and BF16, `off` judges no slices. For maps of class numbers they
-    bound `iou_loss` (3 %, 12 %)."""
+    changes, `loose` (20 %, 40 %, 60 %) is for INT8 and BF16, `off` judges no slices. For class maps they bound
+    `iou_loss` (3 %, 12 %)."""
     slice_rms: Annotated[Fraction, Field(gt=0)] | None = None
-    """RMS error of the worst channel relative to that channel's own spread, at most; replaces that of `slices`."""
+    """Maximum RMS error of the worst channel, relative to that channel's own spread; replaces the bound of `slices`."""
     slice_max: Annotated[Fraction, Field(gt=0)] | None = None
-    """Largest error of the worst channel relative to that channel's own range, at most; replaces that of `slices`."""
+    """Maximum error of the worst channel, relative to that channel's own range; replaces the bound of `slices`."""
     position_rms: Annotated[Fraction, Field(gt=0)] | None = None
-    """RMS error at the worst row, column or sample relative to the spread, at most; replaces that of `slices`."""
+    """Maximum RMS error of the worst row, column or sample, relative to the spread; replaces the bound of `slices`."""
     iou_loss: Annotated[Fraction, Field(le=1)] | None = None
-    """Loss of intersection over union of the worst class of a class map, at most; replaces that of `slices`."""
+    """Maximum loss of intersection over union of the worst class of a class map; replaces the bound of `slices`."""
     cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not detect a wrong scale."""
+    """Minimum cosine similarity: sum(r c) / (|r| |c|). It does not detect a wrong scale."""
     snr_db: float | None = None
-    """Signal-to-noise ratio in dB, at least: 10 log10(sum(r^2) / sum((c - r)^2)). It detects a wrong scale."""
+    """Minimum signal-to-noise ratio in dB: 10 log10(sum(r^2) / sum((c - r)^2)). It detects a wrong scale."""
     max_abs: AtLeast | None = None
-    """Largest absolute difference, at most: max |c - r|."""
+    """Maximum absolute difference: max |c - r|."""
     mean_abs: AtLeast | None = None
-    """Mean absolute difference, at most: mean |c - r|."""
+    """Maximum mean absolute difference: mean |c - r|."""
     max_rel: AtLeast | None = None
-    """Largest relative difference, at most: max |c - r| / |r|."""
+    """Maximum relative difference: max |c - r| / |r|."""
     rmse: AtLeast | None = None
-    """Root of the mean square error, at most: sqrt(mean (c - r)^2)."""
+    """Maximum root mean square error: sqrt(mean (c - r)^2)."""
     relative_rms: Annotated[Fraction, Field(le=1e9)] | None = None
-    """Error relative to the signal, at most: rms(c - r) / rms(r); `5 %` is 26 dB of `snr_db`."""
+    """Maximum error relative to the signal: rms(c - r) / rms(r); `5 %` is 26 dB of `snr_db`."""
     psnr_db: float | None = None
-    """Peak signal-to-noise ratio in dB, at least: 10 log10(peak^2 / mean (c - r)^2), peak = max(r) - min(r)."""
+    """Minimum peak signal-to-noise ratio in dB: 10 log10(peak^2 / mean (c - r)^2) with peak = max(r) - min(r)."""
     kl: AtLeast | None = None
-    """Kullback-Leibler divergence in nats, at most: mean over rows of sum r log(r / c). For outputs that are
-    probabilities along `axis`, and for logits that are named in `softmax`."""
+    """Maximum Kullback-Leibler divergence in nats: mean over rows of sum r log(r / c). It applies to outputs that are
+    probabilities along `axis`, and to logits that are named in `softmax`."""
     rtol: AtLeast | None = None
     """Relative part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
     atol: AtLeast | None = None
     """Absolute part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
     mismatched: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of elements outside the bound of `rtol` and `atol` (for integers: that differ), at most; 0 when only
-    the bound is given."""
+    """Maximum fraction of elements outside the bound of `rtol` and `atol` (for integers: of elements that differ); 0 if
+    only the bound is given."""
     top1: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of rows (along the last axis) whose largest element is at the same index, at least."""
+    """Minimum fraction of rows (along the last axis) whose largest element is at the same index."""
     topk: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of rows whose largest element in the reference is among the candidate's k largest, at least; k is the
+    """Minimum fraction of rows whose largest element in the reference is among the candidate's k largest; k is the
     step's `topk`, 5 by default."""
 
     @classmethod
     def declared(
-        cls, prefix: str = "", when: str = "outputs of that kind have it", given: Callable[..., bool] | None = None
+        cls,
+        prefix: str = "",
+        when: str = "an output is of a kind that has it",
+        given: Callable[..., bool] | None = None,
     ) -> tuple[Returns, ...]:
-        """Return the declarations of the bounded metrics of outputs; only a run shows which outputs have one.
+        """Return the declarations of the metrics of outputs that have bounds; only a run shows which outputs have
+        which.
 
         `top{k}` is left to the step, which knows k.
         """
@@ -101,8 +105,8 @@ class Tolerance(Settings):
         return self
 
     def given(self, topk: int = 5) -> dict[str, float]:
-        """Return the bounds of outputs of numbers, including `rtol` and `atol`; the bound of `topk` has its metric's
-        name, such as `top5`.
+        """Return the bounds of float outputs, including `rtol` and `atol`; the bound of `topk` has its metric's name,
+        such as `top5`.
         """
         own: dict[str, float] = self.model_dump(exclude_none=True, exclude={"slices", "iou_loss"})
         own = {f"top{topk}" if name == "topk" else name: bound for name, bound in own.items()}
@@ -125,16 +129,16 @@ class Tolerance(Settings):
         return {"iou_loss": loss} if kind == "classes" and loss is not None else {"mismatched": 0.0}
 
     def elementwise(self) -> tuple[float | None, float | None]:
-        """Return (rtol, atol) that `mismatched` counts by; (None, None) where it is not measured."""
+        """Return the (rtol, atol) of `mismatched`; (None, None) if it is not measured."""
         return self.rtol, self.atol if self.mismatched is None else self.atol or 0.0
 
 
 def outside(
     metrics: Mapping[str, float], bounds: Mapping[str, float], places: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a sentence for each bound that does not hold; none where there are no metrics at all.
+    """Return a sentence for each bound that does not hold; none if there are no metrics at all.
 
-    `places`: metric -> the slice where it is worst, such as `channel 4`.
+    `places`: metric -> the slice in which it is worst, such as `channel 4`.
     """
     if not metrics:
         return []
@@ -144,7 +148,7 @@ def outside(
         where = f" in {places[metric]}" if places and metric in places else ""
         if value is None:
             if metric not in SLICE_BOUNDS["default"]:
-                sentences.append(f"{metric} is not defined for it{_why(metric)}, so it cannot be checked")
+                sentences.append(f"{metric} is not defined for this output{_why(metric)}, so it cannot be checked")
         elif value < bound if higher_is_better(metric) else value > bound:
             measured, limit = apart((value, bound), "")
             verb = "is less than" if higher_is_better(metric) else "is more than"
@@ -172,21 +176,21 @@ Amount = Annotated[
 
 
 class MetricTolerance(Settings):
-    """Bounds of one metric. All given bounds must hold. `1 %` is 0.01 everywhere."""
+    """Bounds on one metric. All given bounds must hold. `1 %` is 0.01 everywhere."""
 
     min: Amount | None = None
     """The candidate's lowest value."""
     max: Amount | None = None
     """The candidate's highest value."""
     drop: Fraction | None = None
-    """Largest decrease from the reference to the candidate, in the metric's own unit: with `1 %` an accuracy of 0.90
+    """Maximum decrease from the reference to the candidate, in the metric's own unit: with `1 %`, an accuracy of 0.90
     may become 0.89."""
     rise: Fraction | None = None
-    """Largest increase from the reference to the candidate, for metrics where less is better, such as an error."""
+    """Maximum increase from the reference to the candidate, for metrics where lower is better, such as an error."""
     relative_drop: Fraction | None = None
-    """Largest decrease relative to the reference: with `1 %`, 0.900 may become 0.891."""
+    """Maximum decrease relative to the reference: with `1 %`, 0.900 may become 0.891."""
     relative_rise: Fraction | None = None
-    """Largest increase relative to the reference."""
+    """Maximum increase relative to the reference."""
 
     @model_validator(mode="after")
     def _check_bound(self) -> MetricTolerance:
@@ -215,9 +219,9 @@ class MetricTolerance(Settings):
         ):
             comparison = f"{name} {candidate:.6g} is {difference:.6g} {words} than the reference's {reference:.6g}"
             if bound is not None and _exceeds(difference, bound):
-                sentences.append(f"{comparison}, allowed is {bound:g}")
+                sentences.append(f"{comparison}, the limit is {bound:g}")
             if relative is not None and _exceeds(difference, relative * abs(reference)):
-                sentences.append(f"{comparison}, allowed is {relative * 100:g} % of it")
+                sentences.append(f"{comparison}, the limit is {relative * 100:g} % of it")
         return sentences
 
 

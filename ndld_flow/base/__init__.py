@@ -1,1 +1,1 @@
-"""Errors, units, text and settings: modules that every other room may import."""
+"""Errors, units, text and settings: modules that every other package may import."""

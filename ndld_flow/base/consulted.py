@@ -1,7 +1,7 @@
 """Files, folders and machine properties that a command consults, so that an unchanged command can be repeated at once.
 
 While a `Consultation` is open, every file that Python opens for reading and every folder that it lists is noted by an
-audit hook (PEP 578), so that no reader has to register. Code that decides by a file's status alone, without opening it,
+audit hook (PEP 578), so that no reader has to register. Code that depends only on a file's status, without opening it,
 calls `note_path`. A stamp contains the change time, which cannot be set from user space.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 Stamp: TypeAlias = list[int] | str | None
-"""Size, times in ns, inode and device of a file or a folder; the target of a link; None where there is nothing."""
+"""Size, times in ns, inode and device of a file or a folder; the target of a link; None if there is nothing."""
 
 SETTLED_AFTER_S = 2.0
 """A file younger than this may change again within one tick of its timestamps, so that its stamp proves nothing."""
@@ -60,7 +60,7 @@ class Consultation:
         """Files of this command itself, such as temporary ones that a library reads."""
 
     def note(self, path: str) -> None:
-        """Note a path as it is now, unless it is noted already."""
+        """Note a path as it is now, unless it is already noted."""
         path = os.path.abspath(path)  # noqa: PTH100 - pathlib is slower, and this is called for each file
         if path not in self.paths and path not in self._created:
             self.paths[path] = stamp = stamp_of(path)
@@ -99,19 +99,19 @@ def stop_consulting() -> None:
 
 
 def note_path(path: str | os.PathLike[str]) -> None:
-    """Note a path whose status decides something, where a consultation is open."""
+    """Note a path whose status matters, if a consultation is open."""
     if _open is not None:
         _open.note(os.fspath(path))
 
 
 def note_place(where: str, device: str, description: str) -> None:
-    """Note the description of this machine that is part of a key, where a consultation is open."""
+    """Note the description of this machine that is part of a key, if a consultation is open."""
     if _open is not None:
         _open.places[where, device] = description
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    """Note what an audit event reads. Descriptors and written files are left out."""
+    """Note what an audit event reads. Descriptors and written files are ignored."""
     if _open is None or (event != "open" and event not in _LISTING):
         return
     path = arguments[0]

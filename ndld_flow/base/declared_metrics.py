@@ -33,8 +33,8 @@ class Returns:
     """`given(step, *words)` is true if a step with these settings returns the metric, with these words in the
     placeholders; None if all settings return it."""
     when: str = ""
-    """The condition in words: that of `given`, or one that only the run decides, such as a property of the model or the
-    machine. Empty if the metric is always returned."""
+    """The condition in words: that of `given`, or one that is only known after the run, such as a property of the model
+    or the machine. Empty if the metric is always returned."""
 
     def words_of(self, name: str) -> tuple[str, ...] | None:
         """Return the words that a name has in the placeholders; None if the name is not of this family."""
@@ -47,7 +47,7 @@ class Returns:
 
     @property
     def is_certain(self) -> bool:
-        """True if every finished step has returned it, whatever its settings."""
+        """True if every finished step returns it, regardless of its settings."""
         return self.given is None and not self.when and "{" not in self.name
 
 

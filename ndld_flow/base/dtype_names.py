@@ -53,7 +53,7 @@ _BITS = {
     "int2": 2,
     "uint2": 2,
 }
-"""8 for all others that are numbers."""
+"""8 for all other numeric types."""
 _BYTE_WIDE = re.compile(r"u?int8|bool|float8_\w+")
 
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from ndld_flow import __version__
 from ndld_flow.base.text import short_name, shortened, visible_text
 
-NOT_UTF8 = "a name is not UTF-8, which records and pages cannot hold; rename the file or folder"
+NOT_UTF8 = "a name is not UTF-8, which records and pages cannot contain; rename the file or folder"
 MAX_MESSAGE = 50_000
-"""Characters of a message. Only a recipe with many problems comes near."""
+"""Maximum length of a message in characters. Only recipes with many problems come close."""
 MAX_PROBLEMS = 50
-"""Problems of a recipe that its message lists."""
+"""Maximum number of problems of a recipe that its message lists."""
 
 
 class NdldFlowError(Exception):
@@ -54,7 +54,7 @@ class NdldFlowError(Exception):
     @property
     def message(self) -> str:
         """Return the text without the name of the step."""
-        # The text quotes recipes and models, which strangers wrote: it may hold any character and be of any length.
+        # The text quotes recipes and models, which may be untrusted: it may contain any character and be of any length.
         return shortened(visible_text(super().__str__()), MAX_MESSAGE)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class NdldFlowError(Exception):
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether Ctrl-C caused an error: Python 3.11 reports it as a `RuntimeError` where a class is created."""
+    """Return whether Ctrl-C caused an error: Python 3.11 reports it as a `RuntimeError` during class creation."""
     return isinstance(error, KeyboardInterrupt) or (
         isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt)
     )
@@ -75,7 +75,7 @@ class RequestError(NdldFlowError):
 
 
 class ModelError(RequestError):
-    """A model is missing, truncated, not ONNX, or refused by the ONNX checker."""
+    """A model is missing, truncated, not ONNX, or rejected by the ONNX checker."""
 
 
 class SourceError(RequestError):
@@ -117,7 +117,7 @@ class PageError(OutputsError):
 
 @contextlib.contextmanager
 def naming_step(step: str) -> Iterator[None]:
-    """Set the step of errors in the block that name none."""
+    """Set the step of errors in the block that have none."""
     try:
         yield
     except NdldFlowError as error:
@@ -126,7 +126,7 @@ def naming_step(step: str) -> Iterator[None]:
 
 
 def require_utf8(path: str | Path) -> None:
-    """Raise RequestError for a path that is not UTF-8, which records and pages cannot hold."""
+    """Raise RequestError for a path that is not UTF-8, which records and pages cannot contain."""
     try:
         str(Path(path).absolute()).encode()
     except UnicodeEncodeError:
@@ -146,7 +146,7 @@ class Problem:
 
     @property
     def line(self) -> int:
-        """The line in the file; larger than any for a problem of an override."""
+        """The line in the file; for a problem of an override, larger than any line."""
         line = self.where.rpartition(":")[2]
         return int(line) if line.isdigit() else 10**9
 

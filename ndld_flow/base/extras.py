@@ -18,7 +18,7 @@ class Extra:
     name: str
     """Its name in `ndld-flow[NAME]`."""
     title: str
-    """The name of the library that people know."""
+    """The library's usual name."""
     distributions: tuple[str, ...]
     """The distributions that it requires, as in `pyproject.toml`."""
     modules: tuple[str, ...]
@@ -26,7 +26,7 @@ class Extra:
     tasks: str
     """The tasks that need it."""
     megabytes: int | None
-    """Disk space of what it brings to the base installation, on x86-64 Linux; None if it was not measured."""
+    """Disk space that it adds to the base installation, on x86-64 Linux; None if it was not measured."""
 
     @property
     def size(self) -> str:
@@ -77,7 +77,7 @@ EXTRAS = {
             "Matplotlib",
             ("matplotlib",),
             ("matplotlib",),
-            "`comparison.png`, `divergence.svg`, and the pictures in the `summary.md` of a sweep (nothing else)",
+            "`comparison.png`, `divergence.svg`, and the charts in the `summary.md` of a sweep (nothing else)",
             76,
         ),
         Extra("frames", "pandas", ("pandas",), ("pandas",), "`api.layers`: layers as a data frame", 82),
@@ -87,7 +87,7 @@ EXTRAS = {
         Extra("ray", "Ray", ("ray",), ("ray",), "sweeps on several machines", 248),
     )
 }
-"""Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for those who change ndld_flow."""
+"""Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for contributors."""
 
 
 def require(name: str, task: str) -> None:

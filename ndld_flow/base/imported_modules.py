@@ -1,4 +1,4 @@
-"""The modules that a person's Python file imports from its own folders: found without running it, loaded as read.
+"""The modules that a user's Python file imports from its own folders: found without running it, loaded as read.
 
 A file may import from its own folder, also lazily inside a function, by package or relatively. Its own folder is
 searched first, then the folders that it adds to `sys.path` by a path built from `__file__`, then Python's own path.
@@ -29,9 +29,10 @@ _LIBRARIES = frozenset(
         *("pandas", "polygraphy", "pydantic", "pydantic_core", "ray", "re2", "rich", "yaml"),
     )
 )
-"""Libraries that ndld_flow itself imports, also lazily: a file of that name in a step's folder does not shadow them."""
+"""Libraries that ndld_flow itself imports, also lazily: a file with such a name in a step's folder does not shadow
+them."""
 _MOST_MODULES = 2000
-"""The limit on modules that are followed from one file."""
+"""Maximum number of modules followed from one file."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ImportedModule:
 
     name: str
     path: Path | None
-    """None for a package without a file of its own."""
+    """None for a package without `__init__.py`."""
     source: bytes
     folders: tuple[str, ...] = ()
     """Folders that are searched for its submodules; empty if it is not a package."""
@@ -261,7 +262,7 @@ def use_modules(code: ImportedCode, *, alone: bool = False) -> None:
     kept = {} if alone else {name: module for name, module in before.items() if name not in code.missing}
     _FINDER.modules = {**kept, **code.modules}
     if before.keys() - _FINDER.modules.keys() or any(map(_is_other, _FINDER.modules.values())):
-        for name in {**before, **_FINDER.modules}:  # each importer of a changed module holds its old contents
+        for name in {**before, **_FINDER.modules}:  # each importer of a changed module has its old contents
             sys.modules.pop(name, None)
 
 

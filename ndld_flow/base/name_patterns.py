@@ -1,6 +1,6 @@
 """Patterns of names in recipes: a name, a glob, or a regular expression between slashes.
 
-Recipes and models may come from strangers, so regular expressions are those of RE2
+Recipes and models may be untrusted, so regular expressions are those of RE2
 (https://github.com/google/re2/wiki/Syntax), which searches in time linear in the length of a name.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import re2
 
 MAX_PATTERN = 1000
-"""Characters of a pattern."""
+"""Maximum length of a pattern in characters."""
 MAX_MEMORY = 2**18
 """Bytes that RE2 may use for a pattern. This also bounds its time to some milliseconds for names of usual length."""
 
@@ -38,7 +38,7 @@ def is_plain(pattern: str) -> bool:
 def name_matcher(pattern: str) -> Callable[[str], bool]:
     """Return the predicate for a pattern. `*` and `?` are wildcards; `/.../` is searched in the name.
 
-    Raises RequestError for a regex that RE2 refuses.
+    Raises RequestError for a regex that RE2 rejects.
     """
     if not is_regex(pattern):
         return lambda name: name == pattern or fnmatchcase(name, pattern)
@@ -74,7 +74,7 @@ def _compile(pattern: str) -> re2._Regexp:
     import re2
 
     if len(pattern) > MAX_PATTERN:
-        raise ValueError(f"it has {len(pattern):,} characters, and at most {MAX_PATTERN:,} are allowed")
+        raise ValueError(f"it has {len(pattern):,} characters; at most {MAX_PATTERN:,} are allowed")
     options = re2.Options()
     options.max_mem = MAX_MEMORY
     options.log_errors = False  # RE2 would print them; they are raised anyway
@@ -83,7 +83,7 @@ def _compile(pattern: str) -> re2._Regexp:
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace")
         raise ValueError(
-            f"RE2 refuses it: {reason}. Patterns are in the syntax of RE2, which has no look-around, such as `(?!a)`, "
+            f"RE2 rejects it: {reason}. Patterns are in the syntax of RE2, which has no look-around, such as `(?!a)`, "
             "and no back references, such as `\\1`"
         ) from None
 
@@ -95,7 +95,7 @@ def _check(pattern: str) -> str:
         except ValueError as error:
             raise ValueError(f"{shortened(pattern, 80)!r}: {error}") from None
     elif len(pattern) > MAX_PATTERN:
-        raise ValueError(f"a pattern has at most {MAX_PATTERN:,} characters, this one has {len(pattern):,}")
+        raise ValueError(f"the pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are allowed")
     return pattern
 
 

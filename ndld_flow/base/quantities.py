@@ -1,7 +1,7 @@
 """Numbers with units: formatted for people, and parsed from settings such as `64 MiB`, `200 ms`, `5 %`.
 
 `Bytes`, `Milliseconds` and `Fraction` are types for settings. They accept such strings and plain numbers, also in
-strict models, hold a plain number, and are described in the JSON schema.
+strict models, become a plain number, and are described in the JSON schema.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def seconds(value: float) -> str:
 
 
 def _as_float(value: float) -> float:
-    """Return a number as a float: infinite for an integer beyond all floats, which a stranger's record may hold."""
+    """Return a number as a float: infinite for an integer beyond all floats, which an untrusted record may contain."""
     try:
         return float(value)
     except OverflowError:
@@ -209,7 +209,8 @@ def parse_percent(text: str) -> float:
 
 
 def format_setting(value: float, quantity: str) -> str:
-    """Format a setting as a recipe writes it: `1 h`, `64 MiB`, `5 %`; `quantity` is the one in its JSON schema."""
+    """Format a setting as it is written in recipes: `1 h`, `64 MiB`, `5 %`; `quantity` is the one in its JSON
+    schema."""
     parse, units = _QUANTITIES[quantity]
     texts = [f"{value:g} {units[0]}"]
     for unit in units:
@@ -256,7 +257,7 @@ Bytes = Annotated[
     int,
     Field(ge=0),
     _reads(parse_bytes),
-    _schema("integer", "size", "Bytes: a number, or text such as `64 MiB`.", "64 MiB"),
+    _schema("integer", "size", "Bytes: a number, or a string such as `64 MiB`.", "64 MiB"),
 ]
 """A setting in bytes: `64 MiB`, `1.5 GB` or a number."""
 
@@ -264,7 +265,7 @@ Milliseconds = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
     _reads(parse_duration_ms),
-    _schema("number", "duration", "Milliseconds: a number, or text such as `200 ms` or `2 s`.", "200 ms"),
+    _schema("number", "duration", "Milliseconds: a number, or a string such as `200 ms` or `2 s`.", "200 ms"),
 ]
 """A setting in milliseconds: `200 ms`, `2 s` or a number."""
 
@@ -272,6 +273,6 @@ Fraction = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
     _reads(parse_percent),
-    _schema("number", "share", "A fraction: a number, or text such as `5 %`.", "5 %"),
+    _schema("number", "share", "A fraction: a number, or a string such as `5 %`.", "5 %"),
 ]
 """A setting that is a fraction: `5 %` or `0.05`."""

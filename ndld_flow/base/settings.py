@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, to_jsonable_python
 
 
 class Settings(BaseModel):
-    """Settings that a person writes. Unknown keys are refused; nothing is converted silently."""
+    """Settings that a user writes. Unknown keys are rejected; nothing is converted silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -36,8 +36,8 @@ class Settings(BaseModel):
         found = flat_union(cls)
         if found is None:
             return super().model_validate_json(json_data, **options)
-        # Nested before pydantic sees it: a validator of pydantic's would turn lists of JSON into those of Python,
-        # which no tuple accepts.
+        # Nested before pydantic sees it: one of pydantic's validators would turn JSON lists into Python lists, which no
+        # tuple accepts.
         name, union = found
         values = json.loads(json_data)
         nested, foreign = union.nest(values, name, cls.model_fields.keys() - {name})
@@ -65,7 +65,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class FlatUnion:
-    """Marks a setting that holds one of several classes of settings, whose keys a recipe writes among its others.
+    """Marks a setting that is one of several classes of settings, whose keys are written among the others in a recipe.
 
     ``runtime: Annotated[RuntimeSettings, FlatUnion("backend", find_settings)]``
     """
@@ -90,7 +90,7 @@ class FlatUnion:
     def nest(self, values: Any, name: str, own: Set[str]) -> tuple[Any, str]:  # noqa: ANN401
         """Return the values of a recipe with those of the chosen class under `name`, and a mistake in a sentence.
 
-        Settings of another class are dropped where they have its defaults: a recorded recipe may hold them.
+        Settings of another class are dropped if they have its defaults: a recorded recipe may contain them.
         """
         if not isinstance(values, dict):
             return values, ""
@@ -119,7 +119,7 @@ class FlatUnion:
         names = [name for owner in owners[foreign[0]] for name in self.names_of(owner)]
         remedy = " or ".join(f"`{self.discriminator}: {name}`" for name in names)
         return (
-            f"{listed}: for {titles} only, and this step has `{self.discriminator}: {chosen}`; leave it out, or set "
+            f"{listed}: for {titles} only, but this step has `{self.discriminator}: {chosen}`; remove it, or set "
             f"{remedy}"
         )
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# Terminal colours and cursor moves: a log may hold them, a page has no use for them.
+# Terminal colours and cursor movements: logs may contain them, pages cannot use them.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
-# NUL and its like become their pictures; what UTF-8 cannot carry becomes the replacement character.
+# Control characters become their pictures; what UTF-8 cannot encode becomes the replacement character.
 _VISIBLE: dict[int, int] = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
 _VISIBLE |= {0x7F: 0x2421}
 _VISIBLE |= dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD)
@@ -36,12 +36,12 @@ def visible_text(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return equivalent JSON in which neither a terminal nor a CI system finds a command."""
+    """Return equivalent JSON without commands for terminals or CI systems."""
     return _NOT_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return at most `limit` characters. The middle is left out, since both ends of a name are informative."""
+    """Return at most `limit` characters. The middle is omitted, since both ends of a name are informative."""
     if len(text) <= limit:
         return text
     tail = limit // 3

@@ -1,4 +1,4 @@
-"""Python files that a recipe names and a person trusts: imported from the bytes that were digested."""
+"""Python files that a recipe names and the user trusts: imported from the bytes that were hashed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ndld_flow.base.text import one_paragraph
 
 
 def new_module(path: Path, name: str) -> ModuleType | None:
-    """Return a module for a file, its code not yet run; None when the file's suffix is not Python's.
+    """Return a module for a file, its code not yet run; None if the file's suffix is not Python's.
 
     The module is in `sys.modules` before its code runs, because dataclasses and pydantic look annotations up there.
     """

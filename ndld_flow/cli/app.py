@@ -168,7 +168,7 @@ def _interrupted() -> NoReturn:
 
 
 def _flush(code: int) -> int:
-    """Write buffered output; return the exit code, which is that of an error if only this fails."""
+    """Write buffered output; return the exit code, or that of a failed write if everything else succeeded."""
     try:
         sys.stdout.flush()
     except OutputsError as error:
@@ -177,7 +177,7 @@ def _flush(code: int) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit at once, since threads of native libraries could keep an interrupted program alive."""
+    """Exit at once: threads of native libraries could keep an interrupted program alive."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(ReaderGoneError, OutputsError):
             stream.flush()
@@ -187,7 +187,9 @@ def _leave(code: int) -> NoReturn:
 def _explain(error: Exception, arguments: Sequence[str]) -> int:
     """Print an error for people, and as JSON if the arguments request it; return the exit code."""
     if isinstance(error, NdldFlowError):
-        text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this is one paragraph
+        text = re.sub(
+            r"\n\s*\n", "\n", _printable(str(error))
+        )  # a name may contain empty lines, but an error is one paragraph
         problems = error.problems if isinstance(error, RecipeError) else ()
         shown = f"error: {len(problems)} problems\n{text}" if len(problems) > 1 else f"error: {text}"
         click.echo(_wrapped(shown), err=True)

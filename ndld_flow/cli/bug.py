@@ -41,7 +41,7 @@ def write_bug(error: BaseException) -> str:
 def _keep(text: str) -> str:
     """Write versions and traceback to a file; return a sentence with its path."""
     try:
-        # The folder is shared: mkstemp makes a private file under a name at which nobody can place a link.
+        # The folder is shared: mkstemp creates a private file under a name that nobody can have taken for a link.
         descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)

@@ -29,23 +29,23 @@ HELP = """Compare runs, profiles and exports, and judge the difference.
 
 The first subject is the base. A metric is `improved` or `regressed` if the whole 95 % interval of its ratio is outside
 the threshold, `unchanged` if it is inside, and `inconclusive` otherwise; a threshold learned by `ndld-flow noise`
-replaces a lower one. Profiles that differ in hardware, drivers, library versions, clocks, input shapes or values, or of
-which one was taken with a profiler attached, are incomparable unless --allow names the difference. Unrecorded
-circumstances (exports leave many out) do not count as equal, unless `--allow unknown` is given.
+replaces a lower one. Profiles are incomparable if they differ in hardware, drivers, library versions, clocks, input
+shapes or values, or if one was taken with a profiler attached, unless --allow names the difference. Conditions that
+were not recorded (exports lack many) do not count as equal unless `--allow unknown` is given.
 
 \b
 A gate:  METRIC <= +5 %      at most 5 % more than the base
          METRIC <= +0.5 ms   at most 0.5 ms more than the base
          METRIC <= 20 ms     at most 20 ms
 
-Written below outputs/comparisons/, or to the folder --to: comparison.html, comparison.json, comparison.md with its
-picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome, Perfetto).
+The results are written under outputs/comparisons/, or to the folder of --to: comparison.html, comparison.json,
+comparison.md with its picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome,
+Perfetto).
 
 \b
 Exit codes: 0 every gate passed, or without gates nothing regressed
-            1 a gate failed, or something regressed
-            2 the request is invalid, or the profiles cannot be compared
-            4 inconclusive: --measure measures two profiles of runs again, until the evidence decides
+            1 a gate failed, or something regressed 2 the request is invalid, or the profiles cannot be compared 4
+            inconclusive: --measure measures two profiles of runs again until the evidence is sufficient
 """
 
 
@@ -57,7 +57,7 @@ Exit codes: 0 every gate passed, or without gates nothing regressed
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
 @click.option(
-    "--measure", is_flag=True, help="Measure two profiles of runs again, in turns, until the evidence decides."
+    "--measure", is_flag=True, help="Measure two profiles of runs again, in turns, until the evidence is sufficient."
 )
 @outputs_option
 @loudness_options

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: metrics with their intervals, changed layers, circumstances, gates and the verdict."""
+"""A comparison on a terminal: metrics with intervals, changed layers, differing conditions, gates, the verdict."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _circumstances(profile: ProfileComparison, labels: list[str]) -> Iterator[Te
         if difference.circumstance == "options" and not difference.forbids:
             continue  # the report lists them
         if not any(difference.values):
-            continue  # the verdict lists the circumstances that no profile recorded
+            continue  # the verdict lists the conditions that no profile recorded
         values = " | ".join(short_name(value, 60) or NOT_RECORDED for value in difference.values)
         allowed = " (allowed)" if difference.allowed else ""
         style = "magenta" if difference.forbids and not difference.allowed else "dim"

@@ -1,4 +1,4 @@
-"""Words that a shell completes: step types, keys of a recipe, runs and tags. Nothing here may fail or take long."""
+"""Completions for a shell: step types, keys of a recipe, runs and tags. Nothing here may fail or take long."""
 
 from __future__ import annotations
 

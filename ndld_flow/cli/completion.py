@@ -52,7 +52,7 @@ _STARTUP = {
 def command(shell: str | None, install: bool) -> None:
     """Complete verbs, recipes, settings and runs in your shell.
 
-    Without --install, the script is printed. The shell is that of $SHELL unless it is named.
+    Without --install, the script is printed. The shell is taken from $SHELL unless it is given.
 
     \b
       ndld-flow completion --install

@@ -19,17 +19,18 @@ HELP = """Show the differences between two models.
 
 \b
   ndld-flow diff old.onnx new.onnx
-  ndld-flow diff quickstart:source quickstart:half       # steps of a run; a run alone: the last model it made
+  ndld-flow diff quickstart:source quickstart:half       # steps of a run; a run alone: the last model that it produced
   ndld-flow diff old.onnx new.onnx --only nodes,weights
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
 
 Nodes are matched by name, unless names now belong to other nodes, and otherwise by operator, attributes, weights and
 neighbours. A model that was exported again, or renamed throughout, shows only its real differences; a node inserted
-into an edge is one added node, and its reader is marked as rewired in consequence. `+` is added, `-` removed, `~`
+into an edge is one added node, and its consumer is marked as rewired as a consequence. `+` is added, `-` removed, `~`
 changed.
 
-Weights are compared bit by bit, those on disk in pieces; data at the same offset of the same file are not read.
+Weights are compared bit by bit, and read in pieces if they are on disk; data at the same offset of the same file is not
+read.
 
 \b
 Parts:       nodes, weights, inputs, outputs, tensors, functions, opsets, texts (versions, names, metadata)
@@ -45,7 +46,7 @@ Exit codes:  0 success; 1 with --exit-code if there are differences; 2 a model c
 @click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")
 @click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for pull requests.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences.")
+@click.option("--exit-code", is_flag=True, help="Exit with code 1 if there are differences.")
 @outputs_option
 @json_option
 def command(
@@ -89,5 +90,5 @@ def _parts(only: str) -> list[Part]:
         if word not in PARTS:
             raise RequestError(f"--only {word}: {suggest(word, PARTS)}")
     if not words:
-        raise RequestError(f"--only: name one part or several of {', '.join(PARTS)}.")
+        raise RequestError(f"--only: name one or more of {', '.join(PARTS)}.")
     return [part for part in PARTS if part in words]

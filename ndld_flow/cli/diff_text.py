@@ -26,7 +26,7 @@ def print_diff(diff: ModelDiff, before: str, after: str, show_all: bool) -> None
     for part in view.parts:
         console.print(Text(f"\n{part.title}: {part.words}", style="bold cyan"), soft_wrap=True)
         for line in _lines(part, show_all):
-            console.print(line, soft_wrap=True)  # a line that is cut by hand can be searched for no more
+            console.print(line, soft_wrap=True)  # a line that is broken cannot be found by a search
     end = Text(f"{'' if diff.is_empty else chr(10)}{view.one_line}", style="bold")
     console.print(end, soft_wrap=True)
     if not view.values_compared and not diff.is_empty:
@@ -74,4 +74,4 @@ def _line(line: DiffLine) -> Text:
     text.append("none" if line.before is None else line.before, style="" if line.is_consequence else "red")
     text.append(" -> ")
     text.append("none" if line.after is None else line.after, style="" if line.is_consequence else "green")
-    return text.append(" (in consequence)") if line.is_consequence else text
+    return text.append(" (as a consequence)") if line.is_consequence else text

@@ -18,7 +18,7 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
     "--library",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Examine this TensorRT: a virtual environment or an unpacked archive (its code is run).",
+    help="Examine this TensorRT: a virtual environment or an unpacked archive (its code runs).",
 )
 @outputs_option
 @json_option

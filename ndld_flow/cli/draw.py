@@ -13,7 +13,7 @@ from ndld_flow import api
 HELP = """Draw the graph of a model or an engine as a picture or a page.
 
 \b
-  ndld-flow draw model.onnx                        model.svg, here
+  ndld-flow draw model.onnx                        model.svg in the current directory
   ndld-flow draw model.onnx -o graph.png --scale 2
   ndld-flow draw model.onnx -o slide.svg --direction right --background transparent
   ndld-flow draw model.onnx --depth 1              bodies of If, Loop and functions drawn in place
@@ -23,15 +23,15 @@ HELP = """Draw the graph of a model or an engine as a picture or a page.
 
 Operators are coloured by family. Edges are labelled with the shapes that shape inference finds; dimensions keep their
 names, and long names become d1, d2, ... with a key below the title. Nodes show their most important attributes: kernel
-and stride, the axis, the constant they add. A stack of two sheets marks a node with a body. A graph of hundreds of
-layers is set in columns, joined by lines that carry its tensors from one column to the next.
+and stride, the axis, the constant that they add. A stack of two sheets marks a node with a body. A graph of hundreds of
+layers is laid out in columns, and lines carry its tensors from one column to the next.
 
-In a browser, an SVG shows a node's full name at the pointer. Weights are not read, so that a model of many gigabytes is
-drawn as quickly as a small one.
+In a browser, an SVG shows the full name of the node under the pointer. Weights are not read, so that a model of many
+gigabytes is drawn as quickly as a small one.
 
 A page is one file that makes no requests. A click shows the details of a node or a tensor: attributes, shapes,
-producers and readers, statistics and the first values. Weights over 64 MiB show only their shape, and --no-values omits
-all values. Enter or a double click opens a body, Backspace leaves it, / searches, and the address links to the
+producers and consumers, statistics and the first values. Weights over 64 MiB show only their shape, and --no-values
+omits all values. Enter or a double click opens a body, Backspace leaves it, / searches, and the address links to the
 selection.
 """
 
@@ -48,16 +48,16 @@ selection.
 @click.option("--background", default="white", show_default=True, help="white, dark, transparent, or #rrggbb.")
 @click.option("--palette", default="tol", show_default=True, help="tol, okabe-ito or grey; all are colour-blind-safe.")
 @click.option("--direction", type=click.Choice(["down", "right"]), default="down", show_default=True)
-@click.option("--columns/--strip", default=True, help="Set a long graph in columns, or in one strip.")
+@click.option("--columns/--strip", default=True, help="Lay out a long graph in columns, or in one strip.")
 @click.option("--grid/--no-grid", default=False, help="Draw a faint grid behind the graph.")
-@click.option("--legend/--no-legend", default=True, help="Draw title, counts and colour key above the graph.")
-@click.option("--title", default="", help="Title instead of the file's name.")
+@click.option("--legend/--no-legend", default=True, help="Draw the title, counts and colour key above the graph.")
+@click.option("--title", default="", help="Title [default: the file's name].")
 @click.option("--constants/--no-constants", default=False, help="Draw constants and initializers too.")
 @click.option("--shapes/--no-shapes", default=True, help="Label edges with shapes and dtypes.")
 @click.option("--values/--no-values", default=True, help="Include the values of constants and weights.")
-@click.option("--depth", type=click.IntRange(0, 32), default=0, help="Draw bodies in place, to this many levels.")
+@click.option("--depth", type=click.IntRange(0, 32), default=0, help="Draw bodies in place, down to this many levels.")
 @click.option("--subgraph", default="", metavar="NAME", help="Draw only this body: NODE/ATTRIBUTE or a function.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Pixels per unit; 2 is 192 dpi.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Resolution of .png and .jpg; 1 is 96 dpi.")
 def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: ANN401 - click's options
     from ndld_flow.drawing.graph import Look, Reading
 

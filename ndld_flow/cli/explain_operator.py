@@ -26,9 +26,7 @@ from ndld_flow.models.op_reference import (
 )
 
 _BREAK = re.compile(r" *<br */?>")
-_NO_CONTRIB = (
-    "This ONNX Runtime was built without the schemas of com.microsoft, so that its own operators are not listed."
-)
+_NO_CONTRIB = "This ONNX Runtime was built without the schemas of com.microsoft, so its own operators are not listed."
 
 
 def list_operators(operators: Sequence[ListedOperator]) -> str:
@@ -133,7 +131,7 @@ def _body(version: OperatorVersion) -> Iterator[str]:
     if not version.is_function:
         return
     body = body_of(version)
-    title = click.style("Written in other operators", bold=True)
+    title = click.style("Definition in other operators", bold=True)
     if body is None:
         yield from ("", title, "  the body depends on the attributes, types and shapes of each node")
         return

@@ -16,7 +16,7 @@ from ndld_flow.cli.terminal import text_width
 from ndld_flow.graph.edit.operation import Heading, Operation
 from ndld_flow.recipe.step_types import StepType
 
-WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
+WORDS = {"boolean": "true | false", "object": "mapping"}
 LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings are listed below it."""
 
@@ -25,12 +25,14 @@ def explain_step(step: StepType) -> str:
     """Return a page for people: the purpose of the step, and every setting with type, default and meaning."""
     reads, makes = step.cls.kinds()
     lines = [
-        click.style(step.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {step.version})",
+        click.style(step.name, bold=True) + f"  reads {reads.kind}, produces {makes.kind}  (version {step.version})",
         "",
         *_wrap(_doc(step.cls), ""),
         "",
         "Settings",
-        *_setting(step.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
+        *_setting(
+            step.cls.read_key, "step name", "nearest earlier step", f"The step whose result to read ({reads.kind})."
+        ),
         *_all_settings(step.cls),
     ]
     return "\n".join([*lines, *_list_metrics(step), *_list_parts(step)])
@@ -56,7 +58,7 @@ def _list_metrics(step: StepType) -> list[str]:
 
 def explain_part(name: str, part: type[BaseModel]) -> str:
     """Return a page on a part of a step's settings, such as an operation."""
-    # If only an example follows the first line, Python removes its indentation as if it were the docstring's.
+    # If only an example follows the first line, `inspect.getdoc` removes its indentation as that of the docstring.
     paragraphs = [
         textwrap.indent(paragraph, "    ") if paragraph.startswith(f"{name}:") else paragraph
         for paragraph in _doc(part).split("\n\n")
@@ -72,7 +74,7 @@ def _list_parts(step: StepType) -> list[str]:
         return []
     width = max(map(len, parts))
     headings = {heading: sorted(names) for heading, names in _by_heading(parts).items() if names}
-    lines = ["", f"Explained by `ndld-flow steps {step.name}.NAME`"]
+    lines = ["", f"Each is explained by `ndld-flow steps {step.name}.NAME`"]
     for heading, names in headings.items():
         lines += ["", f"  {click.style(heading, bold=True)}"] if heading else [""]
         for name in names:
@@ -97,7 +99,7 @@ def _doc(model: type[BaseModel]) -> str:
 def _all_settings(model: type[BaseModel]) -> list[str]:
     schema = model.model_json_schema()
     definitions = schema.get("$defs", {})
-    settings = schema.get("properties") or _inner(schema, definitions)  # one that holds itself is only referred to
+    settings = schema.get("properties") or _inner(schema, definitions)  # a recursive model is only a reference
     return [line for name, inner in settings.items() for line in _settings(name, inner, definitions)]
 
 

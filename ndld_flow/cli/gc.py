@@ -24,7 +24,7 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
     """Delete artifacts that no kept run or sweep needs.
 
     Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps with a tagged point, are always
-    kept. Runs may be in progress: the artifacts that they use are left, and counted at the end.
+    kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
     """
     freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=lambda text: click.echo(text, err=True))
     if as_json:
@@ -41,5 +41,5 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
     )
     if freed.in_use:
         click.echo(
-            f"left {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, in use by runs in progress"
+            f"kept {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, in use by runs in progress"
         )

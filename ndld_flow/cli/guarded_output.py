@@ -1,7 +1,7 @@
 """Guards on standard output and standard error: names from models and recipes must not control terminals or CI systems.
 
-Verbs make names visible where they print them, and all output passes through this second guard. A terminal receives
-colours and cursor movements but no other escape sequence; a CI system that scans lines for commands finds none.
+Verbs escape names where they print them, and all output passes through this second guard. A terminal receives colours
+and cursor movements but no other escape sequence; a CI system that scans lines for commands finds none.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def for_coloured_file(text: str) -> str:
 
 
 def _between(kept: re.Pattern[str], change: Callable[[str], str], text: str) -> str:
-    """Apply a change to all parts of a text that a pattern does not match."""
+    """Apply a change to all parts of a string that a pattern does not match."""
     pieces, end = [], 0
     for found in kept.finditer(text):
         pieces += [change(text[end : found.start()]), found[0]]

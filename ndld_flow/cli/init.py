@@ -17,7 +17,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 @click.command("init", short_help="Write a commented recipe for a model.")
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
-@click.option("--images", type=click.Path(path_type=Path), help="A picture or a folder of pictures to run on.")
+@click.option("--images", type=click.Path(path_type=Path), help="An image or a folder of images to run on.")
 @click.option(
     "--for",
     "runtime",
@@ -46,8 +46,8 @@ def command(
     plugin: str | None,
     overwrite: bool,
 ) -> None:
-    """Write a commented recipe for a model. It is ready to run: sizes that the model leaves free are taken from its
-    metadata, from the files beside it, or from usual ones, and the model is run once to see whether it accepts them.
+    """Write a commented recipe for a model. It is ready to run: sizes of dynamic dimensions are taken from the model's
+    metadata, from files next to it, or from common sizes, and the model is run once to check that it accepts them.
 
     \b
       ndld-flow init model.onnx

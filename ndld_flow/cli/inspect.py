@@ -19,11 +19,11 @@ HELP = """Look things up in a model: its summary, nodes, tensors, weights.
 
 \b
   ndld-flow inspect model.onnx                              inputs, outputs, operators, weights, files
-  ndld-flow inspect quickstart:half                         the model that a run's step made
+  ndld-flow inspect quickstart:half                         the model that a step of a run produced
   ndld-flow inspect model.onnx --nodes 'conv_*'             nodes with attributes and shapes
   ndld-flow inspect model.onnx --op-type Conv --attribute group=1
   ndld-flow inspect model.onnx --between image logits
-  ndld-flow inspect model.onnx --node conv_1                one node, with producers and readers of its tensors
+  ndld-flow inspect model.onnx --node conv_1                one node, with producers and consumers of its tensors
   ndld-flow inspect model.onnx --tensors '*scale*'
   ndld-flow inspect model.onnx --initializers --larger-than 1MiB --stats
   ndld-flow inspect model.onnx --tensor w_0 --export w_0.npy
@@ -48,26 +48,28 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
 @_several("--op-type", "Only nodes of this operator.")
 @_several("--domain", "Only nodes whose operator is of this domain.")
 @click.option(
-    "--attribute", multiple=True, metavar="NAME=VALUE", help="Only nodes with this attribute; `null`: without."
+    "--attribute", multiple=True, metavar="NAME=VALUE", help="Only nodes with this attribute; NAME=null: without it."
 )
 @_several("--input", "Only nodes that read a matching tensor.")
 @_several("--output", "Only nodes that produce a matching tensor.")
-@click.option("--precision", multiple=True, metavar="WORD", help="Only nodes constrained to this precision, or `none`.")
+@click.option(
+    "--precision", multiple=True, metavar="PRECISION", help="Only nodes constrained to this precision, or `none`."
+)
 @_several("--scope", "Only the contents of this graph; '' is the main graph.")
 @click.option("--between", nargs=2, metavar="FROM TO", help="Only nodes on a path between two nodes or tensors.")
 @click.option("--before", metavar="NAME", help="Only nodes and tensors that this one depends on.")
 @click.option("--after", metavar="NAME", help="Only nodes and tensors that depend on this one.")
 @click.option("--near", metavar="NAME", help="Only nodes at most --hops edges away from this node or tensor.")
-@click.option("--hops", type=click.IntRange(min=1), help="For --near [default: 1].")
+@click.option("--hops", type=click.IntRange(min=1), help="Distance for --near [default: 1].")
 @click.option("--tensors", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List tensors, by name.")
 @click.option("--tensor", metavar="NAME", help="Show all details of one tensor, with the values of a weight.")
 @click.option(
     "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npy", help="Write the tensor's values."
 )
 @click.option("--initializers", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List weights, by name.")
-@click.option("--dtype", multiple=True, metavar="WORD", help="Only weights of this element type.")
-@click.option("--larger-than", metavar="SIZE", help="Only weights of more bytes, such as 64MiB.")
-@click.option("--smaller-than", metavar="SIZE", help="Only weights of fewer bytes.")
+@click.option("--dtype", multiple=True, metavar="DTYPE", help="Only weights of this element type.")
+@click.option("--larger-than", metavar="SIZE", help="Only weights larger than this, such as 64MiB.")
+@click.option("--smaller-than", metavar="SIZE", help="Only weights smaller than this.")
 @click.option("--stored", type=click.Choice(["inline", "external", "sparse"]), help="Only weights stored this way.")
 @click.option("--constants", is_flag=True, help="List Constant nodes with the weights.")
 @click.option(
@@ -76,7 +78,7 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
     default="model",
     help="Order of weights: as in the model, or by size.",
 )
-@click.option("--stats", is_flag=True, help="Read the weights, and show range, mean, zeros, NaN.")
+@click.option("--stats", is_flag=True, help="Read the weights, and show their range, mean, zeros and NaN.")
 @click.option(
     "--group-by", type=click.Choice(_GROUPS), help="Count nodes, or weights by dtype, instead of listing them."
 )
@@ -103,7 +105,7 @@ _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 
 def _query(choices: Mapping[str, Any]) -> Query:
-    """Return the query of the options. Raises RequestError for options that contradict each other."""
+    """Return the query that the options describe. Raises RequestError for options that contradict each other."""
     from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
     from ndld_flow.graph.inspect_model import Query
 
@@ -117,7 +119,7 @@ def _query(choices: Mapping[str, Any]) -> Query:
     wants_nodes = choices["nodes"] is not None or bool(nodes)
     _check_one(choices, wants_nodes, wants_weights)
     if choices["hops"] and not choices["near"]:
-        raise RequestError("--hops needs --near NAME, where the distance starts")
+        raise RequestError("--hops needs --near NAME, from which the distance is counted")
     scope = {"scope": list(choices["scope"])} if choices["scope"] else {}
     if scope and not wants_weights:
         wants_nodes = True

@@ -10,14 +10,14 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 
 HELP = """Learn how much measurements vary on this machine.
 
-A model is compared with itself repeatedly, measured in turns as in recipes. The differences are kept in outputs/noise/,
-and `ndld-flow compare` ignores smaller differences between profiles of this machine.
+A model is repeatedly compared with itself, measured in turns as in a recipe. The differences are kept in
+outputs/noise/, and `ndld-flow compare` ignores smaller differences between profiles of this machine.
 
 \b
   ndld-flow noise
   ndld-flow noise model.onnx threads=1 'inputs.x.shape=[1,3,640,640]'
 
-Use a model like yours, at the usual time and load of your measurements. It takes a few minutes.
+Use a model like yours, at the time and under the load that are usual for your measurements. It takes a few minutes.
 """
 
 
@@ -26,7 +26,7 @@ Use a model like yours, at the usual time and load of your measurements. It take
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
-    help="Number of comparisons, of five process runs a side each. Twelve rounds of alternating passes follow.",
+    help="Number of comparisons, each of five process runs per side. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
 @outputs_option
 @loudness_options
@@ -56,7 +56,7 @@ def command(
     click.echo(f"{len(noise.samples)} comparisons of {noise.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(
         f"differences of {noise.metric} up to {share(noise.threshold)} are noise on this machine; with one process run "
-        f"a side, up to {share(noise.single_run_threshold)}"
+        f"per side, up to {share(noise.single_run_threshold)}"
     )
     click.echo(f"process runs vary by {share(noise.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
     if noise.rounds_spread is not None:

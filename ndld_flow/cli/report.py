@@ -24,10 +24,11 @@ from ndld_flow.cli.options import outputs_option
 def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
     """Redraw the report of a run or a sweep from its records.
 
-    RUN is a tag, a recipe's name (its newest run or sweep), an id or its beginning, a path, or `latest`; the suffix
-    `#17` or `#best` names a point of a sweep. Or it is a profile that belongs to no run (exports of trtexec, a TREx
-    folder, ONNX Runtime's profile, a profile.json) or an engine (the output of TensorRT's engine inspector, .trt.json,
-    or a build.json), whose page is written to the current directory. No model, GPU or inference library is needed.
+    RUN is a tag, a recipe's name (its newest run or sweep), an id or its first characters, a path, or `latest`; the
+    suffix `#17` or `#best` names a point of a sweep. Or it is a profile that belongs to no run (exports of trtexec, a
+    TREx folder, ONNX Runtime's profile, a profile.json) or an engine (the output of TensorRT's engine inspector,
+    .trt.json, or a build.json), whose page is written to the current directory. No model, GPU or inference library is
+    needed.
     """
     path = api.report(run, outputs=outputs, to=to)
     click.echo(path)

@@ -36,10 +36,10 @@ interrupted sweep continues where it stopped:
   ndld-flow run my.yaml -m variant=plain,fp16 '~sweep.over.speed.threads'
   ndld-flow run my.yaml '~sweep'
 
-The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, a sweep's below
+The run's folder (report.html, run.json, each step's files) is written under outputs/runs/, a sweep's under
 outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the run finished and a check, gate or step
-failed; for a sweep, that no point passed. Exit code 4 means that nothing failed, but a comparison stayed undecided at
-the limit of its measurements; for a sweep, that no point passed and one stayed undecided.
+failed; for a sweep, that no point passed. Exit code 4 means that nothing failed, but a comparison was still undecided
+at the limit of its measurements; for a sweep, that no point passed and at least one was undecided.
 """
 
 
@@ -52,7 +52,7 @@ the limit of its measurements; for a sweep, that no point passed and one stayed 
     type=NamedPath(path_type=Path),
     metavar="RESULT",
     help="When the run passes, write the last model to this .onnx file, the last engine to this .engine or .plan file, "
-    "or both to this folder, with a record beside each.",
+    "or both to this folder, with a record next to each.",
 )
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
 @outputs_option

@@ -19,8 +19,9 @@ from ndld_flow.cli.options import outputs_option
 def command(run: str, name: str | None, delete: bool, outputs: Path) -> None:
     """Give a run or a sweep a permanent name.
 
-    RUN is a tag, a recipe's name (its newest run or sweep), an id or its beginning, a path, or `latest`; the suffix
-    `#17` or `#best` names a point of a sweep. `gc` never removes a tagged run. A tag that exists moves to the new run.
+    RUN is a tag, a recipe's name (its newest run or sweep), an id or its first characters, a path, or `latest`; the
+    suffix `#17` or `#best` names a point of a sweep. `gc` never removes a tagged run. A tag that exists moves to the
+    new run.
     """
     if delete:
         api.untag(run, outputs=outputs)

@@ -19,7 +19,7 @@ from ndld_flow.processes.watchdog import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _SIGNAL_DELAY_S = 0.3
-"""On a terminal the child receives Ctrl-C too; wait this long before it is sent again."""
+"""Seconds to wait before an interrupt is forwarded: on a terminal, the child receives Ctrl-C too."""
 
 
 def watch_verb(arguments: Sequence[str]) -> None:

@@ -201,7 +201,7 @@ def check_look(suffix: str, look: Look) -> None:
     if FORMATS[suffix.lower()] == "JPEG" and look.background == "transparent":
         raise RequestError("JPEG does not support transparency: choose another background, or write a .png.")
     if not 0 < look.scale <= _LARGEST_SCALE:
-        raise RequestError(f"scale {number(look.scale)}: give one above 0 and up to {_LARGEST_SCALE:.0f}.")
+        raise RequestError(f"scale {number(look.scale)}: must be above 0 and at most {_LARGEST_SCALE:.0f}.")
     colours_for(look.background, look.palette)
 
 

@@ -122,4 +122,4 @@ def _subtitle(profile: Profile, usual: str) -> Iterator[str]:
     if moved:
         yield f"{count(moved)} reformat"
     if usual:
-        yield f"tensors are {usual} where no dtype is written"
+        yield f"tensors without a dtype are {usual}"

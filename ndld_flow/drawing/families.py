@@ -57,7 +57,7 @@ _OPERATORS: dict[Family, str] = {
         ReduceSumSquare ArgMax ArgMin TopK CumSum CumProd NonMaxSuppression Unique""",
     "control": "If Loop Scan SequenceMap",
     "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike BitCast",
-    # Their names hold parts of others' (norm, mha) by chance.
+    # Their names contain parts of others' (norm, mha) by chance.
     "other": "RandomNormal RandomNormalLike NGramHashMapping VarlenNGramHashMapping",
 }
 

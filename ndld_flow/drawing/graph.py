@@ -73,7 +73,7 @@ class Route:
     back: bool = False
     """True if the edge runs against the direction of the layers: it closes a cycle."""
     far: bool = False
-    """True if the edge has no route of its own and passes behind nodes, because there are too many long edges."""
+    """True if the edge has no separate route and passes behind nodes, because there are too many long edges."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
 
 
 def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
-    """Move blocks towards their readers if that shortens edges; return False when nothing moved.
+    """Move blocks towards their readers if that shortens edges; return False if nothing moved.
 
     A block is a set of nodes joined by the shortest edges. A constant and the nodes computed from it end up above their
     reader.

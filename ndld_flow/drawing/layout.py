@@ -60,7 +60,7 @@ def choose_cuts(graph: Layered, widths: Sequence[float], heights: Sequence[float
     """Return the last layer of each column but the last, chosen so that the picture approaches `aspect` (width over
     height).
 
-    `widths` holds one value per vertex, `heights` one per layer including the gap after it. Coordinates are not needed.
+    `widths` has one value per vertex, `heights` one per layer including the gap after it. Coordinates are not needed.
     """
     ends = list(accumulate(heights))
     if ends[-1] <= _SHORT:

@@ -31,7 +31,7 @@ class HeldTensor:
     first: tuple[str, ...]
     """The first elements, as text."""
     where: str = ""
-    """External file that holds the data; empty if the model's own file does."""
+    """External file that contains the data; empty if it is in the model's own file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +132,4 @@ class ModelDocument:
     shown: int = 0
     """The scope shown first."""
     has_values: bool = True
-    """False where values were left out."""
+    """False if values were omitted."""

@@ -26,7 +26,7 @@ PALETTES: dict[str, tuple[str, ...]] = {
         "#aaaa00",
         "#e6e7e6",
     ),
-    # Okabe and Ito's palette, the most common one, lightened by a third where text is drawn on it.
+    # Okabe and Ito's palette, the most common one, lightened by a third for text on it.
     "okabe-ito": (
         "#56b4e9",
         "#e69f00",

@@ -130,10 +130,11 @@ def _em(letter: str) -> float:
 
 
 def shown(text: str, limit: int) -> str:
-    """Return at most `limit` characters on one line, with the middle left out; unprintable ones become a replacement
-    mark.
+    """Return at most `limit` characters on one line, shortened in the middle; unprintable ones become a replacement
+    character.
 
-    Marks that change the writing direction count as unprintable, so that a name cannot reorder the text next to it.
+    Characters that change the writing direction count as unprintable, so that a name cannot reorder the text next to
+    it.
     """
     text = shortened(text, limit)
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -106,7 +106,7 @@ def _move(
 def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) -> list[float]:
     """Return the centre of each vertex; `widths` includes the gap to its neighbours in the layer.
 
-    `spine` holds the vertices to keep in line, as returned by `find_spines`.
+    `spine` has the vertices to keep in line, as returned by `find_spines`.
     """
     crossing = _marked_crossings(graph, spine)
     above = _straightened(graph, graph.above, graph.below, spine)
@@ -229,7 +229,7 @@ def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Seque
             waiting[root[right]] += 1
     place = dict.fromkeys(after, 0.0)
     order = [vertex for layer in layers for vertex in layer if root[vertex] == vertex and not waiting[vertex]]
-    for block in order:  # grows while it is read
+    for block in order:  # grows during the loop
         for other, apart in after[block]:
             place[other] = max(place[other], place[block] + apart)
             waiting[other] -= 1

@@ -66,7 +66,7 @@ def _check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS or max(width, height) > 65_000:
         fitting = min((MOST_PIXELS / width / height) ** 0.5, 65_000 / max(width, height))
         raise RequestError(
-            f"the picture would have {width:,} x {height:,} pixels, more than programs open: write an .svg, "
+            f"the picture would have {width:,} x {height:,} pixels, more than most programs can open: write an .svg, "
             f"draw a part with --subgraph, or give a --scale below {fitting:.2g} times this one."
         )
 

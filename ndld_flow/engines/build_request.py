@@ -1,4 +1,4 @@
-"""The request and the answer of a building process: plain values in JSON files. Imports little."""
+"""The request to a building process and its answer: plain values in JSON files. Imports little."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BuildAnswer:
 
     @classmethod
     def read(cls, folder: Path) -> BuildAnswer | None:
-        """Read the answer; None when it is incomplete because the process died."""
+        """Read the answer; None if it is incomplete because the process died."""
         try:
             return cls(**json.loads((folder / _ANSWER).read_text(encoding="utf-8")))
         except (OSError, ValueError):

@@ -43,7 +43,7 @@ ComputeCapability = Annotated[
 ]
 """Major and minor version: `8.6`, in quotes or as a number."""
 
-_INT32 = 2**31 - 1  # what the bindings take
+_INT32 = 2**31 - 1  # the bindings' limit
 PoolBytes = Annotated[Bytes, Field(le=2**63 - 1)]
 """Bytes within the range of a size in TensorRT."""
 
@@ -52,11 +52,11 @@ class ShapeSetting(Settings):
     """The shapes of one input that an optimization profile allows; for a shape tensor, its values."""
 
     min: Shape
-    """The smallest."""
+    """Lower bound."""
     opt: Shape
-    """The one that tactics are chosen for."""
+    """The one for which tactics are chosen."""
     max: Shape
-    """The largest."""
+    """Upper bound."""
 
     @model_validator(mode="after")
     def _check_order(self) -> ShapeSetting:
@@ -68,14 +68,14 @@ class ShapeSetting(Settings):
 
 
 class BatchSetting(Settings):
-    """Sizes of the free leading dimension that every input shares."""
+    """Sizes of the dynamic first dimension that all inputs share."""
 
     min: Annotated[int, Field(ge=1)] = 1
-    """The smallest."""
+    """Lower bound."""
     opt: Annotated[int, Field(ge=1)] = 1
-    """The one that tactics are chosen for."""
+    """The one for which tactics are chosen."""
     max: Annotated[int, Field(ge=1)] = 1
-    """The largest."""
+    """Upper bound."""
 
     @model_validator(mode="after")
     def _check_order(self) -> BatchSetting:
@@ -88,13 +88,13 @@ class TensorFormatSetting(Settings):
     """The data type and memory format of one of the engine's inputs or outputs."""
 
     dtype: Literal["", "fp32", "fp16", "bf16", "int8", "int32", "int64", "uint8", "bool"] = ""
-    """Data type; only weakly typed networks can have a different one than the model."""
+    """Data type; it can differ from the model's only in weakly typed networks."""
     formats: tuple[str, ...] = ()
-    """Allowed formats, in TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
+    """Allowed formats, by TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
 
 
 class AdvancedSettings(Settings):
-    """The rest of TensorRT's IBuilderConfig, in its own terms. Settings left out keep TensorRT's default."""
+    """The rest of TensorRT's IBuilderConfig, in its own terms. Omitted settings keep TensorRT's default."""
 
     io_formats: dict[str, TensorFormatSetting] = {}
     """Input or output -> its format."""
@@ -103,23 +103,23 @@ class AdvancedSettings(Settings):
     tiling: Literal["none", "fast", "moderate", "full"] | None = None
     """Effort of the search for tilings (tiling_optimization_level)."""
     l2_limit: PoolBytes | None = None
-    """L2 cache that tilings may use (l2_limit_for_tiling)."""
+    """Size of the L2 cache that tilings may use (l2_limit_for_tiling)."""
     timing_iterations: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     """Number of times that each tactic is timed (avg_timing_iterations)."""
     max_tactics: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    """Largest number of tactics to time (max_num_tactics)."""
+    """Maximum number of tactics to time (max_num_tactics)."""
     memory_pools: dict[MemoryPool, PoolBytes] = {}
-    """Limits of memory pools other than `workspace`."""
+    """Size limits of memory pools other than `workspace`."""
     weight_streaming: bool = False
     """Keep weights on the host and stream them in (WEIGHT_STREAMING); needs strong typing."""
     preview_features: dict[str, bool] = {}
-    """Preview features in TensorRT's names, such as `RUNTIME_ACTIVATION_RESIZE_10_10`, on or off."""
+    """Preview features by TensorRT's names, such as `RUNTIME_ACTIVATION_RESIZE_10_10`, on or off."""
     quantization_flags: tuple[str, ...] = ()
-    """Quantization flags in TensorRT's names."""
+    """Quantization flags, by TensorRT's names."""
     parser_flags: tuple[str, ...] = ()
-    """Flags of the ONNX parser in TensorRT's names."""
+    """Flags of the ONNX parser, by TensorRT's names."""
     flags: tuple[str, ...] = ()
-    """More builder flags in TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
+    """More builder flags, by TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
     dla_core: Annotated[int, Field(ge=0, le=_INT32)] | None = None
     """Build for this DLA core."""
     gpu_fallback: bool = False
@@ -127,18 +127,19 @@ class AdvancedSettings(Settings):
     engine_capability: Literal["standard", "safety", "dla_standalone"] | None = None
     """Restriction of the engine's capability."""
     runtime_platform: Literal["same_as_build", "windows_amd64"] | None = None
-    """System that the engine will run on; an engine for Windows is built on Linux x86-64 and does not run there."""
+    """Operating system that will run the engine. An engine for Windows is built on Linux x86-64 and does not run
+    there."""
     compilation_cache: bool = True
     """Let the builder cache compiled code (off: DISABLE_COMPILATION_CACHE)."""
     max_threads: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    """Largest number of builder threads."""
+    """Maximum number of builder threads."""
     build_route: str | None = None
-    """Compiler options, since 11.1: `-name=value ...`, of those that TensorRT lists (all_build_routes)."""
+    """Compiler options `-name=value ...`, since 11.1; TensorRT lists them in all_build_routes."""
     remote_auto_tuning: str | None = None
     """Configuration of remote auto tuning, since 10.13, for safety engines."""
     extra_memory_target: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Additional weight memory of each optimization profile, as a part of what it would take without a limit; left
-    out: no limit."""
+    """Additional weight memory for each optimization profile, as a fraction of its need without a limit; no limit by
+    default."""
 
     @model_validator(mode="after")
     def _check_agreement(self) -> AdvancedSettings:
@@ -153,22 +154,23 @@ class BuildSettings(Settings):
     """Settings of an engine. `unsupported_settings.refuse_settings` rejects those that a release lacks."""
 
     backend: EngineBackend | None = None
-    """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""
+    """`tensorrt` or `tensorrt_rtx`; by default the installed one, or TensorRT if both are."""
     release: Release = ""
-    """The required release, such as `"10.8"`; left out: the one that is found."""
+    """The required release, such as `"10.8"`; by default any supported one."""
     library: Annotated[Path | None, RunsCode()] = None
     """A TensorRT other than the installed one: a virtual environment that has it, or the folder of an unpacked
     TensorRT archive."""
     profiles: tuple[dict[str, ShapeSetting], ...] = ()
-    """Optimization profiles, each input -> its shapes; left out: one profile of the recipe's `inputs:`."""
+    """Optimization profiles, each a mapping of inputs to their shapes; by default one profile from the recipe's
+    `inputs:`."""
     batch: BatchSetting | None = None
-    """Batch sizes, for inputs whose only free dimension is the first; left out: 1."""
+    """Batch sizes, for inputs whose only dynamic dimension is the first; 1 by default."""
     compute_capabilities: tuple[ComputeCapability, ...] = ()
-    """Compute capabilities to build for, present or not, such as `8.6` (TensorRT-RTX only); left out: this
-    machine's, and with TensorRT-RTX every RTX GPU from Ampere on."""
+    """Compute capabilities to build for, such as `8.6`, with or without such a GPU (TensorRT-RTX only). By default this
+    machine's, and with TensorRT-RTX those of every RTX GPU since Ampere."""
     typing: Typing = "default"
-    """`default`: TensorRT's own (weak up to 10.x, strong since 11 and in RTX); `strong`: types are the model's;
-    `obey`, `prefer`: constraints of `constrain_precision` must, or may, be applied."""
+    """`default`: TensorRT's own (weak up to 10.x, strong since 11 and in RTX). `strong`: the types are those of the
+    model. `obey`: the constraints of `constrain_precision` must be applied. `prefer`: they may be."""
     tf32: bool = True
     """Let fp32 layers compute in TF32."""
     fp16: bool = False
@@ -182,25 +184,25 @@ class BuildSettings(Settings):
     calibration_cache: Annotated[Path | None, DataFile()] = None
     """INT8 calibration cache of an earlier calibration."""
     placeholder_ranges: bool = False
-    """Give every tensor a placeholder INT8 range: only for measuring speed, outputs are wrong."""
+    """Give every tensor a placeholder INT8 range. Only for measuring speed: the outputs are wrong."""
     sparse_weights: bool = False
     """Allow tactics for weights with structured sparsity."""
     tactic_sources: tuple[TacticSourceName, ...] | None = None
-    """Libraries that tactics may come from; left out: TensorRT's default; empty: none."""
+    """Libraries that tactics may come from; TensorRT's default if omitted, none if empty."""
     native_instance_norm: bool | None = None
     """Use TensorRT's own InstanceNormalization instead of the plugin's."""
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
-    """0 builds fastest, 5 searches longest; left out: TensorRT's 3."""
+    """0 builds fastest, 5 searches longest; by default TensorRT's 3."""
     max_aux_streams: Annotated[int, Field(ge=0, le=_INT32)] | None = None
-    """Largest number of auxiliary streams that layers may run on in parallel; left out: TensorRT decides."""
+    """Maximum number of auxiliary streams on which layers may run in parallel; by default TensorRT decides."""
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
-    """Other GPUs that the engine must run on."""
+    """Other GPUs on which the engine must run."""
     workspace: PoolBytes | None = None
-    """Scratch memory that tactics may use; left out: all memory of the device."""
+    """Scratch memory that tactics may use; by default all memory of the device."""
     weights: Weights = "fixed"
-    """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`:
-    only identical weights can be put back. `strip`: weights are left out of the engine, and the same ones must be
-    added before it runs; `strip_refit`: the same or others."""
+    """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`: only
+    with identical weights. `strip`: the engine has no weights, and identical ones must be added before it runs;
+    `strip_refit`: identical or other ones."""
     refittable_weights: tuple[str, ...] = ()
     """With `weights: refit_individual`: names of the initializers that can be changed later."""
     version_compatible: bool = False
@@ -218,11 +220,11 @@ class BuildSettings(Settings):
     error_on_timing_cache_miss: bool = False
     """Fail when a tactic is not in the timing cache, instead of timing it."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    """Number of a repeated build, to see whether the engine is reproducible: a sweep over `attempt: [1, 2, 3]` shows
-    which layers change their tactic. Above 1 every tactic is timed again: this machine's timing cache, which would
-    return the earlier tactics, is neither read nor written."""
+    """Number of the build, to see whether builds are reproducible: a sweep over `attempt: [1, 2, 3]` shows which layers
+    change their tactic. If it is above 1, every tactic is timed again: this machine's timing cache, which would return
+    the earlier tactics, is neither read nor written."""
     verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
-    """Details that the engine keeps of its own layers; reports need `detailed`."""
+    """Level of detail that the engine keeps about its layers; reports need `detailed`."""
     advanced: AdvancedSettings = AdvancedSettings()
     """The rest of TensorRT's builder configuration."""
 
@@ -248,12 +250,12 @@ class BuildSettings(Settings):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
         if self.attempt > 1 and (self.timing_cache_file or self.error_on_timing_cache_miss):
             raise ValueError(
-                f"`attempt: {self.attempt}` times every tactic again: leave `timing_cache_file` and "
-                "`error_on_timing_cache_miss` out"
+                f"`attempt: {self.attempt}` times every tactic again: remove `timing_cache_file` and "
+                "`error_on_timing_cache_miss`"
             )
         return self
 
     @property
     def shares_timings(self) -> bool:
-        """Return True where the timing cache of this machine is read and written."""
+        """Return True if this machine's timing cache is read and written."""
         return self.timing_cache and self.attempt == 1

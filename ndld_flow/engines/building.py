@@ -1,4 +1,4 @@
-"""Build of an engine in a separate process: a builder may crash or exhaust the memory without harming the run."""
+"""Build an engine in a separate process: a builder that crashes or exhausts the memory does not end the run."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NO_FILE_NAME = re.compile(r"[^\w.-]+")
 def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None]) -> Build:
     """Build the requested engine; all files of the `Engine` artifact are in `request.out` afterwards.
 
-    `progress(done, total, what)` is called while it builds. Raises BackendError when the library is missing, cannot do
-    what the settings ask, or fails while building; KilledError when a signal ends it; ModelError when the model does
-    not parse; RequestError when shapes are missing; OSError when the disk is full. The building process has ended
-    afterwards in any case, and ends with this one when this one is killed.
+    `progress(done, total, what)` is called while it builds. Raises BackendError if the library is missing, does not
+    support the settings, or fails while building; KilledError if a signal ends it; ModelError if the model does not
+    parse; RequestError if shapes are missing; OSError if the disk is full. The building process has always ended
+    afterwards, and ends with this one if this one is killed.
     """
     settings = request.settings
     library = choose_library(settings)
@@ -64,7 +64,7 @@ def see_one_gpu(device: int) -> dict[str, str]:
     if device >= len(seen):
         raise BackendError(
             f"`gpu: {device}`: CUDA_VISIBLE_DEVICES={short_name(shown)} lets this run see {len(seen)} GPU"
-            f"{'' if len(seen) == 1 else 's'}, counted from 0; name one of them, or let it see more."
+            f"{'' if len(seen) == 1 else 's'}, counted from 0; choose one of them, or make more visible."
         )
     return {"CUDA_VISIBLE_DEVICES": seen[device]}
 
@@ -73,14 +73,14 @@ def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
     if answer.number:
         return OSError(answer.number, answer.message, str(request.out))
     kind: type[NdldFlowError] = getattr(errors, answer.error)
-    # A missing shape is explained in full; the log has more about a library's refusal.
+    # A missing shape is explained in full; the log has more on an error of the library.
     return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
 
 
 def _keep_log(request: BuildRequest) -> str:
-    """Copy the builder's log where no engine exists, and return a sentence with its path.
+    """Copy the builder's log if no engine was built, and return a sentence with its path.
 
-    The last log of each model is kept.
+    Only the last log of each model is kept.
     """
     log = request.out / Engine.log
     if not log.exists():
@@ -99,9 +99,9 @@ def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Excepti
     if not ended.signal_name:
         return ended.died("building")
     killed = ended.signal_name == "SIGKILL"
-    reason = "the system may be short of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
+    reason = "the system may be out of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
     return KilledError(
-        f"the process that built {request.label} with {TITLES[library.backend]} {library.version} died of "
+        f"the process that built {request.label} with {TITLES[library.backend]} {library.version} was killed by "
         f"{ended.signal_name} while {short_name(ended.doing)}: {reason}.{_last_output(request.out / Engine.log)} "
         f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
     )
@@ -112,4 +112,4 @@ def _last_output(log: Path) -> str:
         lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
     except OSError:
         return ""
-    return f" Its last output: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""
+    return f" Last output: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""

@@ -55,7 +55,7 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
 
 
 def _create_config(trt: Bindings, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
-    """Return Polygraphy's loader. It gets no profiles: ours are complete, and Polygraphy reads names as wildcards."""
+    """Return Polygraphy's loader. It gets no profiles: ours are complete, and Polygraphy treats names as wildcards."""
     common = _common(trt, settings, monitor) | _levels(trt, settings)
     if settings.backend == "tensorrt_rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
@@ -99,7 +99,7 @@ def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str,
 
 
 def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
-    """Return settings that are left to TensorRT unless the recipe gives them."""
+    """Return settings that keep TensorRT's defaults unless the recipe gives them."""
     advanced = settings.advanced
     compatible = None if settings.hardware_compatibility == "none" else settings.hardware_compatibility
     return {
@@ -146,7 +146,7 @@ def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
 
 
 def _set_extensions(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
-    """Set preview features one by one, as Polygraphy would turn off those that are not listed, and embedded plugins."""
+    """Set embedded plugins and preview features; Polygraphy would turn off those that are not listed."""
     for name, is_on in settings.advanced.preview_features.items():
         config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
     if settings.version_compatible and settings.plugins:
@@ -167,7 +167,7 @@ def _set_tensor_formats(trt: Bindings, parsed: ParsedNetwork, formats: Mapping[s
     for name, wanted in formats.items():
         if name not in tensors:
             raise RequestError(
-                f'advanced.io_formats: "{short_name(name)}" is no input or output of the model; '
+                f'advanced.io_formats: "{short_name(name)}" is not an input or output of the model; '
                 f"{suggest(name, tensors)}"
             )
         if wanted.dtype:
@@ -183,7 +183,7 @@ def _format_mask(trt: Bindings, name: str, formats: tuple[str, ...]) -> int:
         if member is None:
             known = [each.lower() for each in trt.TensorFormat.__members__]
             raise RequestError(
-                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is no format; {suggest(word, known)}'
+                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is not a format; {suggest(word, known)}'
             )
         mask |= 1 << int(member)
     return mask
@@ -206,11 +206,11 @@ _PLAIN = (
     "tiling_optimization_level",
 )
 _UNREAD_OF_RTX = ("hardware_compatibility_level",)
-"""Attributes whose reading makes TensorRT-RTX warn."""
+"""Attributes that make TensorRT-RTX print a warning when they are read."""
 
 
 def read_flags(trt: Bindings, config: Bound) -> tuple[str, ...]:
-    """Return the builder flags that are on, in TensorRT's names."""
+    """Return the builder flags that are on, by TensorRT's names."""
     return tuple(name for name, flag in trt.BuilderFlag.__members__.items() if config.get_flag(flag))
 
 
@@ -221,7 +221,7 @@ def read_network_flags(trt: Bindings, network: Bound) -> tuple[str, ...]:
 
 
 def read_applied(trt: Bindings, builder: Bound, config: Bound, parser: Bound) -> dict[str, JsonValue]:
-    """Return all other settings, in TensorRT's names; those that this release lacks are left out."""
+    """Return all other settings by TensorRT's names, except those that this release lacks."""
     unread = _UNREAD_OF_RTX if hasattr(trt, "ComputeCapability") else ()
     applied: dict[str, JsonValue] = {
         name: _json_value(getattr(config, name)) for name in _PLAIN if name not in unread and hasattr(config, name)

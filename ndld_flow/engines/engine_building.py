@@ -71,7 +71,7 @@ class _Built:
 
 
 def build(request: BuildRequest, progress: ReportProgress) -> None:
-    """Write the files of an `Engine` artifact into `request.out`. Raises RequestError where that cannot be done."""
+    """Write the files of an `Engine` artifact into `request.out`. Raises RequestError if that is impossible."""
     progress(0, 0, "loading the library")
     building = _begin(request, progress)
     ready = _prepare(building)
@@ -90,7 +90,7 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
 
 
 def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
-    """Import the library and check the settings against it. Raises BackendError with all that it does not support."""
+    """Import the library and check the settings against it. Raises BackendError that lists all unsupported settings."""
     backend = request.settings.backend or "tensorrt"
     trt = import_bindings(backend)
     names = names_of_bindings(backend, trt)
@@ -123,7 +123,7 @@ def _prepare(building: _Building) -> _Ready:
 
 
 def _make_builder(building: _Building, logger: Bound) -> Bound:
-    """Create the builder. Raises BackendError where TensorRT does not start, such as without a driver."""
+    """Create the builder. Raises BackendError if TensorRT does not start, such as without a driver."""
     try:
         return building.trt.Builder(logger)
     except TypeError:  # pybind11: factory function returned nullptr
@@ -131,13 +131,13 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
 
 
 def _typed_model(building: _Building, requested: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
-    """Return the model to parse: with Casts where these apply the constraints."""
+    """Return the model to parse, with Casts if these apply the constraints."""
     source = building.request.model
     if not (requested and building.plan.casts):
         return source, ()
     from ndld_flow.precision.constraints.typed_model import write_typed_model
 
-    building.progress(0, 0, "putting Casts into the model")
+    building.progress(0, 0, "inserting Casts into the model")
     target = building.request.out / Engine.typed_model
     typed = write_typed_model(source, target)
     building.notes += typed.notes
@@ -146,12 +146,12 @@ def _typed_model(building: _Building, requested: Mapping[str, str]) -> tuple[Pat
 
 
 def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> None:
-    """Check constraints that must be obeyed. Raises RequestError where one cannot be."""
+    """Check constraints that must be obeyed. Raises RequestError if one cannot be."""
     ignored = ignored_notes(constraints)
     if ignored and building.request.settings.typing == "obey":
         raise RequestError(
-            f"`typing: obey`, but precisions that were asked for cannot be had: {join_reasons(ignored)}. Take such "
-            "constraints away (`none` in `constrain_precision`), or set `typing: prefer`."
+            f"`typing: obey`, but some precision constraints cannot be applied: {join_reasons(ignored)}. Remove such "
+            "constraints (`none` in `constrain_precision`), or set `typing: prefer`."
         )
 
 
@@ -168,7 +168,7 @@ def _constrain_layers(
         return constraints
     typing = building.request.settings.typing
     building.notes.append(
-        f"the model asks for the precision of {len(requested)} node{'' if len(requested) == 1 else 's'}, which "
+        f"the model constrains the precision of {len(requested)} node{'' if len(requested) == 1 else 's'}, which "
         f"`typing: {typing}` ignores; set `typing: obey`"
     )
     outcome = f"ignored: typing is {typing}; set `typing: obey`"
@@ -194,7 +194,7 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
 
 
 def _run_builder(building: _Building, ready: _Ready) -> _Built:
-    """Build the plan. Raises BackendError with the builder's reasons when it fails."""
+    """Build the plan. Raises BackendError with the builder's reasons if it fails."""
     building.progress(0, 0, "building")
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
@@ -212,7 +212,7 @@ def _title(building: _Building) -> str:
 
 
 def _reasons(building: _Building) -> str:
-    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it gives no reason"
+    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it reports no reason"
 
 
 def _about_control_flow(parsed: ParsedNetwork) -> str:

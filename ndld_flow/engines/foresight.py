@@ -1,6 +1,7 @@
-"""The TensorRT that settings require, and the effect of a build on this machine or its obstacles.
+"""The TensorRT that settings require, and a forecast of the build on this machine: its effect, or its obstacles.
 
-From settings, machine and the library's version alone: imports no TensorRT, because every plan and run calls it."""
+Computed from the settings, the machine and the library's version; imports no TensorRT, since every plan and run calls
+it."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ _ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "t
 
 
 def choose_library(settings: BuildSettings) -> Library:
-    """Return the library to build with. Raises BackendError when the folder of `library` has none."""
+    """Return the library to build with. Raises BackendError if the folder of `library` has none."""
     return find_library(settings.backend or _backend_of(settings.release), settings.library)
 
 
 def describe_missing(settings: BuildSettings, library: Library) -> str:
-    """Return why a library is not the required one and how to get that; empty when it is."""
+    """Return why a library is not the required one and how to install that; empty if it is."""
     if not settings.release:
         if library.found:
             return ""
@@ -46,11 +47,11 @@ def describe_missing(settings: BuildSettings, library: Library) -> str:
     pip = f"`pip install '{_ON_PYPI[library.backend]}=={version}'`"
     name = TITLES[library.backend]
     if not library.found:
-        return f"{name} {settings.release} is not installed: {pip}, or name the folder of one in `library`"
+        return f"{name} {settings.release} is not installed: {pip}, or set `library` to its folder"
     where = "is installed" if library.origin == "installed" else f"is in the {library.origin}"
     return (
-        f"{name} {settings.release} is asked for, and {library.version} {where}: {pip} into an environment of its own "
-        "and name its folder in `library`, or change `release`"
+        f"{name} {settings.release} is required, but {library.version} {where}: {pip} into an environment of its own "
+        "and set `library` to its folder, or change `release`"
     )
 
 
@@ -61,7 +62,7 @@ def is_of_release(version: str, release: str) -> bool:
 
 
 def _backend_of(release: str) -> EngineBackend | None:
-    """Return the backend of a release: TensorRT-RTX counts its releases from 1, TensorRT has reached 10."""
+    """Return the backend of a release: TensorRT-RTX began at 1, TensorRT has reached 10."""
     if not release:
         return None
     majors = {known.split(".")[0] for known in known_releases("tensorrt_rtx")}
@@ -97,17 +98,17 @@ def _notes(settings: BuildSettings, names: Names, library: Library, release: str
     if len(settings.profiles) > 1:
         parts.append(f"{len(settings.profiles)} optimization profiles")
     if settings.batch is not None:
-        parts.append(f"batch {settings.batch.min} to {settings.batch.max}, best at {settings.batch.opt}")
+        parts.append(f"batch {settings.batch.min} to {settings.batch.max}, optimized for {settings.batch.opt}")
     parts.append(_target(settings, names.backend))
     yield f"{title}{where}: {'; '.join(parts)}"
     if not is_of_release(names.release, short_release(release)):
-        yield f"{title} is not known here: its settings are judged as those of {release_title(names)}"
+        yield f"{title} is unknown to ndld_flow: its settings are checked as those of {release_title(names)}"
 
 
 def _target(settings: BuildSettings, backend: EngineBackend) -> str:
     if backend == "tensorrt_rtx":
         listed = ", ".join(settings.compute_capabilities)
-        return f"for SM {listed}" if listed else "for every RTX GPU from Ampere on"
+        return f"for SM {listed}" if listed else "for every RTX GPU since Ampere"
     this_gpu = f"this machine's GPU {settings.gpu}" if settings.gpu else "this machine's GPU"
     kind = {
         "none": this_gpu,
@@ -123,20 +124,20 @@ def _missing_files(settings: BuildSettings) -> Iterator[str]:
     named |= {f"plugins[{index}]": path for index, path in enumerate(settings.plugins)}
     for setting, path in named.items():
         if path is not None and not path.is_file():
-            yield f"`{setting}`: there is no file {short_name(str(path))}; paths are relative to the current directory"
+            yield f"`{setting}`: no file {short_name(str(path))}; paths are relative to the current directory"
 
 
 def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str]:
     if not library.found and settings.backend is None and not settings.release:
-        return  # which of the two it will be decides what it needs
+        return  # the requirements depend on which of the two it will be
     machine = describe_machine()
     if not has_nvidia_gpu():
         if library.backend == "tensorrt":
             yield (
-                "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without "
-                "one"
+                "TensorRT needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds "
+                "without one"
             )
-        elif settings.weights != "fixed":  # compiling such an engine calls CUDA; all else is compiled without
+        elif settings.weights != "fixed":  # compiling such an engine calls CUDA; others are compiled without it
             yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
     elif machine.gpus and settings.gpu >= len(machine.gpus):
         yield f"`gpu: {settings.gpu}`: GPUs are counted from 0, and this machine has {len(machine.gpus)}"
@@ -144,4 +145,4 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
         yield f"`advanced.dla_core: {settings.advanced.dla_core}`: this machine ({machine.architecture}) has no DLA"
     is_linux_x86 = machine.system.startswith("Linux") and machine.architecture == "x86_64"
     if settings.advanced.runtime_platform == "windows_amd64" and not is_linux_x86:
-        yield "`advanced.runtime_platform: windows_amd64`: such engines are built on Linux x86-64 only"
+        yield "`advanced.runtime_platform: windows_amd64`: such engines are built only on Linux x86-64"

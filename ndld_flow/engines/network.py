@@ -33,7 +33,7 @@ class ParsedNetwork:
     builder: Bound
     network: Bound
     parser: Bound
-    """The parser, which holds the network's weights and must live as long."""
+    """The parser, which owns the network's weights and must outlive it."""
     parse_s: float
 
     def inputs(self) -> tuple[Bound, ...]:
@@ -60,7 +60,7 @@ def parse_model(
 
 
 def tensor_info(tensor: Bound) -> TensorInfo:
-    """Return the record of an ITensor; -1 for a free dimension."""
+    """Return the record of an ITensor; -1 for a dynamic dimension."""
     return TensorInfo(name=tensor.name, dtype=dtype_of_tensorrt(tensor.dtype.name), shape=tuple(tensor.shape))
 
 
@@ -77,7 +77,7 @@ def _describe_errors(backend: EngineBackend, version: str, parser: Bound) -> str
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     reasons = [_describe_error(error) for error in errors[:_SHOWN_ERRORS]]
     more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-    what = "; ".join(dict.fromkeys(reasons)) or "it gives no reason"
+    what = "; ".join(dict.fromkeys(reasons)) or "it reports no reason"
     return (
         f"{TITLES[backend]} {version} cannot use this model: {what}{more}. "
         "Replace such nodes, load plugins for them (`plugins`), or correct the types with Casts."

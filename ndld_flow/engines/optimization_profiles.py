@@ -1,8 +1,8 @@
 """The shapes that an engine allows: from the step's settings, the recipe's inputs, or the model's fixed dimensions.
 
-For one input, the first of these that applies: the step's `profiles`; the step's `batch`, where the first
-dimension is the only free one; the recipe's `inputs:`; the model's own fixed shape; and a batch of 1 where only the
-first dimension is free.
+For each input, the first of these that applies: the step's `profiles`; the step's `batch`, if only the first dimension
+is dynamic; the recipe's `inputs:`; the model's own static shape; and a batch of 1 if only the first dimension is
+dynamic.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class NetworkInput:
 
     name: str
     shape: tuple[int, ...]
-    """-1 for a free dimension."""
+    """-1 for a dynamic dimension."""
     dims: tuple[str, ...] = ()
-    """Names of dimensions, empty where they have none."""
+    """Names of dimensions; empty for dimensions without one."""
     is_shape_tensor: bool = False
-    """True when its values determine shapes, so that the profile gives values."""
+    """True if its values determine shapes, so that the profile gives values."""
 
     @classmethod
     def of(cls, tensor: Bound) -> NetworkInput:
@@ -41,7 +41,7 @@ class NetworkInput:
         return cls(tensor.name, shape, dims, bool(tensor.is_shape_tensor))
 
     @property
-    def only_batch_is_free(self) -> bool:
+    def only_batch_is_dynamic(self) -> bool:
         return bool(self.shape) and self.shape[0] == -1 and -1 not in self.shape[1:] and not self.is_shape_tensor
 
     @property
@@ -59,7 +59,7 @@ def choose_profiles(
 ) -> tuple[BuiltProfile, ...]:
     """Return the optimization profiles of an engine, with every input in each.
 
-    Raises RequestError that names the input, its dimensions and the profile where a shape is missing or does not fit.
+    Raises RequestError that names the input, its dimensions and the profile if a shape is missing or does not fit.
     """
     if settings.profiles:
         return tuple(_profile_of_setting(inputs, profile, number) for number, profile in enumerate(settings.profiles))
@@ -78,7 +78,7 @@ def choose_profiles(
 
 
 def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile], extra_memory: float | None) -> None:
-    """Add the profiles to a builder's configuration. Raises BackendError when TensorRT refuses one."""
+    """Add the profiles to a builder's configuration. Raises BackendError if TensorRT rejects one."""
     for number, profile in enumerate(profiles):
         added = make_profile(builder, profile)
         if extra_memory is not None:
@@ -88,11 +88,11 @@ def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile]
                 f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
                 for name, shapes in profile.inputs.items()
             )
-            raise BackendError(f"TensorRT refuses optimization profile {number}: {shown}")
+            raise BackendError(f"TensorRT rejects optimization profile {number}: {shown}")
 
 
 def make_profile(builder: Bound, shapes_of: BuiltProfile) -> Bound:
-    """Return an IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
+    """Return an IOptimizationProfile. Raises BackendError if TensorRT rejects the shapes of an input."""
     profile = builder.create_optimization_profile()
     for name, shapes in shapes_of.inputs.items():
         put = profile.set_shape_input if shapes.values else profile.set_shape
@@ -100,15 +100,15 @@ def make_profile(builder: Bound, shapes_of: BuiltProfile) -> Bound:
             put(name, shapes.min, shapes.opt, shapes.max)
         except (RuntimeError, TypeError, ValueError):  # not consistent, beyond int32 or int64, more than 8 dimensions
             shown = f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
-            raise BackendError(f"TensorRT refuses these shapes of an optimization profile: {shown}") from None
+            raise BackendError(f"TensorRT rejects these shapes of an optimization profile: {shown}") from None
     return profile
 
 
 def assumed_batch(profiles: Sequence[BuiltProfile]) -> str:
-    """Return a note where a batch of 1 was assumed; else empty."""
+    """Return a note if a batch of 1 was assumed, else an empty string."""
     if not any(_INFERRED in profile.basis for profile in profiles):
         return ""
-    return "the free batch dimension is 1, as no setting gives another size: set `batch`, `profiles` or `inputs:`"
+    return "the dynamic batch dimension is 1, as no setting gives a size: set `batch`, `profiles` or `inputs:`"
 
 
 def _profile_of_setting(
@@ -138,21 +138,21 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
 
 
 def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
-    """Return the shapes of one input and their source; None where no setting gives them."""
+    """Return the shapes of one input and their source; None if no setting gives them."""
     if given.is_shape_tensor:
         return _same_values(given, spec)
-    if batch is not None and given.only_batch_is_free:
+    if batch is not None and given.only_batch_is_dynamic:
         rest = given.shape[1:]
         return ShapeRange(min=(batch.min, *rest), opt=(batch.opt, *rest), max=(batch.max, *rest)), "batch"
     if (shapes := _spec_range(spec)) is not None:
         return _checked(given, shapes, "inputs"), "inputs" if -1 in given.shape else "fixed shapes"
     if -1 not in given.shape:
         return _fixed(given.shape), "fixed shapes"
-    return (_fixed((1, *given.shape[1:])), _INFERRED) if given.only_batch_is_free else None
+    return (_fixed((1, *given.shape[1:])), _INFERRED) if given.only_batch_is_dynamic else None
 
 
 def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
-    """Return the shapes of the recipe's `inputs:`; a missing bound is the shape to optimize for."""
+    """Return the shapes of the recipe's `inputs:`; a missing bound is the optimal shape."""
     best = None if spec is None else spec.run_shape or spec.max or spec.min
     if spec is None or best is None:
         return None
@@ -160,7 +160,7 @@ def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
 
 
 def _same_values(given: NetworkInput, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
-    """Return the number for every element of a shape tensor, from the recipe's `data:`."""
+    """Return the value of every element of a shape tensor, from the recipe's `data:`."""
     if spec is None or not isinstance(spec.data, int) or -1 in given.shape:
         return None
     values: Shape = (spec.data,) * math.prod(given.shape)
@@ -197,7 +197,7 @@ def _describe_missing(missing: Sequence[NetworkInput], where: str) -> str:
     named = "; ".join(
         f"{given.shown} is a shape tensor, whose values are missing"
         if given.is_shape_tensor
-        else f"{given.shown} has free dimensions"
+        else f"{given.shown} has dynamic dimensions"
         for given in missing
     )
     first = missing[0]

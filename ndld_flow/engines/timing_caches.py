@@ -1,7 +1,7 @@
 """Timing caches that outlast a build: one file for each GPU and release, shared by all runs on this machine.
 
-A cache only saves time, so no defect of one ends a build. A file is read whole or not at all, as it is
-written aside and renamed; a lock lets builds that end at the same time keep all their timings.
+A cache only saves time, so a defective one never fails a build. A file is never read half-written, since it is written
+to a temporary name and renamed; a lock ensures that builds that end at the same time keep all their timings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
         loaded.notes.append(_set_aside(file, own))
         own, cache = b"", _set(config, b"")
     if settings.attempt > 1:
-        loaded.notes.append(f"attempt {settings.attempt} timed every tactic again: nothing was read or kept")
+        loaded.notes.append(
+            f"attempt {settings.attempt} timed every tactic again: the timing cache was neither read nor written"
+        )
     if settings.timing_cache_file is not None:
         loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
     loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})
@@ -71,7 +73,7 @@ def save_timing_cache(config: Bound, timing: TimingCache) -> None:
             data = bytes(cache.serialize())
             write_bytes_atomically(timing.file, data)
     except OSError as error:
-        timing.notes.append(f"timings could not be kept ({error.strerror or error})")
+        timing.notes.append(f"timings could not be saved ({error.strerror or error})")
         return
     timing.use = timing.use.model_copy(update={"saved_bytes": len(data), "saved_entries": _count(cache)})
 
@@ -84,7 +86,7 @@ def _read(file: Path) -> bytes:
 
 
 def _set(config: Bound, data: bytes) -> Bound:
-    """Return the cache that the configuration uses; None when these bytes are invalid or another GPU's."""
+    """Return the cache that the configuration uses; None if these bytes are invalid or from another GPU."""
     cache = _create(config, data)
     return cache if cache is not None and config.set_timing_cache(cache, False) else None
 
@@ -96,7 +98,7 @@ def _create(config: Bound, data: bytes) -> Bound:
         RuntimeError,
         ValueError,
         TypeError,
-    ):  # bindings report an invalid cache by one of these, depending on the release
+    ):  # the bindings raise one of these for an invalid cache, depending on the release
         return None
 
 
@@ -104,11 +106,13 @@ def _set_aside(file: Path, data: bytes) -> str:
     aside = file.with_suffix(".unusable")
     try:
         with Locks(file.parent).hold(file.stem):
-            if _read(file) == data:  # else another build has begun a new one
+            if _read(file) == data:  # else another build has started a new one
                 file.replace(aside)
     except OSError:
-        return f"the timing cache {file.name} is damaged or another GPU's, and was not used"
-    return f"the timing cache was damaged or another GPU's: it is {aside.name} now, and a new one begins"
+        return f"the timing cache {file.name} is damaged or from another GPU, and was not used"
+    return (
+        f"the timing cache was damaged or from another GPU: it was renamed to {aside.name}, and a new one was started"
+    )
 
 
 def _add_users_file(config: Bound, cache: Bound, file: Path) -> list[str]:

@@ -1,9 +1,9 @@
 """`model.trt.json`: an engine's layers in the format of TensorRT's engine inspector.
 
-Where the engine cannot be opened, the layers come from the builder's log. A detailed build logs every layer in one
-line: `Name: ..., LayerType: ..., Inputs: [ { Name: x, Dimensions: [1,3], Strides: [...], StrideOrder: [...], Datatype:
-Float, Format: (Linear) ... }], Constants: [...], Outputs: [...], TacticName: ..., StreamId: 0, Metadata: [ONNX Layer:
-a][ONNX Layer: b]`. Names are the model's and may hold anything.
+If the engine cannot be opened, the layers come from the builder's log. A detailed build logs every layer in one line:
+`Name: ..., LayerType: ..., Inputs: [ { Name: x, Dimensions: [1,3], Strides: [...], StrideOrder: [...], Datatype: Float,
+Format: (Linear) ... }], Constants: [...], Outputs: [...], TacticName: ..., StreamId: 0, Metadata: [ONNX Layer: a][ONNX
+Layer: b]`. Names come from the model and may contain anything.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _numbers(text: str) -> list[JsonValue]:
 def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork) -> tuple[str, LayersBasis]:
     """Return the JSON and the source of its layers.
 
-    The source is the engine where it can be opened, else the builder's log, else the network as it was parsed.
+    The source is the engine if it can be opened, else the builder's log, else the network as it was parsed.
     """
-    log.is_listening = False  # failing to open the engine is no failure of the build
+    log.is_listening = False  # if the engine cannot be opened, the build has not failed
     inspected = _inspect(trt, engine, parsed.builder.logger)
     if inspected:
         return inspected, "engine inspector"
@@ -97,7 +97,7 @@ def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedN
 def doubt_precisions(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """Return layers of a parsed network without the precisions that compiling may change.
 
-    A layer that reads what a DequantizeLinear writes reads floats here; the engine may fuse both and multiply integers.
+    A layer after a DequantizeLinear reads floats here; the engine may fuse the two and multiply integers.
     """
     dequantized = {tensor.name for layer in layers if layer.type == "Dequantize" for tensor in layer.outputs}
     unknown = {"precision": "", "precision_basis": "reads a DequantizeLinear: the network is not compiled yet"}
@@ -108,9 +108,9 @@ def doubt_precisions(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:
-    """Return the engine inspector's output; empty where the engine cannot be opened (no GPU, or another one)."""
-    runtime = trt.Runtime(logger)  # a process has one: TensorRT warns of another, and does not use it
-    runtime.engine_host_code_allowed = True  # it was built here, a moment ago
+    """Return the engine inspector's output; empty if the engine cannot be opened (no GPU, or another one)."""
+    runtime = trt.Runtime(logger)  # a process has one runtime logger: TensorRT warns about another, and does not use it
+    runtime.engine_host_code_allowed = True  # this process has just built it
     opened = runtime.deserialize_cuda_engine(engine)
     if opened is None:
         return ""
@@ -153,7 +153,7 @@ def _network_layer(layer: Bound) -> Entry:
 def _tensors(tensors: Bound) -> list[JsonValue]:
     entries: list[JsonValue] = []
     for tensor in tensors:
-        if tensor is None:  # an optional input that is left out
+        if tensor is None:  # an absent optional input
             continue
         try:
             shape = list(tensor.shape)

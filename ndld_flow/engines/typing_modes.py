@@ -19,7 +19,7 @@ _CONSTRAINT_WORDS: Mapping[str, str] = {
 }
 _CAST_WORDS: Mapping[Typing, str] = {
     "obey": ", constraints as Casts",
-    "prefer": ", preferred constraints carried out exactly, as Casts",
+    "prefer": ", preferred constraints applied exactly, as Casts",
 }
 
 
@@ -31,9 +31,9 @@ class TypingPlan:
     creation_flags: tuple[str, ...]
     """Members of NetworkDefinitionCreationFlag to create the network with."""
     precision_flags: tuple[str, ...]
-    """Members of BuilderFlag to set. TF32 is on by default: where it is not among these, it must be cleared."""
+    """Members of BuilderFlag to set. TF32 is on by default: if it is not among these, it must be cleared."""
     constraint_flag: str
-    """The member of BuilderFlag that makes precision constraints count; empty for none."""
+    """The member of BuilderFlag that puts precision constraints into effect; empty for none."""
     casts: bool
     """Precision constraints become Casts in the model."""
     layer_precisions: bool
@@ -45,9 +45,9 @@ class TypingPlan:
 def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
     """Return the effect of the setting `typing` and the precision flags in a release.
 
-    A release that has no precision flags types every network strongly. There, `obey` and `prefer` come to the same:
-    a Cast in the model cannot be preferred only. `unsupported_settings.refuse_settings` refuses
-    settings that a release lacks.
+    In a release without precision flags, every network is strongly typed, and `obey` and `prefer` are the same: a Cast
+    in the model cannot be merely preferred. `unsupported_settings.refuse_settings` rejects settings that a release
+    lacks.
     """
     constrained = settings.typing in _CONSTRAINT_FLAGS
     if settings.typing == "strong" or types_strongly(names):
@@ -66,12 +66,12 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
 
 
 def types_strongly(names: Names) -> bool:
-    """Return True when every network of the release is strongly typed."""
+    """Return True if every network of the release is strongly typed."""
     return not names.has("BuilderFlag", "FP16")
 
 
 def _strong(settings: BuildSettings, names: Names, *, casts: bool) -> TypingPlan:
-    # Where all networks are strongly typed the flag is ignored, or gone; TensorRT-RTX 1.7 sets it by itself.
+    # In releases where all networks are strongly typed, the flag is ignored or gone; TensorRT-RTX 1.7 sets it itself.
     flags = (STRONG_FLAG,) if names.has("NetworkDefinitionCreationFlag", STRONG_FLAG) else ()
     return TypingPlan(
         strongly_typed=True,

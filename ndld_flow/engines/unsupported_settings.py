@@ -1,8 +1,8 @@
 """Settings that a release does not support or that conflict, reported before anything is built.
 
-Limits of TensorRT-RTX were tried with 1.7.1: it warns and goes on, silently does nothing, or fails while it builds. Its
-engines are compiled ahead of time for kinds of GPUs and finished on the GPU they run on, so nothing is timed while
-building.
+The limits of TensorRT-RTX were tested with 1.7.1: it warns and continues, silently does nothing, or fails while it
+builds. Its engines are compiled ahead of time for kinds of GPUs and completed on the GPU on which they run, so nothing
+is timed during a build.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ndld_flow.runtimes.tensorrt.release_names import Names, members, release_ti
 
 _TO_QDQ = "quantize the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) determine what is computed in {}"
 _FLAGS_INSTEAD: Mapping[str, str] = {
-    "FP16": "convert the model with a `convert_fp16` step, or ask for FP16 layer by layer with `constrain_precision` "
+    "FP16": "convert the model with a `convert_fp16` step, or constrain layers to FP16 with `constrain_precision` "
     "and `typing: obey`",
-    "BF16": "ask for BF16 layer by layer with `constrain_precision` and `typing: obey`",
+    "BF16": "constrain layers to BF16 with `constrain_precision` and `typing: obey`",
     **{flag: _TO_QDQ.format(flag) for flag in ("INT8", "FP8", "INT4", "FP4")},
     "OBEY_PRECISION_CONSTRAINTS": "write `typing: obey`",
     "PREFER_PRECISION_CONSTRAINTS": "write `typing: prefer`",
@@ -27,7 +27,7 @@ _FLAGS_INSTEAD: Mapping[str, str] = {
 }
 _TACTIC_LIBRARIES: Mapping[TacticSourceName, str] = {"cublas": "cuBLAS", "cublas_lt": "cuBLASLt", "cudnn": "cuDNN"}
 
-_LEAVE = "leave it out, or take a release that has it"
+_LEAVE = "remove it, or use a release that has it"
 
 WEIGHTS_FLAGS: Mapping[Weights, tuple[str, ...]] = {
     "fixed": (),
@@ -69,19 +69,19 @@ class Need:
     """A name that a setting needs."""
 
     written: str
-    """The setting as the recipe writes it: `fp16: true`."""
+    """The setting as written in the recipe: `fp16: true`."""
     owner: str
     name: str
     what: str
-    """Description such as `FP16 flag`."""
+    """Description, such as `FP16 flag`."""
     instead: str
     """Remedy for a release without it."""
     own_word: bool = False
-    """The name comes from the recipe and may be misspelt."""
+    """True if the name comes from the recipe and may be misspelled."""
 
 
 def list_needs(settings: BuildSettings) -> Iterator[Need]:
-    """Return the names that these settings need beyond those of every release."""
+    """Return the names that these settings need and that some release lacks."""
     allowed = {"FP16": settings.fp16, "BF16": settings.bf16, "INT8": settings.int8, "FP8": settings.fp8}
     for flag in (flag for flag, on in allowed.items() if on):
         yield Need(OWN_SETTINGS[flag], "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
@@ -102,7 +102,7 @@ def _calibration_needs(settings: BuildSettings) -> Iterator[Need]:
 
 
 def _tactic_needs(settings: BuildSettings) -> Iterator[Need]:
-    remaining = "leave it out: `edge_mask_convolutions` and `jit_convolutions` are the sources that remain"
+    remaining = "remove it: only `edge_mask_convolutions` and `jit_convolutions` remain"
     for source in settings.tactic_sources or ():
         library = _TACTIC_LIBRARIES.get(source)
         what = f"tactics from {library}" if library else f"tactic source {source}"
@@ -113,13 +113,13 @@ def _target_needs(settings: BuildSettings) -> Iterator[Need]:
     if settings.hardware_compatibility == "same_compute_capability":
         written = "hardware_compatibility: same_compute_capability"
         what = "compatibility with GPUs of the same compute capability"
-        instead = "take a later release, or `hardware_compatibility: ampere_plus`"
+        instead = "use a later release, or `hardware_compatibility: ampere_plus`"
         yield Need(written, "HardwareCompatibilityLevel", "SAME_COMPUTE_CAPABILITY", what, instead)
     if settings.compute_capabilities:
         written = f"compute_capabilities: [{', '.join(settings.compute_capabilities)}]"
         what = "choice of GPUs to build for"
         instead = (
-            "it builds for the GPU it runs on: take `hardware_compatibility` for others, or `backend: tensorrt_rtx`"
+            "it builds for the GPU it runs on: set `hardware_compatibility` for others, or use `backend: tensorrt_rtx`"
         )
         yield Need(written, "ComputeCapability", "", what, instead)
 
@@ -134,12 +134,12 @@ def _advanced_needs(advanced: AdvancedSettings) -> Iterator[Need]:
     for flag in advanced.quantization_flags:
         written, instead = f"advanced.quantization_flags: [{flag}]", _LEAVE
         if flag == "CALIBRATE_BEFORE_FUSION":
-            instead = "leave it out: nothing is calibrated where Q/DQ nodes determine what is INT8"
+            instead = "remove it: nothing is calibrated if Q/DQ nodes determine what is INT8"
         yield Need(written, "QuantizationFlag", flag, f"quantization flag {flag}", instead, own_word=True)
 
 
 def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
-    """Yield the names that a recipe writes as TensorRT does."""
+    """Yield the names that a recipe spells as TensorRT does."""
     for flag in advanced.flags:
         written, instead = f"advanced.flags: [{flag}]", _FLAGS_INSTEAD.get(flag, _LEAVE)
         yield Need(written, "BuilderFlag", flag, f"builder flag {flag}", instead, own_word=True)
@@ -155,7 +155,7 @@ def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
             yield Need(written, "TensorFormat", name.upper(), what, _LEAVE, own_word=True)
 
 
-_MORE_WEAK_FLAGS = ("INT4", "FP4")  # besides those with a setting of their own
+_MORE_WEAK_FLAGS = ("INT4", "FP4")  # in addition to those with a setting of their own
 _LIBRARIES = ("cublas", "cublas_lt", "cudnn")
 
 
@@ -171,13 +171,13 @@ def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
 
 
 def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[str]:
-    """Refuse precision flags, which are an error in a strongly typed network, and types of its tensors."""
-    if not types_strongly(names):  # those that have no flags say so already
+    """Reject precision flags and types of tensors: both are errors in a strongly typed network."""
+    if not types_strongly(names):  # releases without flags are reported by `list_needs`
         allowed = [name for name in ("fp16", "bf16", "int8", "fp8") if getattr(settings, name)]
         extra = [flag for flag in settings.advanced.flags if flag in _MORE_WEAK_FLAGS]
         for written in (*(f"{name}: true" for name in allowed), *(f"advanced.flags: [{flag}]" for flag in extra)):
             yield (
-                f"`{written}` excludes `typing: strong`, where the model's types are kept: leave one out, or convert "
+                f"`{written}` excludes `typing: strong`, which keeps the model's types: remove one, or convert "
                 "the model itself (`convert_fp16`, Q/DQ nodes)"
             )
     for tensor, wanted in settings.advanced.io_formats.items():
@@ -195,7 +195,7 @@ def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
             "set `typing: strong`"
         )
     if settings.advanced.quantization_flags and not settings.int8:
-        yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or leave them out"
+        yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or remove them"
 
 
 def _flags_with_own_settings(settings: BuildSettings) -> Iterator[str]:
@@ -211,10 +211,10 @@ def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
     compatible = [hardware] if settings.hardware_compatibility != "none" else []
     for source in settings.tactic_sources or ():
         if source in _LIBRARIES and compatible:
-            yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does without it: leave one out"
+            yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does not use it: remove one"
     compatible += ["version_compatible: true"] if settings.version_compatible else []
     if settings.native_instance_norm is False and compatible:
-        yield f"`native_instance_norm: false` excludes `{compatible[-1]}`, which needs TensorRT's own: leave one out"
+        yield f"`native_instance_norm: false` excludes `{compatible[-1]}`, which needs TensorRT's own: remove one"
 
 
 def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
@@ -222,12 +222,12 @@ def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
     elsewhere = advanced.runtime_platform == "windows_amd64"
     if elsewhere and settings.version_compatible and not settings.exclude_lean_runtime:
         yield (
-            "`advanced.runtime_platform: windows_amd64` with `version_compatible: true` would put this system's lean "
-            "runtime into the engine: add `exclude_lean_runtime: true`"
+            "`advanced.runtime_platform: windows_amd64` with `version_compatible: true` would embed this system's lean "
+            "runtime in the engine: add `exclude_lean_runtime: true`"
         )
     if advanced.remote_auto_tuning is not None and advanced.engine_capability != "safety":
         written = f"advanced.remote_auto_tuning: {advanced.remote_auto_tuning}"
-        yield f"`{written}` is for `advanced.engine_capability: safety` only: leave it out"
+        yield f"`{written}` is only for `advanced.engine_capability: safety`: remove it"
     if advanced.engine_capability == "dla_standalone" and advanced.dla_core is None:
         yield "`advanced.engine_capability: dla_standalone` builds for a DLA: set `advanced.dla_core`"
 
@@ -237,21 +237,21 @@ class Limit:
     """A setting that TensorRT-RTX does not support."""
 
     written: str
-    """The setting as the recipe writes it."""
+    """The setting as written in the recipe."""
     fact: str
-    """Behaviour of TensorRT-RTX: `times nothing while it builds`."""
-    instead: str = "leave it out"
+    """Behaviour of TensorRT-RTX, such as `times nothing while it builds`."""
+    instead: str = "remove it"
     """Remedy."""
 
 
 def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
-    """Return the settings that TensorRT-RTX does not support although it has their names."""
+    """Return the settings that TensorRT-RTX does not support although its bindings have their names."""
     yield from _unknown_gpus(settings, names)
     yield from _compatibility(settings)
     yield from _timing(settings)
     yield from _dla(settings.advanced)
     yield from _advanced(settings.advanced)
-    if settings.native_instance_norm is False:  # the parser makes the same network of it
+    if settings.native_instance_norm is False:  # the parser creates the same network
         yield Limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
 
 
@@ -265,22 +265,22 @@ def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[Limit]:
     has = ", ".join(sorted((f"{member[2:-1]}.{member[-1]}" for member in known), key=float))
     for capability in settings.compute_capabilities:
         if not names.has("ComputeCapability", capability_member(capability)):
-            instead = "take one of these, or `backend: tensorrt` on such a GPU"
+            instead = "use one of these, or `backend: tensorrt` on such a GPU"
             yield Limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
 
 
 def _compatibility(settings: BuildSettings) -> Iterator[Limit]:
     if settings.hardware_compatibility != "none":  # it warns, and the level stays NONE
         written = f"hardware_compatibility: {settings.hardware_compatibility}"
-        fact = "builds engines that run on every RTX GPU from Ampere on"
-        yield Limit(written, fact, "leave it out, or list `compute_capabilities` for some GPUs only")
+        fact = "builds engines that run on every RTX GPU since Ampere"
+        yield Limit(written, fact, "remove it, or list `compute_capabilities` for some GPUs only")
     if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
-        fact = "has no lean runtime to put into the engine"
+        fact = "has no lean runtime to embed in the engine"
         yield Limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
 
 
 def _timing(settings: BuildSettings) -> Iterator[Limit]:
-    """Refuse settings of the timing cache: it stays empty, and a miss is no error."""
+    """Reject settings of the timing cache: it remains empty, and a miss is not an error."""
     fact = "times nothing while it builds"
     if settings.timing_cache_file is not None:
         yield Limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
@@ -296,12 +296,12 @@ def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:
     if advanced.engine_capability == "dla_standalone":
         settings.append("advanced.engine_capability: dla_standalone")
     for written in settings:
-        yield Limit(written, "builds for GPUs, not for a DLA", "leave it out, or take `backend: tensorrt`")
+        yield Limit(written, "builds for GPUs, not for a DLA", "remove it, or use `backend: tensorrt`")
 
 
 def _advanced(advanced: AdvancedSettings) -> Iterator[Limit]:
-    if advanced.engine_capability == "safety":  # it finds no implementation for any node
-        yield Limit("advanced.engine_capability: safety", "builds standard engines only", "take `backend: tensorrt`")
+    if advanced.engine_capability == "safety":  # it finds no implementation for some node
+        yield Limit("advanced.engine_capability: safety", "builds only standard engines", "use `backend: tensorrt`")
     if advanced.runtime_platform == "windows_amd64":
         yield Limit("advanced.runtime_platform: windows_amd64", "builds engines for Linux and Windows alike")
     if advanced.build_route is not None:  # it stays empty
@@ -309,9 +309,9 @@ def _advanced(advanced: AdvancedSettings) -> Iterator[Limit]:
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
-    """Return a sentence for each setting that a release cannot build with; empty when it can build.
+    """Return a sentence for each setting with which a release cannot build; empty if there is none.
 
-    A sentence names the setting as the recipe writes it, and a remedy.
+    Each sentence names the setting as written in the recipe, and a remedy.
     """
     title = release_title(names)
     sentences = [_lacking(need, names) for need in list_needs(settings) if not _has(names, need)]
@@ -321,14 +321,14 @@ def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
         ]
     sentences += list_contradictions(settings, names)
     of_setting: dict[str, str] = {}
-    for sentence in sentences:  # one reason for each setting will do
+    for sentence in sentences:  # one reason for each setting is enough
         of_setting.setdefault(sentence.split("`")[1], sentence)
-    # Recipes may come from strangers: their text is made visible, and cannot fill a page.
+    # Recipes may come from strangers: their text is escaped and shortened.
     return tuple(short_name(sentence, 600) for sentence in of_setting.values())
 
 
 def _has(names: Names, need: Need) -> bool:
-    """Return True where a release has the name. Bindings have more than members: `BuilderFlag.name`."""
+    """Return True if a release has the name. Enums of bindings have more than members: `BuilderFlag.name`."""
     return names.has(need.owner, need.name) and (need.name.isupper() or not need.own_word)
 
 
@@ -339,7 +339,7 @@ def _lacking(need: Need, names: Names) -> str:
 
 
 def _instead(need: Need, names: Names) -> str:
-    """Return the remedy: a similar name for one that no release has."""
+    """Return the remedy; for a name that no release has, a similar name."""
     if need.own_word and not releases_text(names.backend, need.owner, need.name):
         return suggest(need.name, members(names, need.owner)) or need.instead
     return need.instead

@@ -19,13 +19,13 @@ from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 _FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
 """Precisions that a builder must be allowed to use, as members of BuilderFlag."""
 _NO_LAYER = "no layer of the network comes from this node"
-"""The node was folded into others or has no effect: no layer of it could have another precision."""
+"""The node was fused into others or has no effect, so that it has no layer whose precision could be set."""
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _INTEGERS = ("INT32", "INT64", "INT8", "INT4", "UINT8", "BOOL")
 
 
 def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) -> tuple[str, ...]:
-    """Set the flags of the precisions of constraints, without which these have no effect; return a note."""
+    """Set the flags of the constraints' precisions, without which the constraints have no effect; return a note."""
     needed = dict.fromkeys(filter(None, map(_FLAGS.get, precisions)))
     lacking = [name for name in needed if not config.get_flag(getattr(trt.BuilderFlag, name))]
     for name in lacking:
@@ -33,7 +33,7 @@ def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) ->
     if not lacking:
         return ()
     words = " and ".join(lacking)
-    return (f"{words} allowed, as nodes ask for it: the builder may choose it for other layers too",)
+    return (f"{words} allowed, since nodes are constrained to it: the builder may choose it for other layers too",)
 
 
 def set_layer_precisions(
@@ -42,7 +42,8 @@ def set_layer_precisions(
     """Set precision and output types of every layer of a constrained ONNX node, and return the outcome of each
     constraint.
 
-    Constants keep their type, because the layers that use them set the precision, and so do layers that handle shapes.
+    Constants keep their type, because the layers that use them determine the precision; so do layers that compute
+    shapes.
     """
     layers = _layers_by_node(parsed)
     return tuple(
@@ -61,18 +62,18 @@ def _layers_by_node(parsed: ParsedNetwork) -> Mapping[str, list[Bound]]:
 
 def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
     if precision == "none":
-        return "no precision asked for"
+        return "no precision constraint"
     if not layers:
         return _NO_LAYER
     wanted = DATA_TYPES[precision]
     count = sum(_set_layer(trt, layer, wanted) for layer in layers)
     if not count:
-        return f"ignored: its layers hold nothing that could be {precision}"
+        return f"ignored: its layers have no output that could be {precision}"
     return f"set on {count} layer{'' if count == 1 else 's'}"
 
 
 def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
-    """Return True when one of its outputs could have that type."""
+    """Return True if one of its outputs could have that type."""
     first = layer.get_input(0) if layer.num_inputs else None
     if layer.type == trt.LayerType.CONSTANT or (first is not None and first.is_shape_tensor):
         return False
@@ -106,7 +107,7 @@ def calibrate_from_cache(
 ) -> Bound:
     """Use an INT8 calibration cache. The calibrator that is returned must live as long as the configuration.
 
-    Raises RequestError when the file cannot be read, or is not a calibration cache.
+    Raises RequestError if the file cannot be read, or is not a calibration cache.
     """
     try:
         ranges = cache.read_bytes()
@@ -115,7 +116,7 @@ def calibrate_from_cache(
     base = getattr(trt, _calibrator_of(cache, ranges))
 
     class CachedCalibrator(base):  # type: ignore[misc,valid-type]
-        """A calibrator that takes ranges from the cache only."""
+        """A calibrator that takes ranges only from the cache."""
 
         def __init__(self) -> None:
             base.__init__(self)
@@ -139,7 +140,7 @@ def calibrate_from_cache(
 
 
 def _calibrator_of(cache: Path, ranges: bytes) -> str:
-    """Return the calibrator class that wrote the cache: TensorRT does not read that of another."""
+    """Return the calibrator class that wrote the cache: TensorRT does not read a cache of another class."""
     header = _HEADER.match(ranges)
     if header is None or header[1] not in _CALIBRATORS:
         known = " or ".join(f"`TRT-...-{kind.decode()}`" for kind in _CALIBRATORS)

@@ -45,7 +45,7 @@ _NO_LIMIT = 2**62
 
 
 class Views:
-    """Creates records of a model's parts, with the address of each graph."""
+    """Creates records of a model's parts, with the address of each one's graph."""
 
     def __init__(self, model: ir.Model) -> None:
         self._scopes = scopes_of(model)

@@ -51,7 +51,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def move_model(output: Path, out: Path, name: str) -> list[str]:
-    """Move the model that a program wrote, with its external data, to `out`. Returns the other files that it left.
+    """Move the model that a program wrote, with its external data, to `out`. Returns the other files that the program
+    wrote.
 
     Raises `ModelError` if there is no model, it is invalid, or its external data is elsewhere.
     """

@@ -11,7 +11,7 @@ UNKNOWN = "unknown"
 NONE = "none"
 
 _UNLIMITED_BYTES = 1 << 60
-"""Version 1 writes the largest multiple of a page for no limit; the kernel's maximum varies."""
+"""Version 1 reports "no limit" as the largest multiple of a page; the kernel's maximum varies."""
 
 
 def read_limits(root: Path = Path("/")) -> dict[str, str]:
@@ -69,7 +69,7 @@ def _read_mounts(root: Path) -> list[_Mount]:
 
 
 def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> list[Path] | None:
-    """Return the folders of this process's groups of a controller, innermost first; None where none is visible.
+    """Return the folders of this process's groups of a controller, innermost first; None if none is visible.
 
     A controller is either in version 1's or in version 2's hierarchy.
     """
@@ -112,7 +112,7 @@ def _bytes(folder: Path) -> float | None:
 
 
 def _read(folder: Path, name: str) -> str:
-    """Return a file's text; empty where the group does not have it, such as the root group."""
+    """Return a file's text; empty if the group does not have it, such as the root group."""
     try:
         return (folder / name).read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -15,8 +15,8 @@ from ndld_flow.records.measurement import Machine
 
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")
-# Jetson's GPU is no PCI card: neither the driver's list of cards nor older versions of nvidia-smi have it. The Windows
-# Subsystem for Linux has one device for any GPU.
+# Jetson's GPU is not a PCI card: neither the driver's list of cards nor older versions of nvidia-smi include it. The
+# Windows Subsystem for Linux has one device file for all GPUs.
 _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
 
 
@@ -37,14 +37,15 @@ def describe_machine() -> Machine:
 
 
 def has_nvidia_gpu() -> bool:
-    """Return whether there is, or may be, an NVIDIA GPU: only a definite no stops a run before it starts."""
+    """Return whether there is, or may be, an NVIDIA GPU: a run is stopped before it starts only if there certainly is
+    none."""
     return bool(describe_machine().gpus) or any(path.exists() for path in _GPU_DEVICES)
 
 
 def read_conditions() -> dict[str, JsonValue]:
     """Return the conditions that may disturb a measurement: load, governors, clock rates, usable CPUs and limits.
 
-    Values that this system does not report are left out.
+    Values that this system does not report are omitted.
     """
     readers: dict[str, Callable[[], JsonValue]] = {
         "load_average": lambda: list(os.getloadavg()),

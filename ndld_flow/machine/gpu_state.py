@@ -31,11 +31,11 @@ class Gpu:
     uuid: str
     name: str = UNKNOWN
     memory: str = UNKNOWN
-    """Bytes."""
+    """In bytes."""
     power_limit: str = UNKNOWN
-    """Milliwatts, as set."""
+    """As set, in mW."""
     clocks: str = UNKNOWN
-    """The application clocks, in MHz. Drivers do not report clocks that were locked in another way."""
+    """Application clocks in MHz. Drivers do not report clocks that were locked in another way."""
     ecc: str = UNKNOWN
     mig: str = UNKNOWN
 
@@ -52,7 +52,7 @@ class Gpu:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA sees, in its order: `CUDA_VISIBLE_DEVICES` names some of all, by number or UUID.
+    """Return the GPUs that CUDA sees, in its order: `CUDA_VISIBLE_DEVICES` may select them, by number or UUID.
 
     An unknown name is kept: it may be a part of a GPU (MIG).
     """
@@ -61,7 +61,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
     if shown is None:
         return every
     names = [name.strip() for name in shown.split(",") if name.strip()]
-    # Numbers are nvidia-smi's, also in processes that measure, unless the user has set another order.
+    # Numbers are those of nvidia-smi, also in measuring processes, unless the user has set another order.
     ordered = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID" or len(every) == 1
     return tuple(_find(name, every, ordered=ordered) for name in names)
 
@@ -88,7 +88,7 @@ def _all_gpus(now: int) -> tuple[Gpu, ...]:
 
 
 def _read_cards() -> tuple[Gpu, ...]:
-    """Return the GPUs in the files of Linux's driver, which have only name and UUID."""
+    """Return the GPUs in the files of the Linux driver, which have only name and UUID."""
     gpus = []
     for path in sorted(_CARDS.glob("*/information")):
         text = path.read_text(errors="replace")

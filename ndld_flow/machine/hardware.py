@@ -1,4 +1,4 @@
-"""Properties of this machine by which keys and records name it.
+"""Properties of this machine that identify it in keys and records.
 
 Every plan needs them, and so does the repetition of an unchanged command: only the standard library is imported.
 """
@@ -24,7 +24,7 @@ class Hardware:
     architecture: str
     cpu: str
     cpu_count: int
-    """CPUs that this process may use: a smaller set counts as another machine."""
+    """Number of CPUs that this process may use; another number counts as another machine."""
     gpus: tuple[str, ...]
     """Names of the NVIDIA GPUs."""
     driver: str
@@ -62,7 +62,7 @@ def _cpuinfo(field: str) -> str:
 
 
 def _board_name() -> str:
-    """Return the name of the board: ARM's /proc/cpuinfo names no CPU."""
+    """Return the name of the board: ARM's /proc/cpuinfo does not name the CPU."""
     try:
         return Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
     except OSError:
@@ -72,7 +72,7 @@ def _board_name() -> str:
 def _nvidia() -> tuple[tuple[str, ...], str]:
     """Return the names of the NVIDIA GPUs and the driver's version.
 
-    Linux's driver has both in files; nvidia-smi may take a second, in every plan.
+    The Linux driver has both in files; nvidia-smi may take a second, in every plan.
     """
     if not (_NVIDIA / "version").is_file():
         return _ask_nvidia_smi()

@@ -1,4 +1,4 @@
-"""Properties of the host that affect measurements: its CPUs, limits, GPUs and variables.
+"""Properties of the host that affect measurements: its CPUs, limits, GPUs and environment variables.
 
 Unlike load and temperature, they do not vary by themselves between runs, so they are part of the keys of measurements.
 An unknown property is `unknown`, which differs from all known values.
@@ -20,7 +20,7 @@ from ndld_flow.store.hidden_credentials import is_secret_variable
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
-"""Set in processes of a cluster, which gives each task another GPU: machines of one kind count as one there."""
+"""Set in processes of a cluster, which gives each task another GPU: there, machines of the same kind count as one."""
 
 _SYSTEM = Path("/sys/devices/system")
 _REMEMBERED_S = 10.0
@@ -29,17 +29,17 @@ _PREFIXES = (
     *("MALLOC_", "MIMALLOC_", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_", "ORT_", "TBB_", "TCMALLOC_"),
     *("TENSORRT_", "TRT_"),
 )
-"""Prefixes of variables that ONNX Runtime, TensorRT, CUDA, memory allocators and numeric libraries read."""
+"""Prefixes of environment variables that ONNX Runtime, TensorRT, CUDA, memory allocators and numeric libraries read."""
 _RESULT_PREFIXES = ("DNNL_", "NVIDIA_TF32_", "ONEDNN_", "ORT_")
-"""Prefixes of variables that change the results of ONNX Runtime on a CPU."""
+"""Prefixes of environment variables that change the results of ONNX Runtime on a CPU."""
 _NEUTRAL_WORDS = ("CACHE", "HOME", "PATH", "ROOT", "VERSION", "VISIBLE_DEVICES", "TELEMETRY")
-"""Words in names of CUDA's and ONNX Runtime's variables that change no result; visible GPUs count by UUID."""
+"""Words in names of CUDA's and ONNX Runtime's variables that change no result; visible GPUs are identified by UUID."""
 
 
 def describe_circumstances(device: str, *, same_kind: bool) -> str:
     """Return the properties that affect a measurement on a device (`cpu`, `gpu-0`), as `name: value; ...`.
 
-    `same_kind` leaves out the identity of this host.
+    `same_kind` omits the identity of this host.
     """
     stamp = (*_own_cpus(), *deciding_variables().items(), os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
     on_cluster = ON_CLUSTER in os.environ
@@ -62,7 +62,7 @@ def _describe(device: str, same_kind: bool, *stamp: object) -> str:
 
 
 def visible_kinds(every: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the GPUs that this process may use, in CUDA's order; `every`: of all GPUs."""
+    """Return the names of the GPUs that this process may use, in CUDA's order; `every` has the names of all GPUs."""
     if "CUDA_VISIBLE_DEVICES" not in os.environ or ON_CLUSTER in os.environ or not every:
         return every
     from ndld_flow.machine.gpu_state import visible_gpus
@@ -95,7 +95,7 @@ def computing_variables() -> dict[str, str]:
 
 @cache
 def identify_host() -> str:
-    """Return this host's name with a unique digest; empty where it cannot be identified.
+    """Return this host's name with a unique digest; empty if it cannot be identified.
 
     The machine id survives a restart, but copies of a virtual machine's disk, and containers of one image, share it:
     for these the kernel's boot id is used, which changes with each start.

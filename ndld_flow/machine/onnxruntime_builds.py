@@ -1,7 +1,9 @@
-"""The distributions of ONNX Runtime: which are installed, whose files are in use, and how to repair a mixture.
+"""The distributions of ONNX Runtime: which are installed, which one's files are in use, and how to repair an
+installation with both.
 
 `onnxruntime` and `onnxruntime-gpu` write the same files, so the one that was installed last is in use, and removing one
-breaks the other. pip notices neither. If it installs both by one command, that for the CPU comes last (pip 23 and 26).
+breaks the other. pip notices neither. If it installs both with one command, the one for the CPU is installed last (pip
+23 and 26).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Build:
 def build_in_use() -> Build | None:
     """Return the build that `import onnxruntime` loads, without importing it; None without one.
 
-    One of the two usual distributions alone is taken at its word; else the build names itself in a file.
+    If exactly one of the two usual distributions is installed, it is that one; otherwise the build names itself in a
+    file.
     """
     usual = [each for name in (GPU_BUILD, CPU_BUILD) if (each := _distribution(name))]
     if len(usual) == 1:
@@ -65,7 +68,7 @@ def build_in_use() -> Build | None:
 
 @dataclass(frozen=True)
 class CudaLack:
-    """The reason why this ONNX Runtime cannot have CUDA's provider, and the command that installs one that has it."""
+    """The reason why this ONNX Runtime lacks the CUDA provider, and the command that installs one that has it."""
 
     reason: str
     command: str
@@ -87,7 +90,7 @@ def find_cuda_lack() -> CudaLack | None:
 
 
 def installed_builds(path: list[str] | None = None) -> list[Build]:
-    """Return all distributions that own the module `onnxruntime`, with their files compared to what they installed.
+    """Return all distributions that own the module `onnxruntime`, with the files that changed since.
 
     `path` has the folders to search, instead of `sys.path`.
     """

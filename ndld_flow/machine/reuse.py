@@ -1,4 +1,4 @@
-"""The machines on which a result may be reused, and the text by which a key names them."""
+"""The machines on which a result may be reused, and their description in keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reuse(enum.Enum):
 
 
 def describe_place(where: Reuse, device: str) -> str:
-    """Return the properties of this machine that decide a result: `FINGERPRINT; name: value; ...`."""
+    """Return the properties of this machine that determine a result: `FINGERPRINT; name: value; ...`."""
     if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
         circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
         description = f"{fingerprint_machine()}; {circumstances}"

@@ -29,13 +29,13 @@ def name_for_nvml(gpu: int) -> str:
 
 
 def find_in_nvml(nvml: Any, gpu: int) -> Any:  # noqa: ANN401
-    """Return the NVML handle of CUDA's GPU. Raises NVMLError where NVML does not know it."""
+    """Return the NVML handle of CUDA's GPU. Raises NVMLError if NVML does not know it."""
     name = name_for_nvml(gpu)
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
 _RIGHTS = (
-    "Only root may set clocks: run as root, or let an administrator lock them before (`nvidia-smi -lgc`) and leave out "
+    "Only root may set clocks: run as root, or let an administrator lock them first (`nvidia-smi -lgc`) and remove "
     "`lock_clocks`"
 )
 
@@ -44,22 +44,22 @@ class Clocks(Protocol):
     """A tool that sets a GPU's clock."""
 
     def lock(self) -> str:
-        """Lock it to the base clock and return a description. Raises `BackendError` when that is refused or not
+        """Lock it to the base clock and return a description. Raises `BackendError` if that is not allowed or not
         possible.
         """
 
     def free(self) -> None:
-        """Unlock the clock. Raises `BackendError` when that fails."""
+        """Unlock the clock. Raises `BackendError` if that fails."""
 
 
 def find_clocks(gpu: int) -> Clocks:
-    """Return NVML by nvidia-ml-py where that is installed, else nvidia-smi. Raises `BackendError` without either."""
+    """Return NVML if nvidia-ml-py is installed, else nvidia-smi. Raises `BackendError` without either."""
     with contextlib.suppress(ImportError):
         return _Nvml(importlib.import_module("pynvml"), gpu)
     program = shutil.which("nvidia-smi")
     if program is None:
         raise BackendError(
-            "lock_clocks: neither nvidia-ml-py (`pip install nvidia-ml-py`) nor nvidia-smi is here; leave it out."
+            "lock_clocks: neither nvidia-ml-py (`pip install nvidia-ml-py`) nor nvidia-smi is installed; remove it."
         )
     return _NvidiaSmi(program, gpu)
 
@@ -86,7 +86,7 @@ class _Nvml:
             finally:
                 self.nvml.nvmlShutdown()
         except self.nvml.NVMLError as error:
-            advice = _RIGHTS if getattr(error, "value", 0) == self.nvml.NVML_ERROR_NO_PERMISSION else "Leave it out"
+            advice = _RIGHTS if getattr(error, "value", 0) == self.nvml.NVML_ERROR_NO_PERMISSION else "Remove it"
             raise BackendError(f"lock_clocks: {name} on GPU {self.gpu} failed: {error}. {advice}.") from None
 
 
@@ -100,7 +100,7 @@ class _NvidiaSmi:
         if not base.isdigit():
             raise BackendError(
                 f"lock_clocks: nvidia-smi does not know the base clock of GPU {self.gpu} ({base or 'nothing'}): "
-                "`pip install nvidia-ml-py` does without it."
+                "install NVML instead with `pip install nvidia-ml-py`."
             )
         self._run(f"--lock-gpu-clocks={base},{base}")
         return f"to {base} MHz by nvidia-smi"
@@ -123,7 +123,7 @@ class _NvidiaSmi:
 
 
 def main() -> int:
-    """Lock, wait and unlock; return 1 when one of them failed."""
+    """Lock, wait and unlock; return 1 if locking or unlocking failed."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -167,7 +167,7 @@ def locked_clocks(gpu: int) -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C in a terminal is for this process
+        start_new_session=True,  # Ctrl-C in a terminal must only reach this process
     )
     assert keeper.stdin is not None
     assert keeper.stdout is not None

@@ -33,7 +33,7 @@ class GpuSamples:
     """The reason why nothing could be read."""
 
     def within(self, spans: Sequence[tuple[float, float]]) -> dict[str, JsonValue]:
-        """Return median, minimum and maximum of each quantity over the samples in these spans of time."""
+        """Return median, minimum and maximum of each quantity over the samples in these time spans."""
         samples = [
             values
             for at, values in zip(self.at_s, self.read, strict=True)
@@ -51,14 +51,14 @@ class GpuSamples:
         if self.missing:
             return f"the GPU was not sampled: {self.missing}"
         if not summary.get("samples"):
-            return "the GPU was not sampled: the passes ended before the first sample"
+            return "the GPU was not sampled: the passes finished before the first sample"
         values = [
             f"{float(str(quantity['median'])):,.0f} {unit}"
             for name, unit in _UNITS.items()
             if isinstance(quantity := summary.get(name), dict)
         ]
         return (
-            f"during the measurement the GPU showed {', '.join(values)} "
+            f"GPU during the measurement: {', '.join(values)} "
             f"(medians of {summary['samples']} samples by NVML; "
             "the occupancy of its SMs and memory needs performance counters, which were not read)"
         )
@@ -122,7 +122,7 @@ class GpuWatch:
     samples: dict[int, GpuSamples] = field(default_factory=dict)
 
     def describe(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
-        """Return conditions and notes for one of the profiles measured meanwhile."""
+        """Return conditions and notes for one of the profiles measured during it."""
         gpu = request.session.measured_gpu()
         if gpu is None:
             return {}, []
@@ -130,7 +130,7 @@ class GpuWatch:
         notes = []
         if gpu in self.clocks:
             conditions["locked_clocks"] = self.clocks[gpu]
-            notes.append(f"the GPU's clock was locked to its base clock during the measurement, {self.clocks[gpu]}")
+            notes.append(f"the GPU's clock was locked to the base clock during the measurement, {self.clocks[gpu]}")
         samples = self.samples.get(gpu)
         if samples is not None:
             conditions["gpu_samples"] = summary = samples.within(
@@ -145,9 +145,9 @@ class GpuWatch:
 
 @contextlib.contextmanager
 def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
-    """Lock clocks and sample GPUs as the requests ask, until the block ends.
+    """Lock clocks and sample GPUs as requested, until the block ends.
 
-    Raises `BackendError` when a clock cannot be locked or unlocked.
+    Raises `BackendError` if a clock cannot be locked or unlocked.
     """
     watch = GpuWatch()
     with contextlib.ExitStack() as stack:

@@ -111,7 +111,7 @@ def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
 
 
 def _digests(feeds: Mapping[str, Feed]) -> dict[str, str]:
-    """Return digests of values from files, as halves: two precisions of a model read the same file."""
+    """Return digests of values from files, rounded to fp16: two precisions of a model read the same file."""
     read = {name: feed.values for name, feed in feeds.items() if feed.is_from_file}
     with np.errstate(all="ignore"):
         halves = {

@@ -1,4 +1,4 @@
-"""Comparison of two models pass by pass: in each round two new processes, one for each model, alternate."""
+"""Comparison of two models: in each round, two new processes, one per model, alternate after a few passes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ from ndld_flow.samples.feeds import make_feeds
 
 _WARMUP_TURNS = 4
 _TURN_MS = 2.0
-"""Shorter passes share a turn: waking a process takes about 0.1 ms, and its caches are cold."""
+"""Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
+cold."""
 _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
-"""Fewer cycles do not suffice on a busy machine; more are cheap while they take less time than starting processes."""
+"""Fewer cycles do not suffice on a busy machine; more are cheap if they take less time than starting the processes."""
 _SLOW_CYCLES = 8
-"""Least cycles of slow passes, for which the budget allows no more: each averages over much of the disturbance."""
+"""Minimum number of cycles for slow passes, for which the budget allows no more: each averages over much of the
+disturbance."""
 
 
 @dataclass
@@ -53,7 +55,7 @@ class _Model:
         self.child.send(command)
 
     def receive(self, doing: str) -> dict[str, float]:
-        """Return its answer. Raises the exception of its process, or `BackendError` when it died."""
+        """Return its answer. Raises the exception of its process, or `BackendError` if it died."""
         assert self.child is not None
         answer = self.child.receive(doing)
         if isinstance(answer, ProcessEnd):
@@ -83,18 +85,18 @@ class PairMeasurement:
     def __init__(self, pair: Sequence[Side], folder: Path, round_ms: float) -> None:
         """Prepare both models. `folder` exists and gets the files; `round_ms` limits the passes of a round.
 
-        Raises `RequestError` when inputs do not fit.
+        Raises `RequestError` if inputs do not fit.
         """
         self._round_ms = round_ms
         self._models = [self._prepare(side, folder / f"side-{number}") for number, side in enumerate(pair)]
         self._number = 0
-        # CPUs alternate, so that steady load on one of them does not decide.
+        # CPUs alternate, so that steady load on one of them does not bias the result.
         self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 
     def measure_round(self) -> Round:
-        """Measure one more round. Raises what the processes raise, and `BackendError` when one dies."""
+        """Measure one more round. Raises what the processes raise, and `BackendError` if one dies."""
         self._number += 1
-        dice = random.Random(self._number)  # noqa: S311 - the order of turns is no secret
+        dice = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
         with self._opened(dice):
             cpu = self._choose_cpu()
             cycles, passes = self._warm_up(cpu)
@@ -160,7 +162,7 @@ class RoundLimits:
 
     rounds: int
     budget_ms: float
-    """No further round starts after this time once there are enough to judge by."""
+    """No further round starts after this time if there are at least `fewest`."""
     fewest: int = FEWEST_ROUNDS
 
 
@@ -175,9 +177,9 @@ class MeasuredRounds:
 def measure_rounds(
     pair: Sequence[Side], folder: Path, limits: RoundLimits, is_decided: Callable[[Sequence[Round]], bool]
 ) -> MeasuredRounds:
-    """Measure rounds until the evidence decides, or a limit is reached. `folder` is an existing one for files.
+    """Measure rounds until the result is significant, or a limit is reached. `folder` is an existing one for files.
 
-    Raises `BackendError` when a process dies or a provider does not load, `ModelError` and `RequestError` as profiling
+    Raises `BackendError` if a process dies or a provider does not load, `ModelError` and `RequestError` as profiling
     does.
     """
     started, rounds = time.monotonic(), list[Round]()

@@ -15,9 +15,9 @@ from ndld_flow.machine.description import describe_machine, read_conditions
 from ndld_flow.measure import worker
 
 _BUSY_LOAD = 0.5
-"""Load per CPU that is reported; it includes this process's last minute."""
+"""Load per CPU from which it is reported; it includes this process's last minute."""
 _BUSY_SHARE = 0.1
-"""Share of the CPUs used by other processes that is reported."""
+"""Share of the CPUs used by other processes from which it is reported."""
 _BUSY_GPU_PERCENT = 5
 _PROC = Path("/proc")
 _MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
@@ -45,7 +45,7 @@ class CpuTime:
 
 
 def look_around(on_gpu: bool) -> dict[str, JsonValue]:
-    """Return conditions that may disturb a measurement now; those that this system does not report are left out."""
+    """Return conditions that may disturb a measurement now; those that this system does not report are omitted."""
     conditions = read_conditions()
     others = _measuring_processes()
     if others:
@@ -63,7 +63,7 @@ def doubts(conditions: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
-    """Return the CPU time so far; None where the system does not report it."""
+    """Return the CPU time so far; None if the system does not report it."""
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         lines = [line.split() for line in stat.read_text(encoding="ascii").splitlines()]
@@ -80,7 +80,7 @@ def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
 
 
 def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) -> dict[str, JsonValue]:
-    """Return how many CPUs other processes used in between, and how many the host took; empty where unknown."""
+    """Return how many CPUs other processes used in between, and how many the host took; empty if unknown."""
     if before is None or after is None or wall_s <= 0:
         return {}
     others = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
@@ -92,7 +92,7 @@ def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) ->
 
 
 def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """Return a sentence when other processes used the CPUs during the measurement; or none."""
+    """Return a sentence if other processes used the CPUs during the measurement; else none."""
     cpus = describe_machine().cpu_count or 1
     others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
     if others + host < _BUSY_SHARE * cpus:
@@ -110,7 +110,8 @@ def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
         yield f"the CPU governor is {', '.join(map(str, governors))}, not performance: clock rates vary with load"
     limit = conditions.get("cgroup_cpu_limit")
     if limit is not None and _number(limit) < cpus:
-        yield f"this container may use {_number(limit):g} CPUs' time on {_cpus(cpus)}: it is stopped when it uses more"
+        share = f"the time of {_number(limit):g} CPUs on {_cpus(cpus)}"
+        yield f"this container is limited to {share}: it is throttled when it uses more"
     others = _list(conditions, "measuring_processes")
     if others:
         yield f"other measurements are running: {', '.join(map(str, others))}"

@@ -22,7 +22,7 @@ def run_worker(
 ) -> Answer:
     """Run a job in a new process with its files in `folder`, which is created; `environment` is added to ours.
 
-    Raises the worker's exception, `ModelError`, `BackendError` or `RequestError`; `KilledError` when it was killed. The
+    Raises the worker's exception, `ModelError`, `BackendError` or `RequestError`; `KilledError` if it was killed. The
     worker has always ended afterwards; when this process is killed, it ends by itself.
     """
     folder.mkdir(parents=True)
@@ -35,7 +35,7 @@ def run_worker(
 
 
 def failure_of(job: Job, ended: ProcessEnd) -> Exception:
-    """Return the exception of a measuring process that ended without an answer, or the reason of its death."""
+    """Return the exception of a measuring process that ended without an answer, or the cause of its death."""
     answer = Answer.read(ended.folder)
     if answer is not None and answer.error:
         error: Exception = getattr(errors, answer.error)(answer.message)
@@ -48,10 +48,10 @@ def _died(job: Job, ended: ProcessEnd) -> Exception:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
     names = job.session.names()
-    reason = "the system may be short of memory" if killed else f"{names.library} or a library of it crashed"
-    last = f" Its last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
+    reason = "the system may be short of memory" if killed else f"{names.library} or one of its libraries crashed"
+    last = f" Last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
     return KilledError(
-        f"the process that measured {job.model} on {names.device} died of {ended.signal_name} while "
+        f"the process that measured {job.model} on {names.device} was killed by {ended.signal_name} while "
         f"{ended.doing}: {reason}.{last} {names.crash_advice}."
     )
 
@@ -70,7 +70,7 @@ class ProcessRuns:
     folder: Path
     progress: Progress
     layers: RecordingPlan | None = None
-    """The recording in each of the first runs, as many as the least number of runs."""
+    """The recording in each of the first runs, as many as the minimum number of runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Additional environment variables for the processes."""
     answers: list[Answer] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Profiling of models and engines: process runs that take turns, a batch sweep, and a separate layer pass."""
+"""Profiling of models and engines: process runs that take turns, a batch sweep, and a separate pass for layers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Measuring:
 def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
     """Measure models in turns (A B A B ...) and return each profile with the log of its runtime.
 
-    The requests may be equal, to learn a machine's noise, or different in any way. Each round gives every model one
+    The requests may be equal, to determine a machine's noise, or different in any way. Each round gives every model one
     process run; rounds continue until all are stable or their budgets are used up. The scratch folders exist, and are
     left empty. Raises `BackendError` when a provider does not load or a measuring process dies, `ModelError` when a
     model is refused or fails, `RequestError` when inputs do not fit.
@@ -72,7 +72,7 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         on_gpu = request.session.measured_gpu() is not None
         specs = request.session.declared_inputs(request.path)
         feeds = make_feeds(specs, request.inputs, request.seed, request.label)
-        # Created before measuring, although used after it: a mistake should cost no time.
+        # Created before measuring, although used after it: a mistake should show at once.
         batches = {
             batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
         }

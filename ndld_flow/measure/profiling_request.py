@@ -43,7 +43,7 @@ class Side:
 
     request: ProfilingRequest
     scratch: Path
-    """An existing folder, left empty."""
+    """An existing folder, empty afterwards."""
     progress: Progress
     step: str = ""
     """The step that measures it, for errors."""

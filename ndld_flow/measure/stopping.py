@@ -13,7 +13,7 @@ from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.runtimes.protocol import Timing
 
 _FEWEST_TO_TRUST = 5
-"""The interval of fewer medians is too short: of 5 values their whole range holds the median with 94 %."""
+"""The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 % confidence."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,25 @@ class MeasuringPlan:
     """The limits for measuring one model, over all process runs."""
 
     runs: int = 5
-    """Least number of process runs."""
+    """Minimum number of process runs."""
     passes: int = 100
-    """Least number of measured passes, over the least number of runs."""
+    """Minimum number of measured passes, over the minimum number of runs."""
     duration_ms: float = 0.0
-    """Least time of measured passes, over the least number of runs."""
+    """Minimum time of measured passes, over the minimum number of runs."""
     stable: float = 0.03
-    """Continue until the interval of the median is within this of it: 0.03 is +-3 %; 0 stops at `runs`."""
+    """Continue until the median's confidence interval is within this fraction of it: 0.03 is ±3 %; 0 stops at
+    `runs`."""
     budget_ms: float = 20_000.0
-    """No run begins after this time of loading, warming up and measuring; each run gets its share of it."""
+    """No run starts after this time of loading, warming up and measuring; each run gets its share of it."""
     warmup_passes: int = 5
-    """Least number of passes before the measured ones of each run."""
+    """Minimum number of passes before the measured ones of each run."""
     warmup_ms: float = 200.0
-    """Least time of the warm-up of each run."""
+    """Minimum duration of each run's warm-up."""
     sleep_ms: float = 0.0
-    """Rest before each measured pass."""
+    """Pause before each measured pass."""
 
     def share(self, runs: int) -> TimingPlan:
-        """Return the plan of the timing pass of one of so many runs."""
+        """Return the plan of the timing pass of one of this many runs."""
         return TimingPlan(
             passes=math.ceil(self.passes / runs),
             duration_ms=self.duration_ms / runs,
@@ -64,7 +65,7 @@ class Tally:
 
     plan: MeasuringPlan
     least: int
-    """Least number of process runs: the largest that any of the models measured in turns asks for."""
+    """Minimum number of process runs: the largest that any of the models measured in turns requests."""
     medians_ms: list[float] = field(default_factory=list)
     used_ms: float = 0.0
     cut_short: bool = False
@@ -85,7 +86,7 @@ class Tally:
 
     @property
     def wants_more(self) -> bool:
-        """Return True when more runs are needed, whatever the budget."""
+        """Return whether more runs are needed, regardless of the budget."""
         return len(self.medians_ms) < self.least or (self.plan.stable > 0 and not self.is_stable)
 
 
@@ -105,7 +106,7 @@ def stopped_because(tally: Tally, all_tallies: Sequence[Tally]) -> str:
         return f"stable: {outcome}"
     if tally.cut_short or tally.wants_more:
         budget_ms = sum(each.plan.budget_ms for each in all_tallies)
-        shared = f" for {len(all_tallies)} that took turns" if len(all_tallies) > 1 else ""
+        shared = f" for {len(all_tallies)} models in turns" if len(all_tallies) > 1 else ""
         budget = f"{budget_ms / 1e3:g} s" if budget_ms < 60_000 else seconds(budget_ms / 1e3)
         return f"budget of {budget}{shared} used: {outcome}"
     return f"runs done: {outcome}"

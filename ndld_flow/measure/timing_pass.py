@@ -17,15 +17,15 @@ class TimingPlan:
     """The extent of the timing pass of one process run."""
 
     passes: int
-    """Least number of measured passes."""
+    """Minimum number of measured passes."""
     duration_ms: float = 0.0
-    """Least time of measuring."""
+    """Minimum duration of measuring."""
     limit_ms: float = 0.0
-    """Longest time of warm-up and measuring together (one pass is always measured); 0 for no limit."""
+    """Maximum duration of warm-up and measuring together (one pass is always measured); 0 for no limit."""
     warmup_passes: int = 0
-    """Least number of passes before the measured ones."""
+    """Minimum number of passes before the measured ones."""
     warmup_ms: float = 0.0
-    """Least time of warming up, within half of the limit."""
+    """Minimum duration of the warm-up, within half of the limit."""
     sleep_ms: float = 0.0
     """Pause before each measured pass."""
 

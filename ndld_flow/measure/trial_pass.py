@@ -1,4 +1,4 @@
-"""Tries a model once at likely input sizes, in a process of its own: some sizes crash native code or exhaust memory.
+"""Tries a model once at likely input sizes, in a separate process: some sizes crash native code or exhaust memory.
 
 The parent writes `job.json`, and the worker `python -m ndld_flow.measure.trial_pass FOLDER` writes `answer.json`.
 """

@@ -27,7 +27,7 @@ class Opening:
     """The model is open and has run once."""
 
     threads: int
-    """The thread that runs the model and those that the library started; 1 where the system does not report them."""
+    """The thread that runs the model and those that the library started; 1 if the system does not report them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Turn:
     cpu_ms: float
     """CPU time of the whole process."""
     queued_ms: float | None
-    """Time in which the thread was ready to run while others had the CPU; None where the system does not report it."""
+    """Time during which the thread was ready to run while others had the CPU; None if the system does not report it."""
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:
 def run_turn(run: Callable[[], object], passes: int) -> Turn:
     """Run passes one after the other, and measure them together."""
     if passes > 1:
-        run()  # short passes are measured warm; where a pass is long, its first microseconds do not matter
+        run()  # short passes are measured warm; if a pass is long, its first microseconds do not matter
     queued = _read_queued_ns()
     cpu, wall = time.process_time_ns(), time.perf_counter_ns()
     for _ in range(passes):
@@ -82,7 +82,7 @@ def run_turn(run: Callable[[], object], passes: int) -> Turn:
 
 
 def _read_queued_ns() -> int | None:
-    """Return how long this thread has been ready to run while others had the CPU; None where that is not reported."""
+    """Return how long this thread has been ready to run while others had the CPU; None if that is not reported."""
     try:
         return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[1])
     except (OSError, ValueError, IndexError):

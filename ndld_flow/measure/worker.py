@@ -1,10 +1,10 @@
 """A measuring process: opens a model, times passes, writes its answer and ends.
 
 `python -P -m ndld_flow.measure.worker FOLDER` reads `FOLDER/job.json`, writes `FOLDER/answer.json`, and reports its
-progress on standard output: `DONE TOTAL WHAT`, a line at a time. It ends when its standard input does, so that no
+progress on standard output: one line `DONE TOTAL WHAT` at a time. It ends when its standard input does, so that no
 process is left when its parent is killed.
 
-The process holds only the model and its inputs, and imports few modules, because every run pays for its start.
+The process contains only the model and its inputs, and imports few modules, because every run starts one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class PeakMemory:
-    """Peak of resident memory above that at the start of the block, in bytes; 0 where the system does not report it.
+    """Peak of resident memory above that at the start of the block, in bytes; 0 if the system does not report it.
 
     Meant for a new process: the C library reuses freed memory without a trace. Memory that a process's first session
     needs for itself (ONNX Runtime: about 10 MB) is included.
@@ -91,7 +91,7 @@ def _measure(job: Job, progress: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
-    feeds = read_feeds(first.feeds)  # loaded before the memory is measured: every model has them
+    feeds = read_feeds(first.feeds)  # loaded before memory is measured, as they are needed for any model
     threads_before = count_threads()
     with PeakMemory() as memory:
         progress(0, first.plan.passes, "loading")
@@ -117,7 +117,7 @@ def _measure(job: Job, progress: ReportProgress) -> Answer:
 
 
 def _record(job: Job, plan: RecordingPlan, answer: Answer, folder: Path, progress: ReportProgress) -> None:
-    """Record the layers after the session without profiler is released."""
+    """Record the layers after the session without a profiler is released."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
     progress(timed, timed, "opening the model for its layers")
@@ -144,15 +144,15 @@ def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress
 
 
 def within(plan: TimingPlan, used_ms: float) -> TimingPlan:
-    """Return the plan with the time left of the process's limit, at least half of it.
+    """Return the plan limited to the remaining time of the process, at least half of its limit.
 
-    Few runs that measured something are worth more than many that only loaded the model.
+    A few runs that measured something are worth more than many that only loaded the model.
     """
     return replace(plan, limit_ms=max(plan.limit_ms - used_ms, plan.limit_ms / 2))
 
 
 def count_threads() -> int:
-    """Return the number of threads of this process; 0 where the system does not report it."""
+    """Return the number of threads of this process; 0 if the system does not report it."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir())
     except OSError:

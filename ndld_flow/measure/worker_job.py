@@ -83,7 +83,7 @@ class Answer:
     message: str = ""
     load_ms: float = 0.0
     peak_bytes: int = 0
-    """Peak memory of the first part; 0 where the system does not report it."""
+    """Peak memory of the first part; 0 if the system does not report it."""
     devices: list[str] = field(default_factory=list)
     outputs: list[tuple[str, str, list[int]]] = field(default_factory=list)
     """Name, dtype and shape of the outputs of the first part."""
@@ -98,7 +98,7 @@ class Answer:
     timings: list[Timing] = field(default_factory=list)
     """The timing of each part."""
     threads: int = 1
-    """The thread that runs the model and those of the library; 1 where the system does not report them."""
+    """The thread that runs the model and those of the library; 1 if the system does not report them."""
     affinity: list[int] = field(default_factory=list)
     """CPUs it could use."""
     recording: str = ""
@@ -111,7 +111,7 @@ class Answer:
 
     @classmethod
     def read(cls, folder: Path) -> Answer | None:
-        """Read the answer; None when it is incomplete because the worker died."""
+        """Read the answer; None if it is incomplete because the worker died."""
         try:
             raw: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
         except (OSError, ValueError):

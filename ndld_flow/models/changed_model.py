@@ -20,7 +20,7 @@ def check_changed_model(source: Path, target: Path, model: ir.Model) -> None:
     such models.
     """
     if _has_foreign_functions(model) or _has_sparse_initializers(model):
-        check_model(target)  # for all other models the strict check includes it
+        check_model(target)  # for all other models the strict check covers it
     try:
         _check_strictly(target, model)
     except ModelError:

@@ -246,7 +246,7 @@ def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> 
 
 _INFINITE = 1e30
 _INFINITE_SCALAR = 1e9
-"""Larger values represent infinity in masks: clamping them is intended."""
+"""Larger values stand for infinity in masks: clamping them is intended."""
 
 
 @dataclass

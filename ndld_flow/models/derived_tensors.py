@@ -24,13 +24,13 @@ _PIECE_BYTES = 2**20
 
 
 class Writable(Protocol):
-    """An object that bytes can be written to."""
+    """An object to which bytes can be written."""
 
     def write(self, data: Any, /) -> object: ...  # noqa: ANN401 - bytes or any other buffer
 
 
 class StreamedTensor(ir.LazyTensor):
-    """A tensor whose bytes are computed while they are written and never held all at once."""
+    """A tensor whose bytes are computed while they are written and are never all in memory at once."""
 
     def __init__(self, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
         super().__init__(self._materialize, dtype, ir.Shape(shape), name=name)
@@ -38,7 +38,7 @@ class StreamedTensor(ir.LazyTensor):
     @property
     @abstractmethod
     def on_disk(self) -> bool:
-        """True if its data belong in an external data file."""
+        """True if its data belongs in an external data file."""
 
     @abstractmethod
     def pieces(self) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ class DerivedTensor(StreamedTensor):
 
     @property
     def on_disk(self) -> bool:
-        """True if the source's data are external; this tensor's should be too."""
+        """True if the source's data is external; this tensor's should be too."""
         return isinstance(self.source, ir.ExternalTensor) or (
             isinstance(self.source, StreamedTensor) and self.source.on_disk
         )
@@ -122,7 +122,8 @@ def _regrouped(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 _PIECE_ELEMENTS = 2**18
-"""Determines the numbers: another size would give others. A multiple of the elements that fill whole bytes."""
+"""Part of what the seed determines: another size would give other numbers. A multiple of the elements that fill whole
+bytes."""
 _LARGEST_INTEGER = 100
 _ON_DISK_BYTES = 64 * 2**20
 """Larger tensors belong in a data file."""

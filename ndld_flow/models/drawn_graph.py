@@ -37,7 +37,8 @@ class DimNames:
     short: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, dim: str) -> str:
-        """Return `floor(d1/2)` for `floor(p2o.DynamicDimension.1/2)`; a text that is still long loses its middle."""
+        """Return `floor(d1/2)` for `floor(p2o.DynamicDimension.1/2)`; a text that is still long is shortened in the
+        middle."""
         text = _NAME.sub(lambda match: self._of(match[0]), dim[:1000])
         if len(text) <= _LONGEST:
             return text
@@ -57,7 +58,7 @@ class DimNames:
 
 
 MOST_NODES = 100_000
-"""The layout of so many takes ten seconds; nested functions that call others twice soon have as many."""
+"""Laying out this many takes ten seconds; nested functions that call others twice soon reach it."""
 
 
 def read_graph(path: Path, reading: Reading) -> DrawnGraph:
@@ -76,7 +77,7 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
 
 
 def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
-    """Return the address and graph of a body; the end of an address is enough, as is the node of an only body.
+    """Return the address and graph of a body; the end of an address is enough, as is the node if it has only one body.
 
     Raises `RequestError` if the name matches no body, or several.
     """
@@ -125,7 +126,7 @@ class _Drawing:
         hidden = sum(is_constant(node) for node in graph) + len(graph.initializers)
         parts = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
         if self.default_dtype and self.reading.shapes:
-            parts.append(f"tensors are {self.default_dtype} where no dtype is written")
+            parts.append(f"tensors without a dtype are {self.default_dtype}")
         if hidden and not self.reading.constants:
             parts.append(f"{count(hidden)} constants not drawn")
         if self.dims.explained:
@@ -157,7 +158,7 @@ class _Drawing:
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            (*(node_details(node) if self.reading.values else ()), *([f"asked {precision}"] if precision else [])),
+            (*(node_details(node) if self.reading.values else ()), *([f"requested {precision}"] if precision else [])),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )

@@ -19,7 +19,7 @@ Types = dict[ir.Value, str]
 
 
 def infer_types(model: ir.Model) -> Types:
-    """Return the types of all values of the main graph and its subgraphs. Local functions must be inlined before."""
+    """Return the types of all values of the main graph and its subgraphs. Local functions must be inlined first."""
     inference = _Inference(model.opset_imports)
     inference.graph(model.graph)
     return inference.types
@@ -36,7 +36,7 @@ def element_of(type_: str) -> str:
 
 
 def with_element(type_: str, dtype: ir.DataType) -> str:
-    """Return a type with other elements: `seq(tensor(float16))` for `seq(tensor(float))`."""
+    """Return a type with another element type: `seq(tensor(float16))` for `seq(tensor(float))`."""
     start = type_.rfind("(") + 1
     return type_[:start] + dtype.name.lower() + type_[start + len(element_of(type_)) :]
 

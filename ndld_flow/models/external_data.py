@@ -87,7 +87,7 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
     length = tensor.nbytes if tensor.length is None else tensor.length
     if offset < 0 or length != tensor.nbytes:
         raise ModelError(
-            f"{where} declares {length} bytes at offset {offset}, but its type and shape need "
+            f"{where} declares {length} bytes at offset {offset}, but its type and shape require "
             f"{tensor.nbytes}. The model is damaged: export or download it again."
         )
     if offset + length > size:

@@ -1,7 +1,7 @@
 """Safe opening of model files, and the names of their external data files.
 
-A plan needs these names to digest a model and cannot afford 0.3 s to import onnx: this module parses the few protobuf
-fields that matter; it skips everything else, weights included, in a memory map without reading it.
+A plan needs these names to digest a model and cannot afford the 0.3 s that importing onnx takes: this module parses the
+few protobuf fields that matter; it skips everything else, weights included, in a memory map without reading it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def external_size(path: Path, location: str) -> int:
     where = f"{path}: external data {short_name(location)!r}"
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise ModelError(
-            f"{where} is outside the model's folder, which is refused. "
+            f"{where} is outside the model's folder, which is not allowed. "
             "Put the data file into that folder and save the model with a plain file name."
         )
     try:
@@ -71,11 +71,11 @@ def external_size(path: Path, location: str) -> int:
     except (OSError, RuntimeError):
         raise ModelError(f"{where} is missing. Copy the data file into {folder} together with the model.") from None
     if not real.is_relative_to(folder):
-        raise ModelError(f"{where} is a link out of the model's folder, which is refused. Copy the file there.")
+        raise ModelError(f"{where} is a link out of the model's folder, which is not allowed. Copy the file there.")
     if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"{where} is not a regular file.")
     if status.st_nlink > 1:
-        raise ModelError(f"{where} has several hard links, which onnx refuses as unsafe. Copy the file instead.")
+        raise ModelError(f"{where} has several hard links, which onnx rejects as unsafe. Copy the file instead.")
     return status.st_size
 
 

@@ -36,7 +36,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
-"""Newest IR version that ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
+"""Newest IR version that ONNX Runtime 1.31 loads; onnx 1.23 writes 14 by default."""
 MAX_OPSET = 26
 """Newest version of the default domain that ONNX Runtime 1.31 loads."""
 _MIN_IR_VERSION = 3
@@ -99,7 +99,7 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
 
 
 def _name_default_domain(model: ir.Model) -> None:
-    """Replace `ai.onnx`, the other name of the default domain, by the empty one."""
+    """Replace `ai.onnx`, the other name of the default domain, with the empty one."""
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         if _DEFAULT_DOMAIN in imports:
             imports.setdefault("", imports.pop(_DEFAULT_DOMAIN))
@@ -277,6 +277,6 @@ def _declared(value: ir.Value) -> TensorSpec:
     if not isinstance(value.type, ir.TensorType):
         return TensorSpec(str(value.name), str(value.type), None)
     dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    # -1, which old exporters write, is a free dimension as in ONNX Runtime.
+    # -1, which old exporters write, is a dynamic dimension as in ONNX Runtime.
     shape = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
     return TensorSpec(str(value.name), dtype_name(value.type.dtype), shape)

@@ -32,7 +32,7 @@ def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
         if own is not None and len(own) != len(shape):
             raise RequestError(
                 f"{where}: {name} has {len(own)} dimensions in the model ({show_shape(own)}), "
-                f"but the shape given has {len(shape)} ({show_shape(shape)})"
+                f"but the given shape has {len(shape)} ({show_shape(shape)})"
             )
 
 
@@ -144,7 +144,7 @@ def check_channels(model: ir.Model) -> None:
             if isinstance(given[1], int) and isinstance(weight[1], int) and given[1] != weight[1] * groups:
                 raise ModelError(
                     f"(op_type:Conv, node name: {node.name}): the input has {given[1]} channels, "
-                    f"the weight needs {weight[1] * groups}"
+                    f"the weight requires {weight[1] * groups}"
                 )
 
 
@@ -168,7 +168,7 @@ def _contradicts_itself(source: Path) -> bool:
 
 
 def merged_shape(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return inferred sizes where there are any, and declared names elsewhere."""
+    """Return inferred sizes if there are any, and declared names elsewhere."""
     if inferred is None or declared is None or len(inferred) != len(declared):
         return inferred if inferred is not None else declared
     return ir.Shape([f if isinstance(f, int) else d for f, d in zip(inferred, declared, strict=True)])

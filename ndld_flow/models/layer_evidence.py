@@ -1,6 +1,6 @@
 """Evidence for matching layers: the weights and the windows of the ONNX nodes that a layer came from.
 
-Names do not identify a node: exporters number what they write, and one layer more shifts every later number.
+Names do not identify a node: exporters number nodes, and one additional layer shifts all later numbers.
 """
 
 from __future__ import annotations

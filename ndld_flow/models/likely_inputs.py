@@ -1,8 +1,9 @@
-"""Likely sizes and values of a model's inputs: from the model, its metadata, the files beside it, and usual names.
+"""Likely sizes and values of a model's inputs: from the model, its metadata, the files next to it, and common names.
 
-Exporters leave sizes free that the model's users know: an Ultralytics detector runs at the `imgsz` of its metadata, a
-model from Hugging Face at the sizes of its `config.json` and `preprocessor_config.json`, and `input_ids` are smaller
-than the embedding table that they index. Nothing here is certain: a trial pass decides (`runtimes/trial_pass.py`).
+Exporters make dimensions dynamic whose usual sizes are known elsewhere: an Ultralytics detector runs at the `imgsz` of
+its metadata, a model from Hugging Face at the sizes of its `config.json` and `preprocessor_config.json`, and
+`input_ids` are smaller than the embedding table that they index. Nothing here is certain: a trial pass decides
+(`runtimes/trial_pass.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _IMAGE_SIDES = (
     *((224, 224), (640, 640), (320, 320), (48, 320), (32, 320), (256, 256), (512, 512)),
     *((384, 384), (416, 416), (299, 299), (128, 128), (64, 64), (32, 32)),
 )
-"""Height and width of pictures to try: of classifiers, detectors, text recognition."""
+"""Height and width of images to try: of classifiers, detectors, text recognition."""
 _TRIED_SIZES = {
     "tokens": (128, 512, 16, 64, 1),
     "samples": (16000, 512, 4096, 48000),
@@ -36,7 +37,7 @@ _TRIED_SIZES = {
     "batch": (1,),
     "other": (1, 16, 64, 128, 32, 100, 8, 256),
 }
-"""Role of a dimension -> sizes to try, the most usual first."""
+"""Role of a dimension -> sizes to try, the most common first."""
 _NAMED_ROLES = (
     ("total", "total"),
     ("past", "past"),
@@ -69,15 +70,16 @@ class LikelyInput:
     range: tuple[int, int] | None = None
     """Half-open range of random integers."""
     image_layout: str = ""
-    """`NCHW` or `NHWC` for an input that takes pictures."""
+    """`NCHW` or `NHWC` for an input that takes images."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     reason: str = ""
-    """The source of free sizes and of values that are not random, for a comment; empty if all is declared."""
+    """The source of sizes that the model does not declare and of values that are not random, for a comment; empty if
+    there are none."""
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Return the names of the dimensions that the model leaves free; `?` for one without a name."""
+        """Return the names of the model's dynamic dimensions; `?` for one without a name."""
         return tuple(dim or "?" for dim in self.spec.shape or () if not isinstance(dim, int))
 
 
@@ -88,7 +90,7 @@ class _Facts:
     image_sides: Sequence[tuple[int, int]]
     """Height and width to try, the most likely first."""
     image_source: str
-    """The source of the first of these: `imgsz of the metadata`; empty if they are only usual."""
+    """The source of the first of these: `imgsz of the metadata`; empty if they are only common ones."""
     is_audio: bool = False
     """A sampling rate is an input."""
     is_stream: bool = False
@@ -117,7 +119,8 @@ def likely_inputs(path: Path, given: Mapping[str, Sequence[int]] | None = None) 
 
 
 def suggest_shapes(path: Path, used: Mapping[str, Sequence[int]]) -> str:
-    """Return the end of a message about inputs that a model did not accept, with overrides to try if sizes are free."""
+    """Return the end of a message about inputs that a model did not accept, with overrides to try if dimensions are
+    dynamic."""
     general = "check the recipe's `inputs:`"
     try:
         likely = next(likely_inputs(path), ())
@@ -127,11 +130,11 @@ def suggest_shapes(path: Path, used: Mapping[str, Sequence[int]]) -> str:
     if not better:
         return f"{general}."
     overrides = " ".join(f"'inputs.{each.spec.name}.shape={list(each.shape)}'".replace(", ", ",") for each in better)
-    return f"{general}, where free dimensions that it does not set are 1, or try: {shortened(overrides, 300)}"
+    return f"{general}, (dynamic dimensions that it does not set are 1), or try: {shortened(overrides, 300)}"
 
 
 def is_image(spec: TensorSpec) -> str:
-    """Return `NCHW` or `NHWC` if an input probably takes pictures, else an empty string."""
+    """Return `NCHW` or `NHWC` if an input probably takes images, else an empty string."""
     shape = spec.shape or ()
     if len(shape) != 4 or spec.dtype not in ("float32", "float16", "uint8"):
         return ""
@@ -154,7 +157,7 @@ def _with_given(spec: TensorSpec, shape: Sequence[int] | None) -> TensorSpec:
 
 
 def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]) -> LikelyInput:
-    """Return one input at the sizes of an attempt; `sizes` holds those of named dimensions, and is filled."""
+    """Return one input at the sizes of an attempt; `sizes` has those of named dimensions, and is filled."""
     layout = is_image(spec)
     shape, sources = [], []
     for axis, dim in enumerate(spec.shape or ()):
@@ -174,7 +177,7 @@ def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]
 
 
 def _role(spec: TensorSpec, axis: int, layout: str) -> str:
-    """Return the meaning of a free dimension: from its name, else from its position."""
+    """Return the role of a dynamic dimension: from its name, else from its position."""
     assert spec.shape is not None
     name = str(spec.shape[axis] or "?").lower()
     named = _WHOLE_NAMES.get(name) or next((role for part, role in _NAMED_ROLES if part in name), "")
@@ -201,7 +204,7 @@ def _size(role: str, spec: TensorSpec, facts: _Facts, attempt: int, sizes: Mappi
     if role in ("height", "width"):
         tried: Sequence[int] = [sides[role == "width"] for sides in facts.image_sides]
         fixed = [dim for dim in (spec.shape or ())[1:] if isinstance(dim, int) and dim > 4]
-        if fixed and not facts.image_source:  # 48 x ? is a line of text
+        if fixed and not facts.image_source:  # 48 x ? is an image of a line of text
             tried = [320 if fixed[0] < 100 else fixed[0], *tried]
     else:
         tried = _TRIED_SIZES[role]
@@ -248,7 +251,7 @@ def _with_integers(likely: LikelyInput, name: str, sizes: Mapping[str, int]) -> 
 
 
 def _with_length(likely: LikelyInput, alternative: Sequence[LikelyInput]) -> LikelyInput:
-    """Return an input such as `audio_lens` with the length of the other inputs: their longest free dimension."""
+    """Return an input such as `audio_lens` with the length of the other inputs: their longest dynamic dimension."""
     spec = likely.spec
     if not (spec.dtype.startswith("int") and len(likely.shape) < 2 and _LENGTHS.search(spec.name.lower())):
         return likely
@@ -308,7 +311,7 @@ def _configured_sides(config: Mapping[str, Any]) -> list[int]:
 
 
 def _read_configs(path: Path) -> dict[str, Any]:
-    """Return what Hugging Face's files say, in the model's folder, or above it for a folder named `onnx`."""
+    """Return the contents of Hugging Face's files in the model's folder, or in its parent if it is named `onnx`."""
     folders = [path.parent, path.parent.parent] if path.absolute().parent.name == "onnx" else [path.parent]
     config: dict[str, Any] = {}
     for file in (folder / name for folder in folders for name in _CONFIGS):
@@ -317,7 +320,7 @@ def _read_configs(path: Path) -> dict[str, Any]:
                 values = json.loads(file.read_bytes())
                 config = {**values, **config} if isinstance(values, dict) else config
         except (OSError, ValueError, RecursionError):
-            continue  # absent, or not what it seems
+            continue  # absent, or another kind of file
     return config
 
 

@@ -16,8 +16,8 @@ from ndld_flow.base.text import short_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 MOST_NODES = 1_000_000
-"""Limit of a model with all local functions inlined, as runtimes do: a few that call each other twice could exceed any
-memory."""
+"""Maximum number of nodes with all local functions inlined, as in runtimes: a few functions that call each other twice
+could exceed any memory."""
 _MOST_OPSET = 2**31 - 1
 """onnx stores versions in 32 bits."""
 
@@ -118,7 +118,7 @@ def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
     elif isinstance(tensor, ir.serde.TensorProtoTensor):
         _check_proto(where, tensor.raw)
     elif isinstance(tensor, ir.StringTensor) and len(tensor.raw) != tensor.size:
-        raise ModelError(f"{where} holds {len(tensor.raw)} strings, but its shape needs {tensor.size}. {_ADVICE}")
+        raise ModelError(f"{where} has {len(tensor.raw)} strings, but its shape requires {tensor.size}. {_ADVICE}")
 
 
 def _element_count(where: str, dtype: ir.DataType, dims: tuple[int, ...]) -> int:
@@ -140,7 +140,7 @@ def _check_proto(where: str, proto: onnx.TensorProto) -> None:
         expected, unit = -(-count // each) * (2 if dtype.name.startswith("COMPLEX") else 1), "numbers"
         held = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))) or expected
     if held != expected:
-        raise ModelError(f"{where} holds {held} {unit}, its type and shape need {expected}. {_ADVICE}")
+        raise ModelError(f"{where} has {held} {unit}, but its type and shape require {expected}. {_ADVICE}")
 
 
 def _raw_length(proto: onnx.TensorProto, expected: int) -> int:

@@ -61,7 +61,7 @@ from ndld_flow.models.tensor_statistics import (
 
 _LIMIT_TOGETHER_BYTES = 512 * 2**20
 _SHOWN, _SHOWN_OF_MANY = 64, 16
-"""First elements of a tensor on the page: one with many thousand tensors must still open quickly."""
+"""Number of elements shown per tensor: a page with many thousand tensors must still open quickly."""
 _MANY = 1000
 _LONGEST = 80
 """Longest text of one element."""
@@ -90,7 +90,7 @@ class ContentsReader:
         return self._places[id(tensor)]
 
     def tensor_of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """Return the value of a Constant with another attribute than a tensor: `value_float`, `value_ints`."""
+        """Return the value of a Constant whose attribute is not a tensor: `value_float`, `value_ints`."""
         node = value.producer()
         attributes = [] if node is None else [element for element in node.attributes.values() if not element.is_ref()]
         kinds = {
@@ -128,7 +128,9 @@ class ContentsReader:
         if not self._values:
             return self._unread(tensor, "this page was written without values")
         if DEFAULT_LIMIT_BYTES >= stored > self._left:
-            return self._unread(tensor, f"{size(_LIMIT_TOGETHER_BYTES)} of weights were read before it, the limit")
+            return self._unread(
+                tensor, f"{size(_LIMIT_TOGETHER_BYTES)} of other weights were read first, which is the limit"
+            )
         contents = tensor_statistics(tensor)
         self._left -= stored if contents.numbers else 0
         return contents
@@ -321,6 +323,6 @@ def _operators(model: ir.Model, nodes: list[ModelNode]) -> Iterator[ModelOperato
         if name in local:
             yield ModelOperator(name, families[name], uses, "a function of this model", "")
         elif version is None:
-            yield ModelOperator(name, families[name], uses, "not known here", "")
+            yield ModelOperator(name, families[name], uses, "unknown operator", "")
         else:
             yield ModelOperator(name, families[name], uses, f"version {version.since_version}", version.summary)

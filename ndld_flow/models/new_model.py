@@ -20,13 +20,13 @@ def make_model(opset: int, contrib: bool = False) -> ir.Model:
 
     Raises `ModelError` for an unknown opset.
     """
-    refuse_unknown_opset(opset)
+    reject_unknown_opset(opset)
     imports = {"": opset} | ({CONTRIB_DOMAIN: 1} if contrib else {})
     graph = ir.Graph([], [], nodes=[], opset_imports=imports, name="graph")
     return ir.Model(graph, ir_version=max(_LEAST_IR_VERSION, oldest_ir_version(opset)), producer_name="ndld_flow")
 
 
-def refuse_unknown_opset(opset: int) -> None:
+def reject_unknown_opset(opset: int) -> None:
     """Raise `ModelError` for an unknown opset."""
     if not 1 <= opset <= NEWEST_OPSET:
         raise ModelError(f"there is no opset {opset}; the installed onnx has 1 to {NEWEST_OPSET}")

@@ -146,7 +146,7 @@ def _integers(node: ir.Node, name: str) -> Sequence[int]:
 
 
 def element_type_text(number: int) -> str:
-    """Return the name of an element type by its number in ONNX; an unknown number as it is."""
+    """Return the name of an element type by its number in ONNX; an unknown number is returned as text."""
     try:
         return dtype_name(ir.DataType(number))
     except ValueError:

@@ -49,9 +49,9 @@ class Port:
     """Allowed types, sorted."""
     kind: PortKind
     least: int = 1
-    """Least number of arguments of a variadic port."""
+    """Minimum number of arguments of a variadic port."""
     alike: bool = True
-    """True if all arguments of a variadic port have one type."""
+    """True if all arguments of a variadic port have the same type."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class OperatorBody:
     text: str
     """The function as onnx prints it."""
     is_example: bool
-    """True if the body depends on a node's attributes and types: this one is for the defaults, on floats."""
+    """True if the body depends on a node's attributes and types: this one is for default attributes and floats."""
 
 
 def body_of(version: OperatorVersion) -> OperatorBody | None:
@@ -405,7 +405,7 @@ class OpQuery:
     category: str = ""
     """One of `drawing.families.FAMILIES`."""
     search: str = ""
-    """Words in its name or doc."""
+    """Words in the name or documentation."""
     model: Path | None = None
     """Only operators that this model uses."""
 
@@ -427,7 +427,7 @@ class ListedOperator:
 
     @property
     def text(self) -> str:
-        """Its name and documentation in lower case, which words are searched in."""
+        """Its name and documentation in lower case, in which words are searched."""
         return f"{self.domain}::{self.name} {self.version.doc if self.version else ''}".lower()
 
 

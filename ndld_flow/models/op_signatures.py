@@ -1,6 +1,6 @@
 """Signatures of operators: the types of inputs and outputs as type variables.
 
-Two ports of a node with the same variable (`T`) have one type; a port whose variable is itself a type
+Two ports of a node with the same variable (`T`) have the same type; a port whose variable is itself a type
 (`tensor(float)`) always has that type. Types are written as ONNX writes them: `seq(tensor(float))`.
 """
 
@@ -86,7 +86,8 @@ def _spread(formal: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) ->
 
 _HALF_OR_FLOAT = frozenset({"tensor(float)", "tensor(float16)"})
 
-# ONNX Runtime's own operators, as its schemas have them. Only T, U and V may be fp16; F is always fp32, _ is no float.
+# ONNX Runtime's own operators, as its schemas have them. Only T, U and V may be fp16; F is always fp32, _ is not a
+# float.
 _CONTRIB: dict[str, str] = {
     "Attention": "T T T _ T T _ -> T T",
     "BiasAdd": "T T T -> T",
@@ -125,7 +126,7 @@ def _contrib_signature(op_type: str, input_count: int, output_count: int) -> Sig
     text = _CONTRIB.get(op_type)
     if text is None:
         return None
-    # Each port without floats has its own variable: such ports share no type.
+    # Each port without floats has a separate variable: such ports share no type.
     inputs, outputs = (
         tuple(f"_:{i}" if variable == "_" else variable for i, variable in enumerate(side.split()))
         for side in text.split("->")

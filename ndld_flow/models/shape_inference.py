@@ -14,11 +14,12 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import MAX_IR_VERSION
 
 MOST_ELEMENTS = 100_000
-"""Limit for all values of a model together. Shapes have a few for each node."""
+"""Maximum number of elements over all values of a model. Shapes have a few per node."""
 _SHAPE_ELEMENTS = 16
-"""More dimensions than a shape has."""
+"""More dimensions than any shape has."""
 _PROPAGATES = frozenset(("Add", "Cast", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"))
-"""Operators through which onnx propagates data and whose output is no larger than an input; Concat adds up."""
+"""Operators through which onnx propagates data and whose output is no larger than an input; Concat adds its inputs
+up."""
 
 
 def propagates_little_data(graph: onnx.GraphProto) -> bool:

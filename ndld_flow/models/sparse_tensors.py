@@ -20,7 +20,7 @@ from ndld_flow.base.errors import ModelError
 
 _MARK = "ndld_flow:sparse:"
 _MAX_DENSE_BYTES = 2**31
-"""A few hostile bytes can declare any dense size: refuse sizes that no model needs."""
+"""A few hostile bytes can declare any dense size: reject sizes that no model needs."""
 
 
 class SparseInitializer(ir.LazyTensor):
@@ -155,7 +155,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _lift_constants(graph: onnx.GraphProto) -> None:
-    """Turn Constant(sparse_value), which onnx_ir refuses, into sparse initializers."""
+    """Turn Constant(sparse_value), which onnx_ir rejects, into sparse initializers."""
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
         if _is_sparse_constant(node):

@@ -1,6 +1,6 @@
 """Statistics of tensors of any size, updated piece by piece: extremes, moments, and sums over a pair of tensors.
 
-Sums are float64. NaN and infinities are counted, and take no part in anything else.
+Sums are float64. NaN and infinities are counted and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Extremes:
         if not piece.size:
             return piece
         low, high = _ends(piece)
-        # Extremes are finite only where all elements are, and take less time than a mask.
+        # Extremes are finite only if all elements are, and take less time than a mask.
         if not (math.isfinite(low) and math.isfinite(high)):
             finite = np.isfinite(piece)
             nans = int(np.count_nonzero(np.isnan(piece)))
@@ -52,7 +52,7 @@ class Extremes:
 
 
 def _ends(piece: Array) -> tuple[int | float, int | float]:
-    """Return the smallest and the largest element; NaN where there is none, or no order."""
+    """Return the smallest and the largest element; NaN if there are none, or if they have no order."""
     if not piece.size or piece.dtype.kind == "c":
         return math.nan, math.nan
     if piece.dtype.kind in "biu":
@@ -66,7 +66,7 @@ class Moments(Extremes):
 
     zeros: int = 0
     mean: float = 0.0
-    """NaN for complex numbers, and where the sum exceeds the range of a double."""
+    """NaN for complex numbers, and if the sum exceeds the range of a double."""
     squares: float = 0.0
     """Sum of squared distances from the mean."""
 
@@ -89,7 +89,7 @@ class Moments(Extremes):
 
 
 BLOCK = 1 << 22
-"""Elements that are processed at once by slice."""
+"""Number of elements processed at once when slices are separate."""
 
 
 class SliceMoments:
@@ -188,7 +188,7 @@ class PairSums:
     """sum((c - r)^2)"""
 
     def add(self, r: Array, c: Array) -> Array | None:
-        """Add flat pieces, and return c - r; None, and nothing is added, where that or its squares are not finite."""
+        """Add flat pieces, and return c - r; None, and nothing is added, if that or its squares are not finite."""
         difference: Array = c - r
         noise = float(difference @ difference)
         if not math.isfinite(noise):

@@ -22,7 +22,7 @@ _PIECE_BYTES = 2**22
 _PIECE_ELEMENTS = 3 * 2**16
 _SAMPLE_BYTES = 4096
 _SHOWN = 6
-"""Elements of a longer tensor that are printed."""
+"""Number of elements printed of a longer tensor."""
 _SHOWN_WHOLE = 10
 """Largest tensor that is printed as a whole."""
 
@@ -31,7 +31,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Distance:
-    """The difference between two tensors of one shape."""
+    """The difference between two tensors of the same shape."""
 
     elements: int
     differing: int
@@ -75,7 +75,8 @@ def same_contents(first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
 
 
 def distance_of(first: ir.TensorProtocol, second: ir.TensorProtocol) -> Distance | None:
-    """Return the difference; None if elements cannot be compared: other shapes or kinds of elements, sparse tensors."""
+    """Return the difference; None if elements cannot be compared: different shapes or kinds of elements, sparse
+    tensors."""
     if (
         shape_of(first) != shape_of(second)
         or isinstance(first, SparseInitializer)

@@ -52,7 +52,7 @@ class TensorStatistics:
     """Size of a dense tensor; for strings, the bytes of their characters."""
     numbers: Numbers | None
     unread: str = ""
-    """Why there are no numbers, in a few words; empty if there are."""
+    """Reason why there are no numbers; empty if there are."""
 
 
 def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> TensorStatistics:
@@ -66,7 +66,7 @@ def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMI
     elements = math.prod(shape)
     numbers = None if unread else _numbers_of(elements, _reading(tensor, stored))
     if numbers is None and not unread:
-        unread = "it has fewer values than its shape needs"
+        unread = "it has fewer values than its shape requires"
     return TensorStatistics(dtype_name(tensor.dtype), shape, elements, stored, numbers, unread)
 
 
@@ -101,13 +101,13 @@ def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
         return "strings have no statistics"
     if tensor.dtype == ir.DataType.UNDEFINED:
         return "its type is undefined"
-    return f"{size(stored)} are over the limit of {size(limit)}" if stored > limit else ""
+    return f"{size(stored)} exceed the limit of {size(limit)}" if stored > limit else ""
 
 
 def element_pieces(tensor: ir.TensorProtocol, piece_bytes: int) -> Iterator[_Array]:
     """Yield the elements, flat and in order, in numpy's dtypes: floats and types of ml_dtypes as doubles or int64.
 
-    A piece's bytes should be a multiple of 48, so that it holds whole elements of 2 to 128 bits. Not for strings.
+    A piece's bytes should be a multiple of 48, so that it contains whole elements of 2 to 128 bits. Not for strings.
     """
     left = tensor.size
     for data in byte_pieces(tensor, piece_bytes):

@@ -27,7 +27,7 @@ class TensorSpec:
     """Name in numpy or ml_dtypes: `float32`, `bfloat16`, `int64`, `string`; other types keep their ONNX name, such as
     `seq(tensor(float))`."""
     shape: tuple[int | str | None, ...] | None
-    """Size, name, or None (free without a name) of each dimension; None if the model declares no shape."""
+    """Size, name, or None (dynamic without a name) of each dimension; None if the model declares no shape."""
 
     @property
     def shape_text(self) -> str:

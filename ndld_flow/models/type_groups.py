@@ -1,4 +1,4 @@
-"""Groups of places in a model that must share one floating-point type.
+"""Groups of places in a model that must have the same floating-point type.
 
 A place is an input or output of a node or of the graph. A group is a set of places that an operator's signature (or a
 loop, a branch, a sequence) ties together. Changing precision means choosing a type for each group, and a Cast between
@@ -60,7 +60,7 @@ def insert_after_producer(value: ir.Value, node: ir.Node, graph: ir.Graph) -> No
 
 @dataclass(frozen=True)
 class Tie:
-    """Places inside and around a control-flow node that hold the same value at different times."""
+    """Places inside and around a control-flow node that have the same value at different times."""
 
     uses: tuple[Use, ...]
     values: tuple[ir.Value, ...]
@@ -118,7 +118,7 @@ _FIRST_OPSET_OF_BF16_CASTS = 13
 
 @dataclass(eq=False)
 class Group:
-    """Places that share one type in the original model."""
+    """Places that have the same type in the original model."""
 
     uses: list[Use] = field(default_factory=list)
     values: list[ir.Value] = field(default_factory=list)
@@ -188,7 +188,7 @@ def group_places(
     target_type: TargetType = lambda node: ir.DataType.FLOAT16,
     elements: frozenset[str] = FP32_ALONE,
 ) -> Groups:
-    """Group every place of a model with such elements; by default fp32 places that are to become fp16."""
+    """Group every place of a model with such elements; by default, fp32 places that will become fp16."""
     maker = _GroupMaker(types, model.opset_imports, target_type, elements)
     groups = list(maker.interface(model.graph, keep_io))
     for graph in model.graphs():
@@ -209,7 +209,7 @@ _INDIFFERENT = frozenset(
     }
 )
 
-# Their signatures have several variables, but all ports share one element type.
+# Their signatures have several variables, but all ports have the same element type.
 _ONE_TYPE = frozenset(
     {
         "ConcatFromSequence",
@@ -276,7 +276,7 @@ MOVES = frozenset(
         "Where",
     }
 )
-"""Operators whose outputs hold values of their inputs, rearranged."""
+"""Operators whose outputs contain values of their inputs, rearranged."""
 
 
 class _GroupMaker:
@@ -388,7 +388,7 @@ class _GroupMaker:
             group.kept = group.kept or f"{node.op_type} always outputs fp32"
         if node.op_type == "Cast" and node.inputs[0] is not None:
             from_text = self.types.get(node.inputs[0]) == "tensor(string)"
-            group.kept = group.kept or ("it reads text" if from_text else "")
+            group.kept = group.kept or ("it reads strings" if from_text else "")
 
     def _is_float(self, value: ir.Value | None) -> bool:
         return value is not None and element_of(self.types.get(value, "")) in self.elements

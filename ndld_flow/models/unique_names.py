@@ -24,7 +24,7 @@ class UniqueNames:
         return free_name(wish, self._nodes)
 
     def rename_duplicates(self, model: ir.Model) -> int:
-        """Rename nodes with an earlier node's name in one graph, which ONNX Runtime refuses; return their number."""
+        """Rename nodes with an earlier node's name in one graph, which ONNX Runtime rejects; return their number."""
         renamed = 0
         for graph in model.graphs():
             seen: set[str] = set()
@@ -57,20 +57,20 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def identifier(wish: str) -> str:
-    """Return a C90 identifier like `wish`: other characters than letters, digits and `_` become `_`."""
+    """Return a C90 identifier like `wish`: characters other than letters, digits and `_` become `_`."""
     text = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
     return f"_{text}" if text[0].isdigit() else text
 
 
 def free_name(wish: str, taken: set[str]) -> str:
-    """Return `wish`, or a free one of `wish_2`, `wish_3`, ..., and add it to `taken`."""
+    """Return `wish`, or the first unused of `wish_2`, `wish_3`, ..., and add it to `taken`."""
     name = f"{wish}_{_free_number(wish, taken)}" if wish in taken else wish
     taken.add(name)
     return name
 
 
 def _free_number(wish: str, taken: Container[str]) -> int:
-    """Return a free number by doubling and halving: thousands of nodes may have one name."""
+    """Return an unused number by bisection: thousands of nodes may have the same name."""
     below, number = 1, 2
     while f"{wish}_{number}" in taken:
         below, number = number, 2 * number

@@ -1,4 +1,4 @@
-"""The reasons why a node breaks at a reduced precision or needs more than 8 bits, as sentences with figures."""
+"""The reasons why a node loses accuracy at a reduced precision or needs more than 8 bits, as sentences with numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAR = 20.0
 _VANISHED = 0.1
 """Smallest share of values becoming 0 that is reported as underflow."""
 _FEW_BITS = 16
-"""Numbers below this many times the smallest one have at most 4 bits of precision."""
+"""Numbers smaller than this multiple of the smallest one have at most 4 bits of precision."""
 
 
 class Suspect(Protocol):
@@ -46,7 +46,7 @@ class Suspect(Protocol):
         """Strength of the evidence: 1 or more makes the node a suspect."""
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Return the evidence, strongest first, never empty. `without` describes the result of leaving out the node."""
+        """Return the evidence, strongest first, never empty. `without` describes the result of not keeping the node."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class FloatSuspect:
         return min(self.error.relative_rms / (_FAR * ROUNDING_ERROR[self.precision]), 1e3)
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
+        """Return the evidence, strongest first. `without` describes the result of not keeping the node."""
         if self.error is None:
-            sentence = f"its outputs were not observed; {without or 'no trial left it out'}"
+            sentence = f"its outputs were not observed; {without or 'no trial converted it'}"
             return (Evidence(cause="sensitivity", sentence=sentence),)
         limits = FORMAT_LIMITS[self.precision]
         evidence = [
@@ -173,13 +173,13 @@ def percent(fraction: float) -> str:
 
 
 _MUCH = 0.25
-"""Error, as a share of the output's RMS, that a node may add before it is a suspect."""
+"""Error, as a fraction of the output's RMS, above which a node is a suspect."""
 _LOST = 0.5
 """Smallest share of values rounded to 0 that is reported."""
 _STEPS = 255
 _OUTLIERS = 32.0
-"""Smallest ratio of largest value to RMS at which a few values are taken to set the scale. Rounding alone is then 3.6 %
-of the RMS: 1 / sqrt(12) of a step."""
+"""Smallest ratio of largest value to RMS from which a few values are assumed to determine the scale. Rounding alone
+then causes an error of 3.6 % of the RMS: 1 / sqrt(12) of a step."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Int8Error:
-    """The error of a node that alone is quantized and reads exact inputs."""
+    """The error of a node if it is the only one quantized and reads exact inputs."""
 
     own: float
     """Relative RMS of its first output's error."""
@@ -214,7 +214,7 @@ class Int8Error:
     lost_weights: float
     """Share of its nonzero weights that become 0."""
     inputs: tuple[Spread, ...] = ()
-    """Spreads of the model inputs that it reads; no node computes these, so no layer has them."""
+    """Spreads of the model inputs that it reads, which no layer has, as no node computes them."""
 
 
 NO_ERROR = Int8Error(own=0.0, output_error=0.0, share=0.0, lost_weights=0.0)
@@ -222,7 +222,7 @@ NO_ERROR = Int8Error(own=0.0, output_error=0.0, share=0.0, lost_weights=0.0)
 
 @runtime_checkable
 class MeasuresInt8(Protocol):
-    """A reducer that can measure the error of each node alone."""
+    """A reducer that can measure the error of each node on its own."""
 
     def int8_errors(
         self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
@@ -232,7 +232,7 @@ class MeasuresInt8(Protocol):
 
 @dataclass(frozen=True)
 class Int8Suspect:
-    """A node with its own int8 error, and the divergence of its inputs and outputs with everything in int8."""
+    """A node with its own int8 error, and the divergence of its inputs and outputs when everything is int8."""
 
     node: ir.Node
     layers: Mapping[str | None, LayerDivergence]
@@ -244,13 +244,13 @@ class Int8Suspect:
 
     @property
     def observed(self) -> bool:
-        """True if its divergence may come from its neighbours: it was observed but not measured alone."""
+        """True if its divergence may come from its neighbours: it was observed but not measured on its own."""
         return self.error is None and self._seen
 
     @property
     def severity(self) -> float:
-        """Effect on the model's outputs relative to the average node. If it was not measured alone: the error that it
-        adds, relative to a quarter of its output."""
+        """Effect on the model's outputs relative to the average node. If it was not measured on its own: the error that
+        it adds, relative to a quarter of its output."""
         if self.error is not None:
             return self.error.share
         return max(0.0, self._output_error - self._input_error) / _MUCH
@@ -272,7 +272,7 @@ class Int8Suspect:
         return [self.layers[name] for name in names if name in self.layers]
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
+        """Return the evidence, strongest first. `without` describes the result of not keeping the node."""
         return (*self._ranges(), self._sensitivity(without))
 
     def _ranges(self) -> Iterator[Evidence]:

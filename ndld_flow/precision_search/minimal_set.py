@@ -1,20 +1,20 @@
 """Search for a small set of nodes to keep, the most suspect first.
 
 1. `whole`: nothing is kept. If that passes, the search ends.
-2. `suspects`: the candidates with a severity of 1 or more are kept; while that fails, twice as many, by severity.
+2. `suspects`: the candidates with a severity of 1 or more are kept; if that fails, twice as many, and so on.
 3. `op_types`, `regions`, `nodes`: keeping everything reaches the goal, so halving finds the operators that are needed,
    then the regions of the execution order among their nodes, then the nodes in these regions.
-4. `shrink`: if many nodes are left, one more halving; then each node is left out alone until none can be spared: the
-   set is 1-minimal.
+4. `shrink`: if many nodes are left, one more halving; then nodes are dropped one at a time until none can be: the set
+   is 1-minimal.
 
-The search assumes nothing about the oracle: it delivers only sets that were tried. If keeping everything does not pass
+The search assumes nothing about the oracle: it returns only sets that were tried. If keeping everything does not pass
 either, the goal becomes a score as good as that. If k of n candidates are needed, keeping more never hurts and
 severities give no hint, the search takes at most 6 + h + 4 k (h + 1) + k (k + 1) attempts, where h is log2 n rounded
 up.
 
 Halving (`needed_pieces`) maintains two facts, both tried: the first `high` pieces reach the goal, the first `low` do
 not. When the two meet, the piece between them is needed in addition to those before it. The result therefore reaches
-the goal even if keeping more can hurt; only then may it hold a piece too many. With k of n pieces needed, it takes at
+the goal even if keeping more can hurt; only then may it contain unneeded pieces. With k of n pieces needed, it takes at
 most k (log2 n + 1) + 1 attempts. (Junker's QUICKXPLAIN, AAAI 2004, compares such searches.)
 """
 
@@ -80,7 +80,7 @@ Oracle = Callable[[Kept], Outcome]
 
 
 class Attempts:
-    """Queries the oracle once for each set until the budget is spent, and keeps the results."""
+    """Queries the oracle once per set until the budget is spent, and keeps the results."""
 
     def __init__(self, oracle: Oracle, budget: Budget, on_attempt: Callable[[Attempt], None]) -> None:
         self._oracle = oracle
@@ -127,7 +127,8 @@ Piece = tuple[str, Kept]
 
 
 def needed_pieces(pieces: Sequence[Piece], reaches: Reaches) -> list[Piece]:
-    """Return pieces that together reach the goal, given that all of them do; list the least wanted pieces last."""
+    """Return pieces that together reach the goal, given that all of them do; list the pieces that are least likely to
+    be needed last."""
     needed: list[Piece] = []
     rest = list(pieces)
     while rest and not reaches(together(needed), _named(needed)):
@@ -174,9 +175,9 @@ class MinimalSet:
     outcome: Outcome
     attempts: tuple[Attempt, ...]
     without: Mapping[int, Outcome]
-    """Member of `kept` -> the outcome of leaving it out alone, if that was tried."""
+    """Member of `kept` -> the outcome of dropping only it, if that was tried."""
     minimal: bool
-    """True if leaving out any single member misses the goal."""
+    """True if dropping any single member misses the goal."""
     spent: bool
     """True if the budget ended the search."""
 

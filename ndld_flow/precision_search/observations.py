@@ -1,4 +1,4 @@
-"""Observations of the nodes of a model: the error of each alone, and where two runs diverge."""
+"""Observations of the nodes of a model: the error of each on its own, and where two runs diverge."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _constant_branches(
 
 
 def _replace_if(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
-    """Replace an If by one of its branches. The outputs of both keep their names."""
+    """Replace an If with one of its branches. The outputs of both keep their names."""
     outputs = list(branch.outputs)
     branch.outputs.clear()
     for value in tuple(branch.initializers.values()):
@@ -92,7 +92,7 @@ def _replace_if(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
 
 
 _OBSERVED = 4
-"""Samples whose inner tensors are observed; trials are judged on all samples."""
+"""Number of samples whose inner tensors are observed; trials are judged on all samples."""
 
 
 class FewSamples(Sequence[Mapping[str, Array]]):
@@ -133,7 +133,7 @@ class Observer:
         return write_with_taken_branches(path, self.scratch / name, FewSamples(self.samples), self.settings)
 
     def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
-        """Return a suspect for each node. For int8, with its own error or its divergence with everything in int8."""
+        """Return a suspect for each node. For int8, with its own error or its divergence when everything is int8."""
         if self.precision == "int8":
             layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
             alone = self._int8_errors()
@@ -157,7 +157,7 @@ class Observer:
         try:
             return self.reducer.int8_errors(FewSamples(self.samples), self.settings, self.scratch)
         except ModelError as error:
-            self.notes.append(f"the error of each node alone could not be measured: {error}")
+            self.notes.append(f"the error of each node on its own could not be measured: {error}")
             return {}
 
     def _errors(self) -> dict[str, LocalError]:
@@ -165,7 +165,7 @@ class Observer:
         try:
             return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
         except ModelError as error:
-            self.notes.append(f"the error of each node alone could not be measured: {error}")
+            self.notes.append(f"the error of each node on its own could not be measured: {error}")
             return {}
 
     def whole(self) -> tuple[LayerDivergence, ...]:
@@ -206,7 +206,7 @@ Neighbours = Callable[[ir.Node], Sequence[ir.Node]]
 def severities(suspects: Iterable[Suspect]) -> dict[ir.Node, float]:
     """Return node -> its severity; neighbours of suspects get a little less than a suspect.
 
-    A value is kept exact only if both its producer and its reader are kept, so neighbours are tried before all others.
+    A value is kept exact only if both its producer and its reader are kept, so neighbours are tried first.
     """
     by_node = {suspect.node: suspect for suspect in suspects}
     values = {node: suspect.severity for node, suspect in by_node.items()}

@@ -54,7 +54,7 @@ class SearchedNode:
 
 
 class Reducer(Protocol):
-    """Writes one model repeatedly, each time with other nodes kept."""
+    """Writes one model repeatedly, each time with different nodes kept."""
 
     @property
     def nodes(self) -> Sequence[SearchedNode]:
@@ -66,7 +66,7 @@ class Reducer(Protocol):
 
     @property
     def always_kept(self) -> Mapping[int, str]:
-        """Positions of nodes that support the precision but never get it -> why."""
+        """Positions of nodes that support the precision but never get it -> reason."""
 
     @property
     def settings(self) -> Mapping[str, bool | int | float | str]:
@@ -136,7 +136,7 @@ class Fp16Reducer:
 
 
 def _fp16_candidates(model: ir.Model, request: Fp16Options) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Return the positions of nodes that become fp16, and of those that could but do not -> why."""
+    """Return the positions of nodes that become fp16, and of those that could but do not -> reason."""
     groups = group_places(model, infer_types(model), request.keep_io)
     keep_blocked(groups, blocked_nodes(model, request, []))
     keep_shape_arithmetic(model, groups)
@@ -178,7 +178,7 @@ class Bf16Reducer:
         opset = model.opset_imports.get("", _FIRST_OPSET)
         if opset < _FIRST_OPSET:
             raise RequestError(
-                f"{source}: bf16 needs opset {_FIRST_OPSET} or later, and the model has {opset}. Convert it first "
+                f"{source}: bf16 requires opset {_FIRST_OPSET} or later, but the model has {opset}. Convert it first "
                 "(step edit, operation set_opset)."
             )
         prepare(model, source)

@@ -62,7 +62,7 @@ Precision = Literal["fp16", "bf16", "int8"]
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """The goal and the limits of a search."""
+    """The goal and limits of a search."""
 
     precision: Precision
     tolerance: Tolerance
@@ -155,7 +155,7 @@ class FinishedSearch:
     def _notes(self) -> list[str]:
         notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
         if self.found.spent:
-            notes.append(f"the budget ended the search: {self._describe_best()}")
+            notes.append(f"the search ended because its budget was used up: {self._describe_best()}")
         elif not self.found.outcome.passed:
             notes.append("the bound is not met even with every candidate kept")
         return notes
@@ -177,7 +177,7 @@ def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
 
 SETTINGS = SessionSettings(memory_arena=False, memory_reuse=False, spinning=False)
 """Trials run on the CPU with emulated storage and fp32 arithmetic. Each model runs only a few times, so spinning
-threads and a memory arena would cost more than they save."""
+threads and a memory arena would cost more time than they save."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class PrecisionSearcher:
         return allowed
 
     def _candidates(self) -> tuple[Candidate, ...]:
-        self._workspace.progress(0, 0, "measuring the error of each node alone")
+        self._workspace.progress(0, 0, "measuring the error of each node")
         severity = severities(self._suspects.values())
         nodes = self._subject.reducer.nodes
         return tuple(

@@ -1,4 +1,4 @@
-"""Trials of a precision search: models written, run, compared with the reference, and remembered."""
+"""Trials of a precision search: models are written, run, compared with the reference, and recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.files import make_folder, share
 
 _NONFINITE = -50.0
-"""Score of outputs with NaN or infinity; no metric scores as low."""
+"""Score of outputs with NaN or infinity, lower than that of any metric."""
 _DECADES = 30.0
 
 
@@ -108,7 +108,7 @@ class Judge:
         folder.mkdir()
         self._kept = StoredOutputs(folder)
         self.notes: tuple[str, ...] = ()
-        """Reasons why agreement is weak evidence."""
+        """Reasons why agreement with the reference proves little."""
         self.ran = reference
         """The model that ran last."""
         self._yardsticks = self._run_reference()
@@ -186,7 +186,7 @@ def _refuse_unmeetable(bounds: Bounds, own_metrics: Mapping[str, Mapping[str, fl
             )
         if unmet:
             raise RequestError(
-                f'`tolerance`: no trial can meet it: output "{name}" of the unconverted model does not: {unmet[0]}. '
+                f'`tolerance`: no trial can meet it: output "{name}" of the unconverted model misses it: {unmet[0]}. '
                 "Give another bound."
             )
 
@@ -250,13 +250,13 @@ class Trials:
     """Trials of an earlier, unfinished search."""
 
     def try_keeping(self, kept: Kept) -> Outcome:
-        """Return the outcome of keeping these nodes; each set runs once."""
+        """Return the outcome of keeping these nodes; each set is run once."""
         if kept not in self.done:
             self.done[kept] = self.before[kept] if kept in self.before else self._run_trial(kept)
         return self.outcome(self.done[kept].judged)
 
     def outcome(self, judged: TrialResult) -> Outcome:
-        """Return a result as the bounds judge it."""
+        """Return the outcome of a result according to the bounds."""
         return Outcome(self.judge.bounds.passed(judged), self.judge.bounds.score(judged))
 
     def metrics(self, kept: Kept) -> dict[str, float]:

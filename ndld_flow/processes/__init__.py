@@ -1,1 +1,1 @@
-"""Child processes, which may crash or run out of memory without harming the run."""
+"""Child processes, which may crash or run out of memory without ending the run."""

@@ -39,7 +39,7 @@ class ProcessEnd:
 
     @property
     def signal_name(self) -> str:
-        """Return the name of the signal that killed it; empty when it exited."""
+        """Return the name of the signal that killed it; empty if it exited."""
         if self.code >= 0:
             return ""
         return name_signal(-self.code) or f"signal {-self.code}"
@@ -50,7 +50,7 @@ class ProcessEnd:
         return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     def died(self, what: str) -> Exception:
-        """Return the error of a process that exited without an answer: a full disk, or a bug."""
+        """Return the error for a process that exited without an answer: a full disk, or a bug."""
         numbers = [int(number) for number in _OS_ERROR.findall(self.output)]
         if numbers and numbers[-1] in _DISK:
             return OSError(numbers[-1], os.strerror(numbers[-1]), str(self.folder))
@@ -138,9 +138,9 @@ def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> 
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was started in a session of its own, and its descendants in that session."""
+    """Kill a process that was started in a new session, and its descendants in that session."""
     if hasattr(os, "killpg"):
-        with contextlib.suppress(OSError):  # none is left; macOS refuses for a group that has just ended
+        with contextlib.suppress(OSError):  # none is left; macOS fails for a group that has just ended
             os.killpg(process.pid, signal.SIGKILL)  # a new session is a new process group
     elif process.poll() is None:
         process.kill()

@@ -26,7 +26,7 @@ _LONGEST_RAW = 2**18
 _MOST_WAITING = 1000
 _LAST_LINES = 5
 _PIPE_WAIT_S = 1.0
-"""Time to read on after the program has ended: its descendants may hold its output open."""
+"""How long output is still read after the program has ended: its descendants may keep it open."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Program:
         return Path(self.command[0]).name
 
     def hide(self, line: str) -> str:
-        """Return a line without secrets, or lines of them; parts shorter than four letters are kept."""
+        """Return a line without secrets, or lines of them; those shorter than four characters are kept."""
         for name, value in self.secrets.items():
             for part in map(visible_text, value.splitlines()):
                 line = line.replace(part, f"${name}") if len(part) >= 4 else line
@@ -57,8 +57,8 @@ class Program:
 def run_program(program: Program, report: Callable[[str], None]) -> None:
     """Run a program to its end; `report` is called with each line of its output and errors, made visible.
 
-    In any case the program and its process group have ended afterwards. Raises `BackendError` when it cannot be
-    started, `RequestError` with its last lines when it fails or exceeds its time limit, and `KilledError` when a signal
+    In any case the program and its process group have ended afterwards. Raises `BackendError` if it cannot be
+    started, `RequestError` with its last lines if it fails or exceeds its time limit, and `KilledError` if a signal
     ends it.
     """
     try:
@@ -81,7 +81,7 @@ def run_program(program: Program, report: Callable[[str], None]) -> None:
             report(line)
     except subprocess.TimeoutExpired:
         raise RequestError(
-            f"the program {program.name!r} did not end within {program.timeout_s:g} s and was stopped; raise "
+            f"the program {program.name!r} did not finish within {program.timeout_s:g} s and was stopped; raise "
             f"`timeout`.{_last_output(last)}"
         ) from None
     finally:
@@ -159,14 +159,14 @@ class _Lines:
 
 def _last_output(last: Sequence[str]) -> str:
     if not last:
-        return " It had no output."
-    return f" Its last output: {' / '.join(shortened(line, 300) for line in last)}"
+        return " It printed nothing."
+    return f" Last output: {' / '.join(shortened(line, 300) for line in last)}"
 
 
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SYSTEMROOT")
 """Variables of our environment that any program needs."""
 _MOST_LINES = 10_000
-"""Bound of a log, which is stored in the record of the run."""
+"""Maximum size of a log, which is stored in the record of the run."""
 
 
 def minimal_environment(scratch: Path, passed: Iterable[str] = ()) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""A watchdog that ends a process and all its descendants with its parent, and the switch that starts no processes."""
+"""A watchdog that ends a process and all its descendants with its parent, and the switch that keeps all work in one
+process."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _END_SIGNALS = {getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP"
 def run_under_watchdog() -> None:
     """Fork: the child returns and works, this process becomes its watchdog. Call it first, before there are threads.
 
-    When standard input ends, the child ends, or this process gets a signal to end, all descendants of the child are
-    killed, also those in other sessions, and this process exits with `ORPHANED`, the child's code, or 128 plus the
+    When standard input ends, the child ends, or this process gets a terminating signal, all descendants of the child
+    are killed, also those in other sessions, and this process exits with `ORPHANED`, the child's code, or 128 plus the
     number of the signal that killed it. Does nothing on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
@@ -48,7 +49,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def _control(option: int, value: int) -> None:
-    """Call Linux' prctl."""
+    """Call Linux's prctl."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
@@ -64,7 +65,7 @@ def _watch_over(child: int) -> NoReturn:
 
 
 def _wait(child: int, awake: int) -> int:
-    """Wait until the child has ended, or must end; return the exit code."""
+    """Wait until the child has ended, or has to; return the exit code."""
     watch = select.poll()
     watch.register(0, select.POLLRDHUP)  # POLLHUP is always reported
     watch.register(awake, select.POLLIN)
@@ -110,7 +111,7 @@ def _children() -> Iterator[int]:
 
 
 IN_PROCESS = "NDLD_FLOW_IN_PROCESS"
-"""Environment variable; any value but `0` and the empty text turns it on."""
+"""Environment variable; any value but `0` and the empty string turns it on."""
 
 
 def is_one_process() -> bool:

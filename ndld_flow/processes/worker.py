@@ -1,4 +1,4 @@
-"""The worker's side of a working process: reports progress and ends with the process that started it."""
+"""The worker's side of a worker process: reports progress and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes() -> int:
-    """Return the peak resident memory of this process in bytes; 0 where it is unknown."""
+    """Return the peak resident memory of this process in bytes; 0 if it is unknown."""
     try:
         match = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
     except OSError:

@@ -1,1 +1,1 @@
-"""Quantization to Q/DQ nodes, with calibration data or without."""
+"""Quantization with Q/DQ nodes, with or without calibration data."""

@@ -37,7 +37,7 @@ class _WarningCollector(logging.Handler):
 def captured_output() -> Iterator[list[str]]:
     """Collect warnings of the root logger and drop printed output; restore the logger afterwards.
 
-    The quantizer prints, and logs to the root logger, which would configure itself for the terminal.
+    The quantizer prints, and logs to the root logger, which would then write to the terminal.
     """
     root, collector = logging.getLogger(), _WarningCollector()
     with _LOCK, contextlib.redirect_stdout(io.StringIO()):
@@ -118,7 +118,7 @@ def calibrate(
 
 @dataclass
 class _CountedSamples:
-    """Samples as they are fed. The last one is remembered: ranges of the model's inputs are needed too."""
+    """Samples as they are fed. The last one is kept, since the ranges of the model's inputs are needed too."""
 
     samples: Iterable[Mapping[str, Array]]
     last: Mapping[str, Array] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Histograms:
     """Histograms by ONNX Runtime's collector, fed one tensor of one sample at a time."""
 
     def __init__(self, settings: QuantizeSettings) -> None:
-        # Only this combination counts absolute values.
+        # Only for this combination are absolute values counted.
         self._absolute = settings.symmetric_activations and settings.method == "percentile"
         self._collector = HistogramCollector(
             settings.method, self._absolute, _BINS[settings.method], 128, settings.percentile, "same"

@@ -1,8 +1,8 @@
-"""Models in int8 for the precision search: written with some nodes kept, and the error of each node that alone is
-quantized.
+"""Models in int8 for the precision search: models with some nodes kept, and the error of quantizing each node on its
+own.
 
-For the errors, a prepared model gets a quantized copy of each quantized node; a selector input lets one copy replace
-its node.
+To measure the errors, the prepared model gets a quantized copy of each quantized node; a selector input chooses which
+copy replaces its node.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class QuantizedCopies:
     selector: str
     """Name of an int64 input: the index in `copies` of the copy that replaces its node, or -1 for none."""
     outputs: Mapping[str, str]
-    """Output of the model -> the tensor that holds it with the selected copy in effect."""
+    """Output of the model -> the tensor that holds it while the selected copy is in effect."""
     lost: Mapping[str, float]
-    """First output of a node -> share of its nonzero weights that are 0 as integers."""
+    """First output of a node -> share of its nonzero weights that round to 0."""
 
 
 def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Path, target: Path) -> QuantizedCopies:
     """Write the model to `target` with copies of the quantized `nodes`.
 
-    `quantized` has Q/DQ pairs; nodes with integer operators instead get no copies. Raises `ModelError`.
+    `quantized` has Q/DQ pairs; nodes that have integer operators instead get no copies. Raises `ModelError`.
     """
     model = load_model(prepared)
     wanted = {node.name for node in nodes}
@@ -73,7 +73,7 @@ def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Pa
 
 
 def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:
-    """Return the share of a weight's nonzero values that round to 0; 0 for an input that is no weight."""
+    """Return the share of a weight's nonzero values that round to 0; 0 for an input that is not a weight."""
     source = rounded.producer() if rounded is not None else None
     if weight is None or weight.const_value is None or source is None or not is_op(source, "DequantizeLinear"):
         return 0.0
@@ -95,7 +95,7 @@ def _along(zeros: Array, integers: Array, node: ir.Node) -> Array:
 
 
 class _CopyMaker:
-    """Copies nodes of the quantized model, in its order, to the prepared one."""
+    """Copies nodes of the quantized model to the prepared one, in their order."""
 
     def __init__(self, model: ir.Model) -> None:
         self.copies: dict[ir.Value, ir.Value] = {}
@@ -111,14 +111,15 @@ class _CopyMaker:
         self.selector = ir.Value(name=self._names.value("which"), shape=ir.Shape([]), type=int64)
 
     def add_copy(self, node: ir.Node) -> None:
-        """Copy a quantized node that both models have."""
+        """Copy a quantized node that is in both models."""
         own = self._nodes[node.name]
         self.copies[own.outputs[0]] = self.copy(node).outputs[0]
         lost = [_lost(*pair) for pair in zip(own.inputs, node.inputs, strict=True)]
         self.lost[own.outputs[0].name or ""] = max(lost, default=0.0)
 
     def make_selectable(self) -> dict[str, str]:
-        """Let the selector replace a node by its copy. Returns output of the model -> the tensor that holds it then."""
+        """Insert the selection of copies. Returns output of the model -> the tensor that holds it while a copy is
+        selected."""
         self._graph.inputs.append(self.selector)
         chosen: dict[str, str] = {}
         for number, (value, copy) in enumerate(self.copies.items()):
@@ -145,7 +146,8 @@ class _CopyMaker:
         return copy
 
     def _counterpart(self, value: ir.Value) -> ir.Value:
-        """Return the prepared model's counterpart of a value; names of nodes agree, names of outputs may not."""
+        """Return the prepared model's counterpart of a value; names of nodes are the same, names of outputs may
+        differ."""
         if value in self._values_of_copies:
             return self._values_of_copies[value]
         producer = value.producer()
@@ -176,7 +178,8 @@ class _CopyMaker:
 
 
 _MOST_FOLLOWED = 64
-"""The effect on the outputs is measured for this many nodes with the largest errors; each takes a run on one sample."""
+"""Number of nodes, those with the largest errors, whose effect on the outputs is measured: each takes a run on one
+sample."""
 _NO_COPY = np.array(-1, np.int64)
 
 
@@ -259,7 +262,7 @@ def _relative_rms(agreement: LayerAgreement) -> float:
 class Int8Reducer:
     """Calibrates once; keeps nodes in addition to `keep` (names and globs) and those that the settings exclude.
 
-    Raises `ModelError` for a model that cannot be read or run, `RequestError` for a name that fits no node.
+    Raises `ModelError` for a model that cannot be read or run, `RequestError` for a name that matches no node.
     """
 
     def __init__(
@@ -324,7 +327,7 @@ class Int8Reducer:
 
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:
-    """Return the settings that a step which uses the search's result must share."""
+    """Return the settings that must be the same in a step that uses the search's result."""
     return {
         "mode": settings.mode,
         "target": settings.target,

@@ -66,7 +66,7 @@ def quantize_by_modelopt(
         *_command(python, named, quantized / Onnx.main, modelopt),
         *([] if modelopt.format == "int4" else ["--calibration_method", _METHODS[how.method]]),
         *(["--op_types_to_quantize", *how.op_types] if how.op_types else []),
-        # ModelOpt takes regular expressions that need not match to the end.
+        # ModelOpt's regular expressions match a prefix.
         *(["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in excluded)] if excluded else []),
     ]
     if data.samples is not None:
@@ -87,7 +87,7 @@ def _write_named(
     model = load_model(source)
     notes = prepare(model, source)
     excluded = excluded_outputs(model, how) | found_outputs(source, data.search)
-    LiftConstantsToInitializersPass(lift_all_constants=False)(model)  # it supports no other weights
+    LiftConstantsToInitializersPass(lift_all_constants=False)(model)  # ModelOpt supports no other weights
     UniqueNames(model).name_all(model)
     save_model(model, target)
     return [node.name or "" for node in model.graph.all_nodes() if first_output(node) in excluded], notes
@@ -106,7 +106,7 @@ def _quantization(source: Path, quantized: Path, notes: Sequence[str], descripti
 
 
 def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> list[str]:
-    """Return the command without its choices and calibration data."""
+    """Return the command without the options for excluded nodes and calibration data."""
     outside = ["--use_external_data_format"] if external_files(source) else []
     places = ["--onnx_path", str(source.absolute()), "--output_path", str(target.absolute())]
     formats = ["--quantize_mode", modelopt.format, "--high_precision_dtype", modelopt.high_precision]
@@ -133,7 +133,7 @@ def _calibration_options(samples: Samples, path: Path) -> list[str]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as `numpy.savez` does, but accept names that are its own arguments, such as `file`."""
+    """Write arrays like `numpy.savez`, but accept names that are its own parameters, such as `file`."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

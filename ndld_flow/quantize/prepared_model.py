@@ -28,7 +28,8 @@ from ndld_flow.records.model_diff import GraphSummary
 def intensity(node: ir.Node) -> float:
     """Return multiply-accumulates per element of activations read and written, from the shape of the weight.
 
-    0 without a constant weight, and for a convolution whose output is one pixel, which is too little work to matter.
+    0 without a constant weight, and for a convolution whose output is a single pixel, which is too little work to
+    matter.
     """
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if weight is None or weight.const_value is None:
@@ -59,7 +60,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 @dataclass(frozen=True)
 class QuantizableNode:
-    """A node that can be quantized with the settings at hand."""
+    """A node that can be quantized with the given settings."""
 
     output: str
     """Name of its first output, which identifies it: names of nodes may be empty or repeated in the source."""
@@ -86,11 +87,12 @@ class PreparedModel:
     nodes: tuple[QuantizableNode, ...]
     """Nodes that can be quantized and are not excluded, in the order of execution."""
     layers: int
-    """Number of nodes of the operators to quantize, also those below `min_intensity`; following nodes do not count."""
+    """Number of nodes of the operators to quantize, including those below `min_intensity`, without those that
+    follow."""
     before: GraphSummary
     """Summary of the source."""
     notes: tuple[str, ...]
-    """Sentences for people."""
+    """Notes for the report."""
 
     def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
         """Return the nodes that are quantized if those with these first outputs are excluded."""
@@ -172,7 +174,7 @@ def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:
 
 
 def _described(node: ir.Node, follows: bool) -> QuantizableNode | None:
-    """Return the node, or None if it has no float tensors, or follows and reads a weight."""
+    """Return the node; None if it has no float tensors, or if it follows others and reads a weight."""
     reads = [value for value in node.inputs if value is not None and value.dtype in _FLOATS]
     makes = tuple(value.name or "" for value in node.outputs if value.dtype in _FLOATS)
     weights = tuple(value.name or "" for value in reads if value.const_value is not None)

@@ -83,9 +83,9 @@ def write_quantized(
 
 
 def _reconnect_unquantized(model: ir.Model, quantized: Collection[str]) -> None:
-    """Reconnect unquantized nodes to their original inputs: the quantizer rounds a tensor for all its readers.
+    """Reconnect unquantized nodes to their original inputs: the quantizer rounds a tensor for all its consumers.
 
-    Outputs of quantized nodes stay rounded for all readers: they never exist in another form.
+    Outputs of quantized nodes remain rounded for all consumers: they exist in no other form.
     """
     for node in model.graph:
         rounded = node.inputs[0].producer() if is_op(node, "DequantizeLinear") and node.inputs[0] else None
@@ -99,7 +99,7 @@ def _reconnect_unquantized(model: ir.Model, quantized: Collection[str]) -> None:
 
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
-    """Return the lines without those that differ from an earlier one only in names."""
+    """Return the lines, with those that differ only in names merged into one."""
     alike: dict[str, list[str]] = {}
     for line in dict.fromkeys(lines):
         alike.setdefault(_QUOTED.sub("", line), []).append(line)
@@ -157,7 +157,7 @@ def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str
 
 @dataclass(frozen=True)
 class QuantizeInputs:
-    """Inputs of a quantization besides the model."""
+    """Inputs of a quantization other than the model."""
 
     samples: Samples | None
     """Samples to calibrate on; None for dynamic quantization."""
@@ -183,7 +183,7 @@ class Quantization:
     layers: int
     """Number of nodes of the operators to quantize; following nodes do not count."""
     description: str
-    """`uint8 x int8, minmax on 4 samples`."""
+    """Description such as `uint8 x int8, minmax on 4 samples`."""
     size_before: int
     """Bytes on disk, external data included."""
     size_after: int

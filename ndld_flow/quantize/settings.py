@@ -1,4 +1,4 @@
-"""Settings of quantization, by ONNX Runtime and by NVIDIA ModelOpt, and the environment of the latter."""
+"""Settings of quantization by ONNX Runtime and by NVIDIA ModelOpt, and ModelOpt's environment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
 CPU_INTENSITY = 64.0
 """Measured on PP-OCRv4 (det and rec, one thread, AVX2): dense convolutions of 64 channels and more run 1.6 to 2 times
-as fast, depthwise ones (5 multiply-accumulates an element) half as fast, and det with everything in int8 gains nothing
+as fast, depthwise ones (5 multiply-accumulates per element) half as fast, and det with everything in int8 gains nothing
 at a cosine of 0.94. From 16 to 96 the latency is equal within 3 %, and quantizing fewer nodes is more accurate: det
 0.958, 0.993, 0.997 at 16, 32, 64."""
 
@@ -70,9 +70,9 @@ class QuantizeSettings(Settings):
     """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric
     int8, Q/DQ on inputs only (TensorRT fuses the nodes after a layer into it), biases in fp32."""
     method: Method = "minmax"
-    """Estimator of ranges from samples. `minmax`: all values. `percentile`: the central `percentile` of the values.
-    `entropy`: the range whose histogram of 128 bins has the least KL divergence from that of all values.
-    `distribution`: the edges of a histogram."""
+    """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` % of the
+    values. `entropy`: the range whose histogram of 128 bins has the smallest KL divergence from the histogram of all
+    values. `distribution`: the edges of a histogram."""
     percentile: Annotated[float, Field(gt=50, le=100)] = 99.999
     """For `method: percentile`: percentage of a tensor's values that the range covers."""
     activations: Activations | None = None
@@ -85,17 +85,18 @@ class QuantizeSettings(Settings):
     """Make the ranges of activations symmetric around 0; by default for TensorRT only."""
     reduce_range: bool | Literal["auto"] = "auto"
     """Use 7 of 8 bits for weights. An x86 CPU without VNNI silently saturates sums of two 8-bit products at 16 bits,
-    and 8-bit weights can ruin a model there. `auto` decides by the CPU that this runs on, for int8 weights and the
-    target `cpu`; `true` writes a model for any CPU. Use `false` if `check_accuracy` shows that nothing saturates: on
-    such a CPU PP-OCR rec has a cosine of 0.995 with the 7-bit range and 0.974 without."""
+    and 8-bit weights can ruin a model there. `auto` depends on this machine's CPU, for int8 weights and the target
+    `cpu`; `true` writes a model for any CPU. Use `false` if `check_accuracy` shows that nothing saturates. On such a
+    CPU, PP-OCR rec has a cosine of 0.995 with the 7-bit range and of 0.974 without it."""
     op_types: tuple[str, ...] = ()
-    """Operators to quantize, all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight,
-    for TensorRT ConvTranspose too, and on a CPU operators that follow them, such as Relu, MaxPool or the Add of two
-    quantized tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
+    """Operators to quantize: all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight;
+    for TensorRT also ConvTranspose; on a CPU also operators that follow them, such as Relu, MaxPool or the Add of two
+    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
     """A Conv, ConvTranspose, Gemm or MatMul stays unquantized if it computes fewer multiply-accumulates than this for
     each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
-    5, dense ones a third to half of their channels. By default 64 for static quantization on a CPU, else 0."""
+    5, dense ones a third to a half of their number of channels. By default 64 for static quantization on a CPU, else
+    0."""
     exclude: Exclude = Exclude()
     """Nodes to leave unquantized."""
 
@@ -124,7 +125,7 @@ class QuantizeSettings(Settings):
 
     @property
     def wanted_op_types(self) -> tuple[str, ...]:
-        """The operators to quantize: `op_types` or the default."""
+        """Operators to quantize: `op_types` or the default."""
         if self.op_types:
             return self.op_types
         if self.mode == "dynamic":
@@ -135,20 +136,20 @@ class QuantizeSettings(Settings):
 
     @property
     def least_intensity(self) -> float:
-        """Least multiply-accumulates per element: `min_intensity` or the default."""
+        """Minimum of multiply-accumulates per element: `min_intensity` or the default."""
         if self.min_intensity is not None:
             return self.min_intensity
         return CPU_INTENSITY if self.target == "cpu" and self.mode == "static" else 0.0
 
     @property
     def least_opset(self) -> int:
-        """Opset that the Q/DQ operators need: 13 has scales per channel, 21 has 4 and 16 bits."""
+        """Opset that the Q/DQ operators need: scales per channel need 13, 4 and 16 bits need 21."""
         wide = self.activation_type in ("uint16", "int16") or self.weights == "int4"
         return 21 if wide else 13
 
     @property
     def reduces_range(self) -> bool:
-        """True if weights use 7 of 8 bits: `reduce_range`, or by the CPU that this runs on."""
+        """True if weights use 7 of 8 bits, by `reduce_range` or depending on this machine's CPU."""
         if self.reduce_range != "auto":
             return self.reduce_range
         return self.target == "cpu" and self.weights == "int8" and cpu_saturates()
@@ -162,7 +163,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 def cpu_saturates() -> bool:
     """Return whether this CPU saturates sums of two uint8 x int8 products at 16 bits (VPMADDUBSW): x86 without VNNI.
 
-    True if an x86 system does not report its flags: losing a bit of precision is better than wrong sums.
+    True if an x86 system does not report its flags: a bit less precision is better than wrong sums.
     """
     if platform.machine().lower() not in _X86:
         return False
@@ -187,7 +188,7 @@ class ModelOpt(Settings):
     high_precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type of everything that is not quantized."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
-    """Time limit, such as `10 min`; an hour by default."""
+    """Time limit, such as `10 min`."""
 
 
 _LIBRARIES = {"modelopt": "nvidia-modelopt", "modelopt's onnx": "onnx", "modelopt's onnxruntime": "onnxruntime-gpu"}
@@ -219,7 +220,7 @@ def modelopt_versions(python: Path) -> dict[str, str]:
 
 @lru_cache
 def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
-    """Query an interpreter once: it takes 0.1 s, and plans query often."""
+    """Query an interpreter once: a query takes 0.1 s, and plans need it often."""
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         command = [program, "-c", _QUERY, *_LIBRARIES.values()]

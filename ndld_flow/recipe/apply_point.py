@@ -1,7 +1,8 @@
-"""Write a point's values into a recipe's text, which becomes a plain recipe without its `sweep:`.
+"""Write a point's values into the text of a recipe, which becomes a plain recipe without `sweep:`.
 
 YAML libraries that keep comments reformat the rest: ruamel.yaml 0.19 collapses aligned spaces, and drops the braces of
-`[&name {key: value}]`, which then means something else. So the text is edited in place, by the marks of PyYAML's nodes.
+`[&name {key: value}]`, which changes its meaning. So the text is edited in place, at the positions that PyYAML reports
+for its nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ndld_flow.recipe.yaml_file import compose_nodes, parse_yaml
 
 ALIAS = re.compile(r"\s*:\s*\*[^\s,\[\]{}]+")
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .%/-]*|[0-9]+(\.[0-9]+)? [A-Za-z%]+")
-"""Text that YAML reads as text without quotes, unless it is a word such as `null`, which PyYAML quotes."""
+"""Text that needs no quotes in YAML, unless it is a word such as `null`, which PyYAML quotes."""
 COMMENT = re.compile(r"[ \t]*#")
 
 Words = Sequence[str]
@@ -33,7 +34,7 @@ Words = Sequence[str]
 
 
 class CannotEditError(ValueError):
-    """The text cannot be changed in this place alone."""
+    """The text cannot be changed only at this place."""
 
 
 def set_value(text: str, words: Words, value: JsonValue) -> str:
@@ -166,7 +167,7 @@ def _replace(text: str, key: yaml.Node | None, node: yaml.Node, rendered: str) -
     gap = text[key.end_mark.index : start] if key is not None else ""
     if "\n" not in gap or key is None:
         return text[:start] + rendered + text[end:]
-    # a block that begins below its key: its replacement goes on the key's line, before the comment there
+    # a block that begins on the line after its key: its replacement goes on the key's line, before the comment there
     colon_end = text.index(":", key.end_mark.index) + 1
     return f"{text[:colon_end]} {rendered}{text[colon_end : text.rindex(chr(10), 0, start)]}{text[end:]}"
 
@@ -226,9 +227,9 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     """Return the recipe's own text with changes written in place and without its `sweep:`; all else stays as it is.
 
     `overrides` are those of the command line, which are written into the recipe too. Lines end as they do in the file:
-    write the text without translating them. The sweep ran its points, so the recipe is trusted where it needs trust. A
-    recipe that cannot be changed in place is written out whole, without comments, and its heading gives the reason.
-    Raises RecipeError for a file that is no recipe, and for a change of a key that it cannot have.
+    write the text without translating line ends. The sweep has run its points, so the recipe is trusted. A recipe that
+    cannot be changed in place is written in full, without comments, and its heading gives the reason. Raises
+    RecipeError for a file that is not a recipe, and for a change of a key that it cannot have.
     """
     with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()
@@ -244,9 +245,9 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
         if not _is_same(opened, wanted.written_with(changes), values):
             raise CannotEditError("its presets or aliases set other values")
     except (CannotEditError, RecipeError, RecursionError) as error:
-        why = f"{path.name} could not be changed in these places alone ({' '.join(str(error).split())[:200]}),"
+        why = f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]}),"
         shown = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items())
-        edited = write_yaml(values, f"{path.name} with {shown}\n{why}\nso all of it is written out here.")
+        edited = write_yaml(values, f"{path.name} with {shown}\n{why}\nso it is written in full here.")
     return edited.replace("\n", "\r\n") if "\r\n" in raw else edited
 
 

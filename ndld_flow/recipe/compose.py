@@ -2,8 +2,8 @@
 
 Only this module imports OmegaConf, and only this module and `overrides.py`, which uses Hydra's parser, import Hydra.
 They compose, interpolate and override; they validate nothing. OmegaConf has no limit, so interpolations are bounded
-here: a few lines of `${a}${a}` can expand beyond any memory. The environment holds passwords and tokens, which a
-stranger's recipe could put into the address of its model or into a report, so only a trusted recipe may read it.
+here: a few lines of `${a}${a}` can expand beyond any memory. The environment contains passwords and tokens, which a
+stranger's recipe could write into the URL of its model or into a report, so only a trusted recipe may read it.
 
 A recipe may have a `defaults:` list that names other recipes (in its folder, or in `pipelines/`) and config groups from
 `configs/`. Folders named `configs` are searched in the recipe's folder, its parent, the current directory, and the
@@ -43,7 +43,7 @@ READS_ENVIRONMENT = "this recipe reads the environment variable"
 
 @contextlib.contextmanager
 def reading_environment(*, allowed: bool) -> Iterator[None]:
-    """Allow or forbid OmegaConf to read environment variables inside the block, wherever the recipe names them."""
+    """Allow or forbid OmegaConf to read the environment variables that a recipe names, inside the block."""
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
@@ -64,11 +64,11 @@ def explain_reading(where: str, dotted: str, text: str) -> Problem:
 
 
 MAX_STEPS = 20_000
-"""Limit of one recipe: ten for each interpolation, one for each value and each hundred characters of its result."""
+"""Limit on the cost of a recipe: ten per interpolation, one per value and per hundred characters of its result."""
 TOO_MUCH = "its interpolations expand beyond the limit for recipes"
 
 _LEFT = threading.local()
-"""The `steps` that are left in this thread; without that attribute, nothing is counted."""
+"""The remaining `steps` of this thread; without that attribute, nothing is counted."""
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ def _count_resolutions() -> None:
     if hasattr(follow, "__wrapped__"):
         return
 
-    def counted(self: Container, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf hands over
+    def counted(self: Container, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf passes
         resolved = follow(self, *args, **kwargs)
         left = getattr(_LEFT, "steps", None)
         if left is not None:
@@ -114,12 +114,12 @@ def _count(plain: object) -> int:
 
 
 PRIMARY = "ndld_flow_recipe"
-"""The name by which Hydra gets the recipe, whatever its own: Hydra takes a directory and a stem."""
+"""The name under which Hydra gets the recipe, whatever its own: Hydra takes a directory and a stem."""
 
-SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
-_OVERRIDE = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
+SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text with commas"
+_OVERRIDE = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values with commas or spaces"
 _NOT_FOR_USERS = re.compile(
-    r"\s*(full_key: |Config search path:|Set the environment variable|See https?://).*"  # and all after it
+    r"\s*(full_key: |Config search path:|Set the environment variable|See https?://).*"  # and everything after it
 )
 
 
@@ -129,14 +129,14 @@ def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) 
         return Problem(
             file.where("defaults"), "", "its `defaults:` or `${...}` are nested too deeply, or refer to themselves"
         )
-    if isinstance(error, OSError) and error.strerror:  # from looking for files
+    if isinstance(error, OSError) and error.strerror:  # from searching for files
         return Problem(file.where("defaults"), "", f"its `defaults:` cannot be read: {error.strerror}")
     text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
     text = _NOT_FOR_USERS.sub("", text) or f"Hydra cannot compose this ({type(error).__name__})"
     if override := _refused(error, text, overrides):
         where = f'override "{override.removeprefix("++")}"'
         if "--multirun" in text:
-            return Problem(where, "", "this names several values", SEVERAL)
+            return Problem(where, "", "this gives several values", SEVERAL)
         hint = hint_at_override(override.removeprefix("++"))
         return Problem(where, "", "this is no override" if hint else text.replace("++", ""), hint or _OVERRIDE)
     dotted = str(getattr(error, "full_key", None) or "")
@@ -167,7 +167,7 @@ def _hint(text: str, dotted: str, file: YamlFile) -> str:
 
 
 def order_steps(steps: object, file: YamlFile, folders: Sequence[Path]) -> object:
-    """Put steps in the order in which recipes name them: those of `defaults:` first, then the recipe's own."""
+    """Sort steps into the order of the recipes: those of `defaults:` first, then the recipe's own."""
     if not isinstance(steps, dict):
         return steps
     named = [name for name in _named_steps(file, folders, depth=0) if name in steps]
@@ -193,7 +193,7 @@ DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)
 
 _MOST_COMPOSED = 64
 _COMPOSED: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-"""Results of this process, by the text of the recipe and its overrides, which alone decide them."""
+"""Results of this process, by the text of the recipe and its overrides, which determine them."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Composed:
     overrides: tuple[str, ...]
     values: dict[str, Any]
     written: dict[str, Any]
-    """The same with its `${...}` as they were written."""
+    """The values with their `${...}` as written."""
     trust: bool = False
     """True if `${oc.env:...}` may read the environment, which holds passwords and tokens."""
 
@@ -221,14 +221,14 @@ class Composed:
 def compose_recipe(
     recipe: Path | YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
 ) -> Composed:
-    """Compose a recipe, read already or not, with command-line overrides in Hydra's grammar.
+    """Compose a recipe, whether or not its file has been read, with command-line overrides in Hydra's grammar.
 
     A plain `a.b=c` also sets what the recipe does not mention (`+` is not needed): validation knows every setting and
-    names the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
-    overrides it depends on, and Hydra is not imported when nothing changed.
+    suggests the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
+    overrides it depends on, and Hydra is not imported if nothing has changed.
 
-    Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations, and for those
-    that read the environment, unless the recipe has the user's `trust`.
+    Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations, and without
+    the user's `trust` for interpolations that read the environment.
     """
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
     return compose_file(file, overrides, memory, trust=trust)
@@ -289,7 +289,7 @@ def _in_hydras_grammar(overrides: Sequence[str], folders: Sequence[Path]) -> lis
 
 
 def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a composed recipe after changes to its text, before `${...}` is resolved.
+    """Return the values of a composed recipe whose text was changed before its `${...}` are resolved.
 
     Raises RecipeError for an interpolation without a target.
     """
@@ -316,7 +316,7 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
     """Return the digest of all files that composition reads; None if it also reads the environment or the clock."""
     texts = [file.text, *overrides]
     if any(hide_credentials(text) != text for text in texts):
-        return None  # a recipe with credentials is not kept
+        return None  # a recipe with credentials is not cached
     if _uses_folders(file, overrides, folders):
         texts += config_texts(folders)
     if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
@@ -340,7 +340,7 @@ def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # longer than a name can be, or no name
+    except (OSError, ValueError):  # too long, or not a file name
         return False
 
 
@@ -389,9 +389,9 @@ def _compose(
 
 @contextlib.contextmanager
 def _without_hydra_settings() -> Iterator[None]:
-    """Leave out Hydra's settings of its own logs, help and launchers, and put them back for other users of Hydra.
+    """Remove Hydra's settings of its own logs, help and launchers inside the block, and restore them for other users.
 
-    Nothing here uses them, and looking for them and reading them takes a third of the time of a composition.
+    Nothing here uses them, and finding and reading them takes a third of the time of a composition.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -406,7 +406,7 @@ def _without_hydra_settings() -> Iterator[None]:
 
 @functools.cache
 def _bare_hydra_settings() -> DictConfig:
-    """Return Hydra's settings without the groups that they choose from; Hydra copies them before each use."""
+    """Return Hydra's settings without the groups that they choose from; Hydra copies the settings before each use."""
     from hydra.conf import HydraConf
     from omegaconf import OmegaConf
 

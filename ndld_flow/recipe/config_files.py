@@ -1,4 +1,4 @@
-"""Files that a recipe may be composed of: other recipes and config groups, in folders near it."""
+"""Files of which a recipe may be composed: other recipes and config groups, in nearby folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_folders(path: Path) -> list[Path]:
 
 
 def config_texts(folders: Sequence[Path]) -> Iterator[str]:
-    """Return path and text of every file that could be chosen; only the path of an unreadable one."""
+    """Return the path and text of every file that could be chosen, and only the path of an unreadable one."""
     for path in _config_files(folders):
         yield str(path)
         try:
@@ -45,7 +45,7 @@ def config_texts(folders: Sequence[Path]) -> Iterator[str]:
 
 def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Read each file that Hydra may read for a recipe: those in its `defaults:`, in theirs, and those that overrides
-    choose. Hydra follows any file, so one that no recipe may use is refused before.
+    choose. Hydra reads any file, so a file that no recipe may use is rejected first.
 
     Raises RecipeError as `read_yaml` does.
     """
@@ -66,7 +66,7 @@ def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: 
 
 
 def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
-    """Return whether a recipe's `defaults:` name the same files from another path."""
+    """Return whether a recipe's `defaults:` refer to the same files from another path."""
     return _default_files(values, find_folders(path)) == _default_files(values, find_folders(other))
 
 

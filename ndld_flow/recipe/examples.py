@@ -25,8 +25,8 @@ def example_names() -> list[str]:
 
 
 def write_example(name: str, *, overwrite: bool = False) -> Path:
-    """Copy an example recipe and the pictures that it names to `pipelines/` in the current directory, where its own
-    comments expect it; return the recipe's path. Pictures that exist are kept.
+    """Copy an example recipe and the images that it names to `pipelines/` in the current directory, where its own
+    comments expect it; return the recipe's path. Existing images are kept.
 
     Raises RequestError for an unknown name and if the recipe exists.
     """
@@ -50,7 +50,7 @@ def write_example(name: str, *, overwrite: bool = False) -> Path:
 
 
 def _pictures(values: object, shipped: Path) -> Iterator[Path]:
-    """Yield the pictures that a recipe names by paths, globs or folders that begin with `pipelines/`."""
+    """Yield the images that a recipe names by paths, globs or folders that start with `pipelines/`."""
     if isinstance(values, str) and values.startswith("pipelines/"):
         for path in shipped.parent.glob(values):
             yield from [path] if path.is_file() else path.glob("**/*.png")

@@ -1,4 +1,4 @@
-"""Gates: sentences such as `speed.latency.median <= 1.05 * base.latency.median` that a run must satisfy."""
+"""Gates: conditions such as `speed.latency.median <= 1.05 * base.latency.median` that a run must satisfy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UnitOf = Callable[[str], str]
 
 
 class GateError(ValueError):
-    """A gate that cannot be read, or that names what is not there."""
+    """A gate that cannot be parsed, or that names something unknown."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,18 @@ class Expression:
 
     @property
     def names(self) -> list[str]:
-        """The metrics it names, as `step.metric`."""
+        """Metrics that it names, as `step.metric`."""
         return _names(self.tree)
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> Metric:
-        """Return the value for `step.metric` -> value, with a unit where the arithmetic keeps one.
-
-        Raises GateError for a metric that is not there, and for a division by zero.
+        """Return the value for these metrics (`step.metric` -> value), with a unit if the arithmetic preserves one.
+        Raises GateError for a missing metric, and for a division by zero.
         """
         value, unit = _evaluate(self.tree, metrics)
         return Metric(value=value, unit=unit if unit not in (ANY, UNKNOWN) else "")
 
     def check_units(self, unit_of: UnitOf) -> None:
-        """Raise GateError where units do not match."""
+        """Raise GateError if units do not match."""
         _unit(self.tree, unit_of)
 
 
@@ -79,7 +78,7 @@ class Gate:
 
     @property
     def names(self) -> list[str]:
-        """The metrics it names, as `step.metric`."""
+        """Metrics that it names, as `step.metric`."""
         return [*self.left.names, *self.right.names]
 
     def decide(self, metrics: Mapping[str, Metric]) -> GateResult:
@@ -94,14 +93,14 @@ class Gate:
         )
 
     def check_units(self, unit_of: UnitOf) -> None:
-        """Raise GateError where its sides cannot be compared: `speed.latency.median <= 64 MiB`."""
+        """Raise GateError if the two sides cannot be compared: `speed.latency.median <= 64 MiB`."""
         _check_alike(_unit(self.left.tree, unit_of), _unit(self.right.tree, unit_of), "compared with")
 
     def violation(self, metrics: Mapping[str, Metric]) -> float:
         """Return the violation of a gate: 0 if it holds, else the distance of its sides relative to the bound.
 
-        The bound is the side that names no metric, or the right one; if it is 0, the distance itself counts.
-        Infinite where a side is no number. Raises GateError for a metric that is not there.
+        The bound is the side that names no metric, or the right one; if it is 0, the result is the distance itself. The
+        result is infinite if a side is not a number. Raises GateError for a missing metric.
         """
         result = self.decide(metrics)
         if result.passed:
@@ -129,7 +128,7 @@ def parse_gate(text: str) -> Gate:
 
 def parse_expression(text: str) -> Expression:
     """Parse arithmetic over metrics, as on either side of a gate. Raises GateError with what is wrong."""
-    tree = _parse(text, "this is no metric such as `speed.latency.median`, and no arithmetic over metrics")
+    tree = _parse(text, "this is neither a metric such as `speed.latency.median` nor arithmetic over metrics")
     expression = _check_expression(text, tree)
     if not expression.names:
         raise GateError("name at least one metric, as `step.metric`")
@@ -160,7 +159,7 @@ def _plain_number(match: re.Match[str]) -> str:
 
 
 def _quantity(node: ast.expr) -> tuple[float, str | None] | None:
-    """Return number and unit of a quantity or a plain number; None for what is neither."""
+    """Return number and unit of a quantity or a plain number; None for anything else."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Constant):
         number, unit = _quantity(node.value) or (0.0, None), node.attr
         return (number[0], "" if unit == _PERCENT else unit) if unit in (*_QUANTITIES, _PERCENT) else None
@@ -189,14 +188,14 @@ def _check(node: ast.expr) -> None:
     dotted = _dotted(node)
     if dotted is not None:
         if "." not in dotted:
-            raise GateError(f"`{dotted}` names no metric; write `step.metric`")
+            raise GateError(f"`{dotted}` is not a metric; write `step.metric`")
     elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         _check(node.left)
         _check(node.right)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         _check(node.operand)
     elif _quantity(node) is None:
-        raise GateError("a gate is made of metrics, numbers, + - * / and parentheses")
+        raise GateError("a gate consists of metrics, numbers, + - * / and parentheses")
 
 
 def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str | None]:
@@ -220,7 +219,7 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
         value, unit = _evaluate(node.operand, metrics)
         return -value, unit
     constant = _quantity(node)
-    assert constant is not None  # `_check` refuses others
+    assert constant is not None  # `_check` rejects others
     return constant
 
 
@@ -233,7 +232,7 @@ def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> t
 
 
 def _unit(node: ast.expr, unit_of: UnitOf) -> str | None:
-    """Return the unit of an expression's value. Raises GateError where units do not match."""
+    """Return the unit of an expression's value. Raises GateError if units do not match."""
     dotted = _dotted(node)
     if dotted is not None:
         return unit_of(dotted)
@@ -255,7 +254,7 @@ def _check_alike(left: str | None, right: str | None, how: str) -> None:
 
 
 def _join_units(op: ast.operator, left: str | None, right: str | None) -> str | None:
-    """Return the unit of a sum, a product or a ratio; `UNKNOWN` where it has no name."""
+    """Return the unit of a sum, a product or a ratio; `UNKNOWN` if it has no name."""
     if isinstance(op, ast.Add | ast.Sub):
         known = {unit for unit in (left, right) if unit is not ANY}
         return known.pop() if len(known) == 1 else ANY if not known else "ms" if known == set(DURATIONS) else UNKNOWN

@@ -1,4 +1,4 @@
-"""From a composed recipe to a checked sweep, or to all of its mistakes at once."""
+"""Turn a composed recipe into a checked sweep, or report all of its mistakes at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_OBJECTIVE_HINT = "name the objective with `minimize:` or `maximize:`"
 
 @dataclass(frozen=True)
 class Axes:
-    """A sweep's axes, as far as they could be read."""
+    """Axes of a sweep, without those that could not be read."""
 
     read: Sequence[SweptAxis]
     named: Sequence[str]
@@ -50,7 +50,7 @@ class Axes:
 def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mistakes: Mistakes) -> None:
     """Report the mistakes of a section with these axes, in a recipe with these steps."""
     if not axes.named:
-        mistakes.add("sweep", "nothing varies", "name settings and their values in `over:`, or give them after `-m`")
+        mistakes.add("sweep", "nothing varies", "list settings and their values in `over:`, or give them after `-m`")
     _check_objectives(section, axes, mistakes)
     _check_counting(section, axes, mistakes)
     if isinstance(section.timeout, dict):
@@ -71,7 +71,7 @@ def read_exclusions(
 def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     count = len([*sentences(section.minimize), *sentences(section.maximize)])
     if section.method in ("tpe", "hill_climb") and not count:
-        mistakes.add("sweep.method", f"`{section.method}` looks for the best", _NO_OBJECTIVE_HINT)
+        mistakes.add("sweep.method", f"`{section.method}` searches for the best point", _NO_OBJECTIVE_HINT)
     if section.method == "hill_climb" and count > 1:
         mistakes.add("sweep.method", "`hill_climb` optimizes one objective", "give one, or use `method: tpe`")
     if section.saturation is None:
@@ -91,7 +91,7 @@ def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> No
             mistakes.add("sweep.method", what, "give a budget: `points:` or `time:`")
         return
     for axis in endless:
-        what = f"any number between two bounds is too many for `{section.method}`"
+        what = f"`{section.method}` cannot try every number between two bounds"
         mistakes.add(axis.place, what, "give a `step`, or use `method: random` or `method: tpe`")
 
 
@@ -105,7 +105,7 @@ def _read_exclusion(
     place: str, rule: Mapping[str, JsonValue], axes: Axes, mistakes: Mistakes
 ) -> dict[str, tuple[JsonValue, ...]]:
     if not rule:
-        mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
+        mistakes.add(place, "this names no axis, so it would exclude everything", "give axes and their values")
     exclusion: dict[str, tuple[JsonValue, ...]] = {}
     for name, given in rule.items():
         axis = axes.find_or_report(name, f"{place}.{name}", mistakes)
@@ -123,7 +123,7 @@ def _read_exclusion(
 
 
 MAX_TRIED = 5000
-"""Values that all axes together may list."""
+"""Maximum number of values that all axes together may list."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,15 @@ class ValueCheck:
     space: Space
     variations: Variations
     base: Recipe | None
-    """The recipe itself; None when it has mistakes of its own, and `known` has them."""
+    """The recipe itself; None if it has mistakes of its own, and `known` has them."""
     known: frozenset[tuple[str, str]]
 
     def check(self, mistakes: Mistakes) -> Assignment | None:
         """Report the problems of values, each once; return the recipe's own value on each axis.
 
         A value is a mistake if the recipe is invalid with it, both with the recipe's own other values and in the first
-        point that has it. Invalid combinations are found by the run. Returns None if the recipe itself is no point.
+        point that has it. Invalid combinations are found when the sweep runs. Returns None if the recipe itself is not
+        a point.
         """
         if sum(len(axis.axis.values) for axis in self.axes if isinstance(axis.axis, Choices)) > MAX_TRIED:
             mistakes.add("sweep.over", f"all axes together may list {MAX_TRIED:,} values", "give ranges: `from`, `to`")
@@ -198,7 +199,7 @@ class ValueCheck:
 
 
 def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
-    """Return a problem that a value causes as the value's own; its path is relative to the value's place."""
+    """Return a problem that a value causes as a problem of the value; its path is relative to the value's place."""
     for key in axis.keys:
         if overlap(problem.path, key):  # of a variant, the key that is wrong
             return replace(problem, where="", path=f".{key.removeprefix('steps.')}" if axis.variants else "")
@@ -299,7 +300,7 @@ Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
 def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], mistakes: Mistakes) -> Goals:
     """Return objectives, those to minimize first, and constraints.
 
-    A metric that only some points return is no mistake: the others fail, and the message names the metric.
+    A metric that only some points return is not a mistake: the others fail, and the message names the metric.
     """
     both: list[tuple[Direction, Sentences]] = [("minimize", section.minimize), ("maximize", section.maximize)]
     objectives = [

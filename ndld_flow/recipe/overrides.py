@@ -20,14 +20,14 @@ MAX_LENGTH = 4000
 """Characters of one override."""
 MAX_COUNT = 1000
 
-OF_HYDRA = "this is a setting of Hydra's own, which composes recipes here and runs nothing"
+OF_HYDRA = "this is one of Hydra's own settings, which have no effect: Hydra only composes recipes here"
 OF_HYDRA_HINT = "a sweep has `sweep.method`, `sweep.points`, `--jobs`; a run has `--outputs`"
 
-_LONG = "write long values into a recipe"
+_LONG = "put long values into a recipe"
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise RecipeError for overrides that no recipe needs."""
+    """Raise RecipeError for overrides that are too long or too many, and for Hydra's own settings."""
     if len(overrides) > MAX_COUNT:
         raise RecipeError(
             [Problem("overrides", "", f"there are at most {MAX_COUNT:,}, found {len(overrides):,}", _LONG)]
@@ -43,7 +43,10 @@ def _find(override: str) -> Iterator[tuple[str, str]]:
     if len(override) > MAX_LENGTH:
         yield f"an override has at most {MAX_LENGTH:,} characters, this one has {len(override):,}", _LONG
     elif any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override):
-        yield "this has bytes or characters that are not valid text", "write it in UTF-8, without control characters"
+        yield (
+            "this contains bytes or characters that are not valid text",
+            "write it in UTF-8, without control characters",
+        )
     elif re.match(r"[+~]*\s*hydra\s*([./@=:]|$)", override):
         # Hydra composes the recipe and runs nothing, so its own settings have no effect
         yield OF_HYDRA, OF_HYDRA_HINT
@@ -63,8 +66,8 @@ class AxisError(ValueError):
 def find_axis(override: str) -> tuple[str, str] | None:
     """Return key and values of a command-line override with several values, such as `steps.speed.threads=1,2`.
 
-    Returns None for any other override, and for one that Hydra cannot read, which composition reports. Raises AxisError
-    for a config group.
+    Returns None for any other override, and for one that Hydra cannot parse, which composition reports. Raises
+    AxisError for a config group.
     """
     text = override.partition("=")[2]
     if not {",", "("} & set(text):
@@ -91,7 +94,7 @@ def read_one_value(override: str) -> JsonValue:
     except (HydraException, RecursionError) as error:
         raise _no_grammar(override.partition("=")[2], error) from None
     if parsed.is_sweep_override():
-        raise AxisError("this names several values", EXAMPLES)
+        raise AxisError("this gives several values", EXAMPLES)
     return _plain(parsed.value())
 
 
@@ -106,7 +109,7 @@ def read_axis(name: str, text: str) -> Axis:
         raise _no_grammar(text, error) from None
     swept = parsed._value
     if isinstance(swept, ChoiceSweep | RangeSweep) and swept.shuffle:
-        raise AxisError("`shuffle` gives another order each time", "`method: random` with a `seed:` does not")
+        raise AxisError("`shuffle` gives a different order each time", "use `method: random` with a `seed:`")
     if isinstance(swept, IntervalSweep):
         return _interval(name, swept)
     if isinstance(swept, RangeSweep):
@@ -127,7 +130,7 @@ def _parse(override: str) -> Override:
 
 def _no_grammar(text: str, error: Exception) -> AxisError:
     what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-    return AxisError(f"{_shorten(text)!r} is not in Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
+    return AxisError(f"{_shorten(text)!r} does not follow Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
 
 
 def _interval(name: str, swept: IntervalSweep) -> Numbers:

@@ -9,14 +9,14 @@ Place = Sequence[str | int]
 
 
 def take_value(data: Any, place: Place) -> None:  # noqa: ANN401 - plain data of any shape
-    """Take out the value at a place, where there is one."""
+    """Remove the value at a place, if there is one."""
     holder = _holder(data, place)
     if isinstance(holder, dict):
         holder.pop(place[-1], None)
 
 
 def put_value(data: Any, place: Place, value: object) -> None:  # noqa: ANN401
-    """Put a value where `take_value` took one out."""
+    """Restore a value that `take_value` removed."""
     holder = _holder(data, place)
     if isinstance(holder, dict):
         holder[place[-1]] = value
@@ -31,10 +31,10 @@ def _holder(data: Any, place: Place) -> Any:  # noqa: ANN401
 
 
 def change_value(data: Any, dotted: Sequence[str], value: object) -> Any:  # noqa: ANN401
-    """Return the data with the value at a dotted path changed or added; the given data stay unchanged.
+    """Return the data with the value at a dotted path changed or added; the given data is not modified.
 
     A key that contains dots, such as the input `images.0`, is found by its whole name. Raises ValueError, with a
-    sentence, if the path leads through a value that is neither mapping nor list.
+    sentence, if the path leads through a value that is neither a mapping nor a list.
     """
     if not dotted:
         return value

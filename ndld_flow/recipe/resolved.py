@@ -1,4 +1,4 @@
-"""A recipe written out in full: every default included, nothing interpolated, the model pinned by digest."""
+"""A recipe in full: every default included, nothing interpolated, the model pinned by digest."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
     """Return the recipe as plain data that gives the same run from any folder.
 
     `digests` maps names of models to the blake3 of the model with its external data. The result has no credentials: a
-    model that was fetched with them is found in the store without them, and a setting that had one is refused until it
-    is put back.
+    model that was fetched with credentials is found in the store without them, and a setting that contained one is
+    rejected until it is restored.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
@@ -45,7 +45,7 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
 def _without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN401 - plain data
     """Return values without credentials; values from the environment become the names of their variables.
 
-    So a run whose password came from a variable can be repeated from its folder where the variable is set.
+    So a run whose password came from a variable can be repeated from its folder if the variable is set.
     """
     if isinstance(resolved, dict) and isinstance(written, dict):
         return {hide_credentials(key): _without_credentials(value, written.get(key)) for key, value in resolved.items()}
@@ -92,7 +92,7 @@ def _absolute(held: object) -> JsonValue:
 
 
 def _absolute_data(data: Data) -> JsonValue:
-    """Return data patterns with absolute paths. Patterns stay patterns, so that files added later match."""
+    """Return data patterns with absolute paths. Patterns are not expanded, so that files added later match."""
     if isinstance(data, tuple):
         return [absolute_pattern(pattern) for pattern in data]
     return absolute_pattern(data) if isinstance(data, str) and patterns_of(data) else data
@@ -104,7 +104,7 @@ def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """A dumper that writes text of several lines in literal style, after a `|`."""
+    """A dumper that writes multi-line text in literal style, after a `|`."""
 
 
 _Dumper.add_representer(
@@ -114,6 +114,6 @@ _Dumper.add_representer(
 
 
 def write_yaml(values: dict[str, JsonValue], heading: str) -> str:
-    """Return YAML text in the given order, with a heading as its comment."""
+    """Return YAML text in the given order, with a heading as a comment."""
     body = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}\n" for line in heading.splitlines()) + body

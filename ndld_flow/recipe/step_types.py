@@ -1,4 +1,4 @@
-"""Find step types: built in, from installed packages, and from files that a person trusts."""
+"""Step types: built in, from installed packages, and from files that the user trusts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepType:
     version: str
     """The step's own version; for a step from a file also a digest of that file."""
     code: ImportedCode | None = None
-    """The modules that its file imports, where that is no installed distribution's."""
+    """The modules that its file imports, unless the file belongs to an installed distribution."""
 
     @property
     def summary(self) -> str:
@@ -90,7 +90,7 @@ def _find_installed(name: str) -> StepType | None:
     code = find_imported_by(module)
     if code is None:
         return StepType(name, cls, origin, f"{cls.version}+{origin}")
-    digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its version stays while its code changes
+    digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its code may change while its version does not
     return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
 
 
@@ -115,7 +115,7 @@ def _short_digest(data: bytes) -> str:
 def _import_file(path: Path, source: bytes, module_name: str) -> ModuleType:
     module = new_module(path, module_name)
     if module is None:
-        raise RequestError(f"{path}: a step's file is Python and ends in `.py`.")
+        raise RequestError(f"{path}: a step's file is a Python file whose name ends in `.py`.")
     try:
         run_source(module, source, path)
     except Exception as error:
@@ -128,14 +128,14 @@ def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
     own = [
         value
         for value in vars(module).values()
-        if inspect.isclass(value)  # and not Step[In, Out], which pydantic counts to this module
+        if inspect.isclass(value)  # and not Step[In, Out], which pydantic assigns to this module
         and issubclass(value, Step)
         and value.__module__ == module.__name__
         and value.__pydantic_generic_metadata__["origin"] is None
     ]
     if len(own) != 1:
         names = ", ".join(cls.__name__ for cls in own) or "none"
-        raise RequestError(f"{origin}: a step's file holds exactly one subclass of Step; found {names}.")
+        raise RequestError(f"{origin}: a step's file must define exactly one subclass of Step; found {names}.")
     return _check_step(own[0], origin)
 
 

@@ -18,7 +18,7 @@ from ndld_flow.recipe.validate import Mistakes
 from ndld_flow.sweep_search.space import Axis, Choices, Numbers, key_of, values_of
 
 ROOTS = ("model", "models", "inputs", "steps", "gates")
-"""Keys at the recipe's root that a sweep may vary. Any other word that a key begins with is a step."""
+"""Keys at the recipe's root that a sweep may vary. A key that begins with any other word names a step."""
 MAX_KEY = 300
 FIXED = ("name", "description", "steps_from", "defaults", "sweep")
 
@@ -45,7 +45,7 @@ class SweptAxis:
         return dict(self.variants[str(value)]) if self.variants else {self.keys[0]: value}
 
     def samples(self) -> Iterator[tuple[str, JsonValue]]:
-        """Yield values to check beforehand, each with its place: all listed values, the ends of a range."""
+        """Yield the values to check in advance, each with its place: all listed values, or the ends of a range."""
         if isinstance(self.axis, Choices):
             names = self.variants or range(len(self.axis.values))
             yield from ((f"{self.place}.{name}", value) for name, value in zip(names, self.axis.values, strict=True))
@@ -122,7 +122,7 @@ def _read_variant(
             mistakes.add(f"{place}.{key}", error.what, error.hint)
             continue
         if any(overlap(root, other) for other in settings):
-            mistakes.add(f"{place}.{key}", "another key of this variant sets it too", "set each key once")
+            mistakes.add(f"{place}.{key}", "another key of this variant also sets it", "set each key once")
         settings[root] = value
     return settings
 
@@ -136,7 +136,7 @@ def _refuse_repetition(axis: SweptAxis, mistakes: Mistakes) -> None:
 
 
 def _refuse_overlaps(axes: list[SweptAxis], mistakes: Mistakes) -> None:
-    """Report two axes that set the same key, or of which one sets part of the other's."""
+    """Report pairs of axes that set the same key, or one of which sets a part of the other's value."""
     keys = sorted((tuple(key.split(".")), place) for place, axis in enumerate(axes) for key in axis.keys)
     around, holder = None, 0
     for key, place in keys:
@@ -144,7 +144,7 @@ def _refuse_overlaps(axes: list[SweptAxis], mistakes: Mistakes) -> None:
             around, holder = key, place
         elif holder != place:
             first, second = sorted((holder, place))
-            what = f"`{'.'.join(key)}` is set by `{axes[first].name}` too"
+            what = f"`{'.'.join(key)}` is also set by `{axes[first].name}`"
             mistakes.add(axes[second].place, what, "let one axis set it; variants set several keys together")
 
 
@@ -161,7 +161,7 @@ class GivenAxis:
     """An override that defines or removes an axis."""
 
     key: str
-    """The axis, or the key that it sets; below `sweep.over` also a part of an axis, such as `speed.threads.to`."""
+    """The axis, or the key that it sets; in `sweep.over` also a part of an axis, such as `speed.threads.to`."""
     form: JsonValue
     """Text in Hydra's grammar, a list, or a mapping; None removes the axis."""
     override: str
@@ -182,7 +182,7 @@ def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
     except AxisError as error:
         raise RecipeError([Problem(f'override "{override}"', "", error.what, error.hint)]) from None
     if axis is not None and key.partition(".")[0] == "sweep":
-        hint = "quote text that holds commas, and write several as [a,b]"
+        hint = "quote text with commas, and write several as [a,b]"
         what = "this controls the sweep and cannot vary"
         raise RecipeError([Problem(f'override "{override}"', key, what, hint)])
     return GivenAxis(*axis, override) if axis is not None else None
@@ -276,14 +276,14 @@ def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValu
         if variant not in variants:
             raise AxisError(f"`{name}` has no variant `{variant}`", suggest(variant, variants))
     if not chosen:
-        raise AxisError(f"`{name}` has variants with names", suggest("", variants))
+        raise AxisError(f"the variants of `{name}` have names", suggest("", variants))
     return {variant: variants[variant] for variant in chosen}
 
 
 def _without_missing_exclusions(
     section: Mapping[str, Any], name: str, form: JsonValue, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the section without exclusions of values that the command line's axis does not have."""
+    """Return the section without exclusions of values that the command line's axis lacks."""
     rules = section.get("exclude")
     if not isinstance(rules, list) or not isinstance(form, list | str | dict):
         return dict(section)

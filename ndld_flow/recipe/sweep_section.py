@@ -11,13 +11,13 @@ from ndld_flow.base.settings import Settings
 from ndld_flow.sweep_search.search import Method
 
 MAX_LISTED = 1000
-"""Values that an axis may list: each is checked in the recipe before anything runs."""
+"""Maximum number of values of an axis: each is checked in the recipe before anything runs."""
 MAX_TEXT = 2000
-"""Characters of text in Hydra's grammar, whose parser is slow."""
+"""Maximum number of characters in Hydra's grammar, whose parser is slow."""
 MAX_STEPS = 10**9
-"""Steps between the ends of a range."""
+"""Maximum number of steps between the ends of a range."""
 MAX_NUMBER = 2**53
-"""Whole numbers up to here are exact as floats too."""
+"""Integers up to this one are exact as floats too."""
 
 
 class _Section(Settings):
@@ -25,14 +25,14 @@ class _Section(Settings):
 
 
 class NumberRange(_Section):
-    """Numbers between two ends, both included: whole ones when both ends (and `step`) are whole."""
+    """Numbers between two ends, both included: integers if both ends (and `step`) are integers."""
 
     low: int | float = Field(alias="from", ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
-    """The smallest."""
+    """Lower end."""
     high: int | float = Field(alias="to", ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
-    """The largest."""
+    """Upper end."""
     step: int | float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Distance of neighbours. Without it every whole number counts, or any number at all."""
+    """Distance between neighbours. Without it, every integer in the range counts, or every real number."""
     log: bool = False
     """Use a logarithmic scale, as for iterations or bytes; not together with `step`."""
 
@@ -63,7 +63,7 @@ class NumberRange(_Section):
 
 
 def _axis_form(given: object) -> str:
-    """Return the form of an axis that a value is meant to have."""
+    """Return the form of axis that a value has."""
     if isinstance(given, str):
         return "text"
     if not isinstance(given, dict):
@@ -79,7 +79,7 @@ AxisForm = Annotated[
     Discriminator(_axis_form),
 ]
 """A list of values; text in Hydra's grammar (`1,2,4`, `range(1,9)`, `choice(a,b)`, `interval(0.1,2)`); `from`, `to` and
-`step` or `log`; or a mapping of names to what each sets."""
+`step` or `log`; or a mapping of names to the settings of each."""
 
 Duration = Annotated[Milliseconds, Field(gt=0)]
 Durations = Annotated[
@@ -93,22 +93,22 @@ class SaturationSettings(_Section):
     """The condition that ends a search because further points gain too little."""
 
     gain: Fraction = 0.02
-    """Relative improvement of the first objective that still counts."""
+    """Smallest relative improvement of the first objective that counts."""
     points: int = Field(default=2, ge=1)
     """Number of points in a row without this gain that ends the search."""
     along: str = ""
-    """An axis: for each combination of the others its values are tried in order, and each series stops by itself."""
+    """An axis: for each combination of the others, its values are tried in order, and each series stops on its own."""
 
 
 class Needs(_Section):
-    """The resources that a step needs of a machine."""
+    """Resources that a step needs on a machine."""
 
     gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """GPUs it uses."""
+    """Number of GPUs that it uses."""
     cpus: float = Field(default=1, ge=0, allow_inf_nan=False)
-    """CPU cores it uses."""
+    """Number of CPU cores that it uses."""
     device: str = ""
-    """Name of a device type that machines of the engine were given, such as `A100`."""
+    """Device type, as configured on the machines of the cluster, such as `A100`."""
 
 
 class SweepSection(_Section):
@@ -119,8 +119,8 @@ class SweepSection(_Section):
     list; `{from: 10, to: 1000, log: true}`, or with `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`.
     Or it is a name of your own, with variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
     method: Method = "grid"
-    """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`:
-    better neighbours, step by step; `tpe`: Bayesian optimization (Optuna)."""
+    """`grid`: all combinations. `one_at_a_time`: one setting varies at a time, the others keep the recipe's values.
+    `random`: random points. `hill_climb`: better neighbours, step by step. `tpe`: Bayesian optimization (Optuna)."""
     points: int | None = Field(default=None, ge=1)
     """Maximum number of points to try."""
     time: Duration | None = None
@@ -128,23 +128,23 @@ class SweepSection(_Section):
     seed: int = Field(default=0, ge=0, lt=2**32)
     """The same seed tries the same points."""
     exclude: list[dict[str, JsonValue]] = Field(default=[], max_length=100)
-    """Combinations to leave out: for each axis named, a value or a list of values."""
+    """Combinations to exclude: for each axis named, a value or a list of values."""
     minimize: Sentences = []
     """Objectives to minimize: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
     maximize: Sentences = []
     """Objectives to maximize, likewise. With several objectives, those to minimize come first."""
     subject_to: Sentences = []
-    """Sentences that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
+    """Conditions that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
     saturation: SaturationSettings | None = None
     """Stop when further points gain too little."""
     together: int = Field(default=8, ge=1)
-    """Number of points measured in turns, so that drift of the machine affects all equally."""
+    """Number of points measured in turns, so that the machine's drift affects all of them equally."""
     winners: int = Field(default=3, ge=0)
-    """Number of the best points that are measured again at the end, in turns, which decides. 0: none."""
+    """Number of the best points that are measured again at the end, in turns, to determine the best. 0: none."""
     timeout: Durations | None = None
-    """Time limit of a step: of each, or by step: `{engine: 20 min}`."""
+    """Time limit of each step, or by step: `{engine: 20 min}`."""
     needs: dict[str, Needs] = {}
-    """Resources that steps need if they may run on other machines: `{speed: {gpus: 1, device: A100}}`."""
+    """Resources that steps need on other machines: `{speed: {gpus: 1, device: A100}}`."""
 
     def timeout_ms(self, step: str) -> float | None:
         """Return the time limit of a step; None if it has none."""
@@ -152,5 +152,5 @@ class SweepSection(_Section):
 
 
 def sentences(given: Sentences) -> tuple[str, ...]:
-    """Return one condition, or several, as several."""
+    """Return one condition, or several, as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given)

@@ -1,4 +1,4 @@
-"""From a composed dictionary to a recipe, or to all of its mistakes at once, in plain words."""
+"""Turn a composed dictionary into a recipe, or report all of its mistakes at once, in plain words."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "text",
@@ -49,9 +49,9 @@ Location = tuple[str | int, ...]
 
 
 def explain_mistakes(error: ValidationError, model: type[BaseModel], data: object) -> Iterator[tuple[str, str, str]]:
-    """Yield for each error in `data`: its dotted path, the value found and the values allowed, and a hint.
+    """Yield, for each error in `data`, its dotted path, the value found with the values allowed, and a hint.
 
-    Pydantic reports a value that matches none of several types once for each type; here that is one error.
+    Pydantic reports a value that matches none of several types once per type; here that is one error.
     """
     by_place: dict[Location, list[Mapping[str, Any]]] = {}
     for detail in error.errors(include_url=False):
@@ -97,10 +97,10 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
     if kind in ("literal_error", "union_tag_invalid"):
         allowed, value = context.get("expected") or context["expected_tags"], context.get("tag", value)
-        return f"found {_show(value)}, allowed are {allowed}", _near_literal(value, allowed)
+        return f"expected one of {allowed}, found {_show(value)}", _near_literal(value, allowed)
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        return f"found {_show(value)}, allowed is {words} {context[bound]}", ""
+        return f"must be {words} {context[bound]}, found {_show(value)}", ""
     if kind in EXPECTED:
         return f"expected {EXPECTED[kind]}, found {_show(value)}", hint_at_form(kind, value, str(location[-1]))
     if kind == "value_error":
@@ -144,10 +144,10 @@ def _near_literal(value: object, allowed: str) -> str:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     """Return the model at a location inside another model."""
     for part in location:
-        choose = getattr(model, "model_at_key", None)  # an entry whose only key decides which settings it has
+        choose = getattr(model, "model_at_key", None)  # an entry whose only key determines its settings
         model = (choose and choose(str(part))) or model
         info = fields_of(model).get(str(part))
-        inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
+        inner = models_in(info.annotation) if info is not None else []  # a mapping's key is not a field
         model = inner[0] if inner else model
     return model
 
@@ -166,7 +166,8 @@ Sentence = TypeVar("Sentence", Gate, Expression)
 Known = Mapping[str, RecipeStep | None]
 """A recipe's steps by name; None for one that has mistakes of its own."""
 _StepPlace = tuple[int, str, str, tuple[Path, ...]]
-"""All that the validity of a step depends on: number of its readable artifacts, name, settings, files of step types."""
+"""Everything on which the validity of a step depends: number of its readable artifacts, name, settings, files of step
+types."""
 
 
 @dataclass
@@ -197,13 +198,13 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
 
 @dataclass(frozen=True)
 class Checker:
-    """Checks the recipe of a file with different values. An unchanged step is not checked again."""
+    """Checks a file's recipe with different values. An unchanged step is not checked again."""
 
     path: Path
     trust: bool = False
     _sound: dict[_StepPlace, RecipeStep] = field(default_factory=dict)
     _places: dict[tuple[int, str, type[Artifact] | None], int] = field(default_factory=dict)
-    """Number of the steps before, a step and what it makes -> number of the steps up to it."""
+    """Number of the steps before, a step and the kind it produces -> number of the steps up to it."""
 
     def check(self, values: Mapping[str, Any], where: Callable[[str], str]) -> Recipe:
         """Return the recipe of these values. Raises RecipeError with every problem."""
@@ -240,7 +241,7 @@ class Checker:
         return steps
 
     def _number_of(self, before: int, kinds: Mapping[str, type[Artifact] | None]) -> int:
-        """Return a number for the readable artifacts: equal if their names and kinds are, in order."""
+        """Return a number for the readable artifacts: equal if their names and kinds are equal, in order."""
         for name, kind in kinds.items():
             before = self._places.setdefault((before, name, kind), len(self._places) + 1)
         return before
@@ -266,7 +267,7 @@ def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile | None:
     try:
-        # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
+        # JSON, because strict validation of JSON accepts a list for a tuple and still rejects "10" for 10
         return RecipeFile.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         _add_all(error, RecipeFile, values, [], mistakes)
@@ -275,16 +276,16 @@ def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile |
 
 
 def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Refuse the marks that replace credentials in the files of a run: nothing may compute with them.
+    """Reject the marks that replace credentials in the files of a run: nothing may compute with them.
 
-    Not in the address of a model: one that was fetched is found by its digest.
+    Except in the URL of a model: a model that was fetched is found by its digest.
     """
     named = values["models"] if isinstance(values.get("models"), dict) else {}
     models = {"model": values.get("model"), **{f"models.{name}": model for name, model in named.items()}}
     addresses = {f"{name}.source" for name, model in models.items() if isinstance(model, dict)}
     for dotted in find_redacted({key: value for key, value in values.items() if key != "description"}):
         if dotted not in addresses:
-            what = f"`{HIDDEN}` is in the place of a credential, which was left out when this was written"
+            what = f"`{HIDDEN}` replaces a credential, which was removed when this file was written"
             mistakes.add(
                 dotted, what, "restore the value; `${oc.env:NAME}` keeps it out of everything that a run writes"
             )
@@ -332,7 +333,9 @@ def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[st
         if not NAME.fullmatch(name) or name == SOURCE:
             mistakes.add(f"models.{name}", f"`{name}` cannot name a model", NAME_FORM)
         elif isinstance(steps, dict) and name in steps:
-            mistakes.add(f"models.{name}", f"`{name}` names a step too", "steps read both by name: rename one")
+            mistakes.add(
+                f"models.{name}", f"`{name}` is also the name of a step", "steps read both by name: rename one"
+            )
     return [*names, SOURCE]
 
 
@@ -377,7 +380,7 @@ def _check_step(
         _add_all(error, step_type.cls, settings, ["steps", name], mistakes)
         return None
     for held in step.held(Reads):
-        if held.place[0] not in reads:  # a setting inside another, known only now
+        if held.place[0] not in reads:  # a nested setting, known only now
             sound &= _add_read(f"{prefix}.{held.dotted}", held, kinds, mistakes)
             reads[held.dotted] = held.value
     return RecipeStep(name, step_type, step, reads) if sound else None
@@ -414,7 +417,7 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
             hint = f'did you mean "{meant[0]}"?' if meant else suggest(str(word), known)
             mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", hint)
         elif meant:
-            hint = f"did you mean `{meant[0]}`? Name the step so, or add `step: {meant[0]}`"
+            hint = f"did you mean `{meant[0]}`? Give the step that name, or add `step: {meant[0]}`"
             mistakes.add(f"steps.{name}", f"`{name}` is not a step type and there is no `step:`", hint)
         else:
             hint = hint_at_type(entry, known) or suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
@@ -453,7 +456,7 @@ def _check_read(
     key: str, kind: type[Artifact], name: object, kinds: Mapping[str, type[Artifact] | None]
 ) -> tuple[str, str] | None:
     if name is None:
-        return f"no step before this one makes what it reads ({kind.kind})", f"name one with `{key}:`"
+        return f"no earlier step produces what this one reads ({kind.kind})", f"name a step with `{key}:`"
     if not isinstance(name, str):
         return f"expected the name of a step, found {name!r}", ""
     if name not in kinds:
@@ -461,25 +464,25 @@ def _check_read(
     makes = kinds[name]
     if makes is not None and not issubclass(makes, kind):
         fitting = [step for step, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
-        return f"`{name}` makes {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
+        return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
     return None
 
 
 def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
-    """Return what sentences may name: the recipe's steps, None for those with mistakes of their own."""
+    """Return the steps that conditions may name: the recipe's steps, None for those with mistakes of their own."""
     sound = {step.name: step for step in steps}
     return {str(name): sound.get(str(name)) for name in entries} if isinstance(entries, dict) else {}
 
 
 def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
-    """Refuse exports that leave the current directory, and steps without a model or an engine."""
+    """Reject exports outside the current directory, and of steps without a model or an engine."""
     if not isinstance(exports, dict):
         return
     exported = [step.name for step in steps if issubclass(step.type.cls.kinds()[1], Onnx | Engine)]
     for path, step in exports.items():
         if Path(path).is_absolute() or ".." in Path(path).parts:
             mistakes.add(
-                "export", f"{path!r} is not inside the current directory", "give it with `-o`, or a path below"
+                "export", f"{path!r} is not inside the current directory", "give it with `-o`, or choose a path inside"
             )
         if isinstance(step, str) and step not in exported:
             mistakes.add(f"export.{path}", f"no step {step!r} produces a model or an engine", suggest(step, exported))
@@ -488,7 +491,7 @@ def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mista
 def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:
     if not isinstance(gates, list):
         return []
-    # The check of the recipe's top level reports a value that is not text.
+    # The check of the recipe's top level reports a value that is not a string.
     texts = [(index, text) for index, text in enumerate(gates) if isinstance(text, str)]
     parsed = [check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) for index, text in texts]
     return [gate for gate in parsed if gate is not None]
@@ -502,8 +505,8 @@ def check_sentence(
     mistakes: Mistakes,
     varying: Collection[str] = (),
 ) -> Sentence | None:
-    """Return a parsed gate or objective; None, and its mistakes, where it cannot be read, names a step or a metric that
-    is not there, or compares units that do not go together. The settings of the steps in `varying` are not settled.
+    """Return a parsed gate or objective. Report its mistakes and return None if it cannot be parsed, names an unknown
+    step or metric, or compares incompatible units. The settings of the steps in `varying` are not final.
     """
     try:
         sentence = parse(text)

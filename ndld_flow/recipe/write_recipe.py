@@ -1,4 +1,4 @@
-"""Write a commented recipe for a model, with sizes and values of its inputs that the model was tried at."""
+"""Write a commented recipe for a model, with sizes and values of its inputs that were tried on the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Runtime = Literal["onnxruntime", "tensorrt_rtx", "tensorrt"]
 Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
-"""Asks a person for the shape of an input; it is given the name and the declared shape, and may return None."""
+"""Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
 
 _TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
@@ -82,14 +82,14 @@ class RecipeOptions:
     runtime: Runtime = "onnxruntime"
     precision: Precision | None = None
     images: Path | None = None
-    """A picture, or a folder of pictures, for the input that takes pictures."""
+    """An image, or a folder of images, for the input that takes images."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Input -> its shape."""
 
 
 @dataclass(frozen=True)
 class WrittenRecipe:
-    """A recipe that was written, and the trial that its inputs come from."""
+    """A recipe that was written, and the trial from which its inputs come."""
 
     path: Path
     trial: InputTrial
@@ -106,7 +106,7 @@ def write_recipe(
 ) -> WrittenRecipe:
     """Write a recipe that is ready to run; by default to `<model>.yaml` in the current directory.
 
-    The model is run once at likely sizes. If it accepts none, `ask` is called for each input with free dimensions.
+    The model is run once at likely sizes. If it accepts none, `ask` is called for each input with dynamic dimensions.
     Raises ModelError for a model that cannot be read, RequestError if the file exists or an option does not fit the
     model.
     """
@@ -130,7 +130,7 @@ def write_recipe(
     try:
         write_text_atomically(path, text)
     except OSError as error:
-        raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another place.") from None
+        raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another path.") from None
     return WrittenRecipe(path, trial)
 
 
@@ -159,14 +159,14 @@ def _try(model: Path, options: RecipeOptions, ask: AskShape, progress: Callable[
 
 def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> None:
     if not images.exists():
-        raise RequestError(f"--images: {images} does not exist. Give a picture or a folder of pictures.")
+        raise RequestError(f"--images: {images} does not exist. Give an image or a folder of images.")
     if not any(likely.image_layout for likely in inputs):
         declared = ", ".join(f"{short_name(likely.spec.name)} {likely.spec.shape_text}" for likely in inputs)
-        raise RequestError(f"--images: no input of {model} takes pictures; it has {declared}.")
+        raise RequestError(f"--images: no input of {model} takes images; it has {declared}.")
 
 
 def _input_lines(trial: InputTrial, images: Path | None) -> Iterator[str]:
-    """Yield a line for each input, and comments that say where its sizes come from."""
+    """Yield a line for each input, and comments on the origin of its sizes."""
     if trial.error:
         yield "  # The model did not run at the sizes below. Set those you use."
     elif any(likely.free for likely in trial.inputs):

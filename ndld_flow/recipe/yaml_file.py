@@ -1,4 +1,4 @@
-"""Read one YAML file within bounds: its values, the order of its keys, and the line of each."""
+"""Read a YAML file within bounds: its values, the order of its keys, and the line of each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ndld_flow.base.errors import Problem, RecipeError, require_utf8
 from ndld_flow.base.text import visible_name
 
 MAX_BYTES = 2**20
-"""People write recipes; a larger file is something else."""
+"""Maximum size of a recipe: people write recipes, and a larger file is something else."""
 MAX_VALUES = 20_000
-"""Values in a file with aliases expanded: a few lines of aliases can mean billions."""
+"""Maximum number of values in a file with aliases expanded: a few lines of aliases can mean billions."""
 MAX_DEPTH = 64
-"""Levels of nesting, aliases followed. libyaml's binding recurses without limit: 100,000 levels end the process."""
+"""Maximum nesting, aliases followed. libyaml's binding recurses without limit: 100,000 levels crash the process."""
 MAX_DIGITS = 100
-"""Digits of a whole number."""
+"""Maximum number of digits of an integer."""
 MAX_INTERPOLATED = 4000
-"""Characters of a text with `${...}`, whose parser is slow."""
+"""Maximum number of characters of a string with `${...}`, whose parser is slow."""
 
 _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
 _KEY_TAGS = ("str", "int", "float", "bool", "timestamp", "merge", "value")
@@ -37,7 +37,7 @@ class ExcessError(ValueError):
 
 
 def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
-    """Count levels by events, which needs no recursion. Raises ExcessError, and YAMLError for what is no YAML."""
+    """Count levels by events, which needs no recursion. Raises ExcessError, and YAMLError for invalid YAML."""
     depth = 0
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -59,7 +59,7 @@ def check_size(root: yaml.Node) -> None:
         if not values:
             raise ExcessError("an alias (`*name`) is inside its own target")
         if values > MAX_VALUES:
-            raise ExcessError(f"expands to more than {MAX_VALUES:,} values with its aliases, the limit for recipes")
+            raise ExcessError(f"expands through its aliases to more than {MAX_VALUES:,} values, the limit for recipes")
         if depth > MAX_DEPTH:
             raise ExcessError(_DEEP)
         return values, depth
@@ -71,7 +71,7 @@ def key_trouble(node: yaml.Node) -> str:
     """Return the reason why a node cannot be a key; empty if it can."""
     if isinstance(node, yaml.ScalarNode) and _short_tag(node) in _KEY_TAGS:
         return value_trouble(node)
-    return "a key is text: neither nothing, nor a list, a mapping or bytes"
+    return "a key must be a string: not empty, a list, a mapping or bytes"
 
 
 def value_trouble(node: yaml.Node) -> str:
@@ -81,9 +81,9 @@ def value_trouble(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         return ""
     if _short_tag(node) == "int" and len(node.value) > MAX_DIGITS:
-        return f"a whole number has at most {MAX_DIGITS} digits"
+        return f"an integer has at most {MAX_DIGITS} digits"
     if "${" in node.value and len(node.value) > MAX_INTERPOLATED:
-        return f"a text with `${{...}}` has at most {MAX_INTERPOLATED:,} characters"
+        return f"a string with `${{...}}` has at most {MAX_INTERPOLATED:,} characters"
     return ""
 
 
@@ -106,7 +106,7 @@ class YamlFile:
     values: dict[str, Any]
     lines: dict[str, int]
     has_file: bool = True
-    """False for the recipe of a program: `path` is then only its name in messages."""
+    """False for a recipe that a program passes: `path` is then only its name in messages."""
 
     def where(self, dotted: str) -> str:
         """Return `file:line` of a dotted path, or of its nearest parent in this file."""
@@ -120,13 +120,13 @@ class YamlFile:
 def read_yaml(path: Path) -> YamlFile:
     """Read a YAML mapping, safely (no tags that construct objects).
 
-    Raises RecipeError when the file is missing, not UTF-8, not YAML, not a mapping, or names a key twice.
+    Raises RecipeError if the file is missing, not UTF-8, not YAML, not a mapping, or names a key twice.
     """
     return parse_yaml(path, read_text(path))
 
 
 def parse_yaml(path: Path, text: str) -> YamlFile:
-    """Parse a text as if it were this file's. Raises as `read_yaml` does."""
+    """Parse a text as if it were the contents of this file. Raises like `read_yaml`."""
     try:
         check_depth(text, _SafeLoader)
         lines, problems, values = _load(path, text)
@@ -135,7 +135,7 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
     except ExcessError as error:
         raise _refuse(path, "", str(error)) from None
     except _NO_VALUE as error:
-        raise _refuse(path, "", f"holds a value that cannot be read: {error}") from None
+        raise _refuse(path, "", f"contains a value that cannot be read: {error}") from None
     if problems:
         raise RecipeError(problems)
     if not isinstance(values, dict):
@@ -169,7 +169,7 @@ def compose_nodes(text: str) -> yaml.Node | None:
 
 
 class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's loader where it is there, Python's otherwise; both build plain data only."""
+    """libyaml's loader if it is available, otherwise Python's; both build only plain data."""
 
 
 def read_text(path: Path) -> str:
@@ -186,7 +186,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise _refuse(path, "", f"cannot be read: {error.strerror}") from None
     except ValueError:
-        raise _refuse(path, "", "no file can have this name") from None
+        raise _refuse(path, "", "is not a valid file name") from None
 
 
 def _check_kind(path: Path, status: os.stat_result) -> None:
@@ -259,19 +259,19 @@ def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
 
 
 OF_PROGRAM = Path("recipe")
-"""The name of a recipe without a file. As it has no folder, relative paths start at the current directory."""
+"""The name of a recipe without a file. It has no folder, so relative paths start at the current directory."""
 
 
 def yaml_of_values(values: Mapping[str, Any]) -> YamlFile:
-    """Return a program's recipe as if it were a file of the current directory.
+    """Return a recipe that a program passes as if it were a file in the current directory.
 
-    Lists may be tuples, and paths `Path` objects. Raises RecipeError as `read_yaml` does, and for a value that is no
+    Lists may be tuples, and paths `Path` objects. Raises RecipeError as `read_yaml` does, and for a value that is not
     plain data.
     """
     try:
         text = yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
-        raise _refuse(OF_PROGRAM, "", f"holds a value that is no plain data: {error.args[-1]!r}") from None
+        raise _refuse(OF_PROGRAM, "", f"contains a value that is not plain data: {error.args[-1]!r}") from None
     except RecursionError:
         raise _refuse(OF_PROGRAM, "", _DEEP) from None
     return replace(parse_yaml(OF_PROGRAM, text), has_file=False)

@@ -10,7 +10,7 @@ from pydantic import Field
 from ndld_flow.records.document import VERSIONS, Document, Record
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
-"""Number of elements, within the exact integers of JavaScript."""
+"""Number of elements, within the integers that JavaScript represents exactly."""
 
 
 class TensorRange(Record):
@@ -19,16 +19,16 @@ class TensorRange(Record):
     tensor: str
     elements: Count
     minimum: float
-    """Smallest finite value; minimum, maximum and rms are 0 when nothing is finite."""
+    """Smallest finite value; minimum, maximum and rms are 0 if nothing is finite."""
     maximum: float
     rms: float
     """Root of the mean square of the finite values."""
     smallest_abs: float
-    """Magnitude of the finite value other than 0 that is nearest to 0; 0 when all are 0."""
+    """Magnitude of the finite value other than 0 that is nearest to 0; 0 if all are 0."""
     nan_count: Count = 0
     inf_count: Count = 0
     beyond_share: float = 0.0
-    """Finite values larger than the format's largest (65504 for fp16)."""
+    """Finite values beyond the format's largest (65504 for fp16)."""
     subnormal_share: float = 0.0
     """Values other than 0 below the format's smallest normal number, where it has fewer bits."""
     vanishing_share: float = 0.0
@@ -50,30 +50,30 @@ class LayerDivergence(Record):
     shape: tuple[int, ...] = ()
     metrics: dict[str, float]
     """As in `records.accuracy`, of the worst sample: `slice_rms`, `cosine`, `snr_db`, `max_abs` and `relative_rms`.
-    Empty where nothing is finite in both."""
+    Empty if nothing is finite in both."""
     worst_slice: str = ""
-    """The slice where `slice_rms` is worst, such as `channel 4`; empty where it is the whole tensor."""
+    """The slice where `slice_rms` is worst, such as `channel 4`; empty if it is the whole tensor."""
     reads: tuple[str, ...] = ()
-    """Tensors of the other layers that it is computed from, with none of the layers between."""
+    """Tensors of the other layers from which it is directly computed, with no other layer in between."""
     nonfinite: int = 0
-    """Elements that are NaN or infinite in the candidate only."""
+    """Elements that are NaN or infinite only in the candidate."""
     range: TensorRange | None = None
     """The reference's values against the candidate's format."""
 
 
 HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
-"""Metrics where less is worse: their tolerance is a lower bound, and the lowest value of several outputs counts. Other
-`topK` metrics are of this kind, too: see `higher_is_better`."""
+"""Metrics for which lower is worse: their tolerance is a lower bound, and the lowest value of several outputs counts.
+Other `topK` metrics are of this kind too: see `higher_is_better`."""
 _TOP = re.compile(r"top\d+")
 OutputKind = Literal["numbers", "classes", "exact"]
-"""The criterion for an output. `numbers`: floats and 8-bit pictures, slice by slice. `classes`: a map of class numbers,
-by overlap. `exact`: other integers, bools and strings, which must be equal."""
+"""The criterion for an output. `numbers`: floats and 8-bit images, slice by slice. `classes`: a class map, by overlap.
+`exact`: other integers, bools and strings, which must be equal."""
 SAME_DB = 1000.0
 """snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot express)."""
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return whether less of a metric of agreement is worse; a user's own metrics are not known here."""
+    """Return whether a lower value of a metric of agreement is worse; a user's own metrics are not known here."""
     return metric in HIGHER_IS_BETTER or _TOP.fullmatch(metric) is not None
 
 
@@ -92,11 +92,12 @@ class OutputAgreement(Record):
     judged_as: OutputKind | None = None
     """None in versions 1 and 2, which judged whole outputs."""
     slice_axis: int | None = None
-    """The axis whose indices are judged one by one (`channels` in messages); None where the output has none."""
+    """The axis whose indices are judged one by one (`channels` in messages); None if the output has none."""
     slice_count: int = 0
     """Length of that axis; 0 without one."""
     worst_slices: dict[str, str] = {}
-    """Metric -> the slice, position or class where it is worst, such as `channel 4`; not those of the whole output."""
+    """Metric -> the slice, position or class where it is worst, such as `channel 4`; without metrics of the whole
+    output."""
     unseen: tuple[int, ...] = ()
     """Indices of `slice_axis` that the samples do not activate, so that they are untested; the first 1,000."""
     unseen_count: int = 0
@@ -108,13 +109,13 @@ class SampleAgreement(Record):
     """Both models on one sample, as measured."""
 
     sample: str
-    """Its file's name, its place in a file, or its seed."""
+    """The name of its file, its position in a file, or its seed."""
     outputs: dict[str, dict[str, float]]
     """Output -> metric -> its value on this sample alone."""
     label: str | None = None
     """Its label in the labelled set, as text."""
     scores_reference: dict[str, float] = {}
-    """The user's metric on the reference's outputs, where it is one of single samples."""
+    """The user's metric on the reference's outputs, if it is a metric of single samples."""
     scores_candidate: dict[str, float] = {}
 
 
@@ -122,7 +123,7 @@ class LabelledMetric(Record):
     """A user's metric of both models on a labelled set."""
 
     name: str
-    """`metric` when the user's function returns a plain number."""
+    """`metric` if the user's function returns a plain number."""
     reference: float
     candidate: float
     bounds: dict[str, float] = {}
@@ -150,8 +151,8 @@ class Accuracy(Document):
     provider_reference: str
     provider_candidate: str
     arithmetic: Literal["stored", "native", "untold"] = "native"
-    """`stored`: every fp16 and bf16 tensor is rounded to its type, also where ONNX Runtime would compute in fp32.
-    `native`: whatever the execution provider does; `untold` in version 1."""
+    """`stored`: every fp16 and bf16 tensor is rounded to its type, even where ONNX Runtime would compute in fp32.
+    `native`: the arithmetic of the execution provider. `untold`: not recorded, in version 1."""
     emulated: tuple[Literal["reference", "candidate"], ...] = ()
     """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
@@ -163,19 +164,19 @@ class Accuracy(Document):
     """Output -> its own tolerance, which replaces `tolerance` there."""
     outputs: tuple[OutputAgreement, ...]
     samples: tuple[SampleAgreement, ...] = ()
-    """In the order they were run; empty in version 1."""
+    """In the order in which they ran; empty in version 1."""
     worst_sample: str | None = None
-    """The sample that is worst by the first metric of `tolerance`; None when all are alike."""
+    """The sample that is worst by the first metric of `tolerance`; None if all are alike."""
     metric_file: str | None = None
-    """The name of the user's Python file; None where no metric was asked for."""
+    """The name of the user's Python file; None if no metric was requested."""
     labelled: tuple[LabelledMetric, ...] = ()
     layers: tuple[LayerDivergence, ...] = ()
-    """In the order of the reference's execution; not all of a huge model, as `notes` state."""
+    """In the order of the reference's execution; for a huge model not all, as `notes` state."""
     layers_compared: int = 0
     first_divergent: LayerDivergence | None = None
     """The first layer beyond `divergence_bounds`; it is in `layers` too."""
     divergence_bounds: dict[str, float] = {}
-    """Metric -> bound, outside of which a layer counts as divergent; empty where no layers were asked for."""
+    """Metric -> bound, outside of which a layer counts as divergent; empty if layers were not compared."""
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 

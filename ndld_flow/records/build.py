@@ -20,17 +20,17 @@ class ShapeRange(Record):
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
-    """The shape that tactics are chosen for."""
+    """The shape for which tactics are chosen."""
     max: tuple[int, ...]
     values: bool = False
-    """True where these are the values of a shape tensor rather than its shape."""
+    """True if these are the values of a shape tensor rather than its shape."""
 
 
 class BuiltProfile(Record):
     """One optimization profile."""
 
     inputs: dict[str, ShapeRange]
-    """Dynamic and fixed inputs alike, in the model's order."""
+    """All inputs, dynamic or not, in the model's order."""
     basis: str
     """Origin of the shapes: `profiles[0]`, `inputs`, `batch`, `fixed shapes`, `inferred batch`."""
 
@@ -43,7 +43,7 @@ class Constraint(Record):
     precision: str
     """As requested: `fp32`, `fp16`, ..."""
     outcome: str
-    """In words: `set on 1 layer`, `Casts in the model`, `the layer has it already`, `ignored: ...`."""
+    """`set on 1 layer`, `Casts in the model`, `the layer has it already`, `ignored: ...`."""
 
     @property
     def is_ignored(self) -> bool:
@@ -59,14 +59,14 @@ class TimingCacheUse(Record):
     loaded_bytes: int = 0
     saved_bytes: int = 0
     loaded_entries: int | None = None
-    """None where the release does not report it."""
+    """None if the release does not report it."""
     saved_entries: int | None = None
     note: str = ""
     """Such as `TensorRT-RTX has no timings to keep`."""
 
 
 class BuildMemory(Record):
-    """Memory of the engine and of its build, as reported by the builder; 0 where it was not reported."""
+    """Memory of the engine and of its build, as reported by the builder; 0 if it was not reported."""
 
     build_peak_bytes: int = 0
     """Host memory of the building process."""
@@ -77,8 +77,8 @@ class BuildMemory(Record):
 
 
 LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
-"""Source of an engine's layers. Only a GPU can open an engine and inspect it; the log of a detailed build names the
-compiled layers; else only the network before its optimization is known."""
+"""Source of an engine's layers. An engine can be opened and inspected only on a GPU; the log of a detailed build lists
+the compiled layers; without either, only the network before its optimization is known."""
 
 
 _TITLES: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
@@ -90,7 +90,7 @@ class Build(Document):
     document: Literal["build"] = "build"
     format_version: int = VERSIONS["build"]
     label: str
-    """Name of the engine for people."""
+    """Display name of the engine."""
     model_digest: str
     """Digest of the model that was read (before Casts were inserted)."""
     backend: EngineBackend
@@ -103,7 +103,7 @@ class Build(Document):
     """`8.6`, ...; empty for an engine of this machine's own GPU."""
     device: int = 0
     typing: str
-    """In words: `strongly typed`, `weakly typed: FP16, TF32`, `strongly typed, constraints as Casts`."""
+    """`strongly typed`, `weakly typed: FP16, TF32`, `strongly typed, constraints as Casts`."""
     profiles: tuple[BuiltProfile, ...]
     options: dict[str, JsonValue]
     """Every setting, defaults included."""
@@ -114,7 +114,7 @@ class Build(Document):
     """The builder's configuration as read back when the build started: `builder_optimization_level`, ..."""
     constraints: tuple[Constraint, ...] = ()
     inputs: tuple[TensorInfo, ...]
-    """-1 for a free dimension."""
+    """-1 for a dynamic dimension."""
     outputs: tuple[TensorInfo, ...]
     layers: tuple[Layer, ...]
     """Without times."""
@@ -131,7 +131,7 @@ class Build(Document):
     warnings: tuple[str, ...] = ()
     """The builder's warnings, without repeats."""
     notes: tuple[str, ...] = ()
-    """Sentences for people: assumptions, settings without effect."""
+    """Notes: assumptions, settings without effect."""
 
     @property
     def library(self) -> str:

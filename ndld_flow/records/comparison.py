@@ -20,11 +20,11 @@ Circumstance = Literal[
 ]  # fmt: skip
 """`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
 Allowance = Circumstance | Literal["unknown"]
-"""A circumstance that may differ or be unknown, or `unknown`: every circumstance that was not recorded."""
+"""A condition that may differ or be unknown, or `unknown`: every condition that was not recorded."""
 NOT_APPLICABLE = "n/a"
-"""Value of a circumstance that does not apply to a profile, such as the GPU driver without a GPU."""
+"""Value of a condition that does not apply to a profile, such as the GPU driver without a GPU."""
 NOT_RECORDED = "not recorded"
-"""Text that is shown for an empty value."""
+"""Displayed text for an empty value."""
 
 
 class Subject(Record):
@@ -40,17 +40,17 @@ class Subject(Record):
 
 
 class Difference(Record):
-    """A circumstance that differed between profiles, or that was not recorded for all."""
+    """A condition that differs between profiles, or was not recorded for all."""
 
     circumstance: Circumstance
     detail: str
     """The detail that differs, such as `threads` or `onnxruntime-gpu`."""
     values: tuple[str, ...]
-    """One for each compared profile; empty where it was not recorded, `n/a` where it does not apply."""
+    """One for each compared profile; empty if it was not recorded, `n/a` where it does not apply."""
     forbids: bool
-    """True when verdicts are invalid unless the user allows this circumstance by name."""
+    """True if verdicts are invalid unless the user allows this condition by name."""
     allowed: bool = False
-    """True when the user has allowed it."""
+    """True if the user has allowed it."""
 
 
 class ComparedMetric(Record):
@@ -61,7 +61,7 @@ class ComparedMetric(Record):
     unit: str = ""
     better: Better = "lower"
     values: tuple[float | None, ...]
-    """One for each compared profile; None where one has none."""
+    """One for each compared profile; None if one has none."""
     runs: tuple[tuple[float, ...], ...] = ()
     """The value of each process run, for each compared profile; empty for exact values."""
 
@@ -77,7 +77,7 @@ class MetricVerdict(Record):
     ratio: float
     """Candidate over base."""
     base_value: float | None = None
-    """The value that the ratio was computed from: for paired runs the median pair, else the medians. None in older
+    """The value from which the ratio was computed: for paired runs the median pair, else the medians. None in older
     records."""
     candidate_value: float | None = None
     low: float
@@ -88,11 +88,11 @@ class MetricVerdict(Record):
     floor: float = 0.0
     """Absolute difference that counts, in the metric's unit."""
     why: str
-    """One sentence for people."""
+    """The reason, in one sentence."""
     identical: bool = False
     """Both ran the same artifact with the same settings, so that any difference is noise."""
     clock: Literal["", "cpu", "wall"] = ""
-    """The clock of the rounds that decided; empty where the profiles' process runs did, by wall time."""
+    """The clock of the rounds that decided; empty if the profiles' process runs did, by wall time."""
 
 
 class LayerRow(Record):
@@ -102,11 +102,11 @@ class LayerRow(Record):
     """
 
     layers: tuple[tuple[int, ...], ...]
-    """For each compared profile, positions in its `layers`; empty where it has none."""
+    """For each compared profile, positions in its `layers`; empty if it has none."""
     methods: tuple[MatchMethod, ...]
     """For each compared profile, how its layers were matched; the row's first profile has the best method."""
     confidence: float
-    """0 to 1, of the weakest link; 1 for a row with one profile only."""
+    """0 to 1, of the weakest link; 1 for a row of only one profile."""
     confidences: tuple[float, ...] = ()
     """For each compared profile, the probability that its layers do the work of the row's first profile, which has the
     best of the others'; empty in records of earlier versions."""
@@ -124,7 +124,7 @@ class LayerVerdict(Record):
     verdict: Verdict
     ratio: float
     p_value: float | None = None
-    """p-value of Welch's t-test on the logarithms of the runs' medians; None with fewer than two runs a side."""
+    """p-value of Welch's t-test on the logarithms of the runs' medians; None with fewer than two runs per side."""
     q_value: float | None = None
     """After Benjamini and Hochberg, over all rows of this candidate."""
 
@@ -154,13 +154,13 @@ class ProfileComparison(Record):
     decided_by: str
     """The metric whose verdict is the profile's."""
     verdicts: tuple[MetricVerdict, ...]
-    """Every metric, for every ordered pair: any profile can be looked at as the base."""
+    """Every metric, for every ordered pair, so that any profile can be the base."""
     rows: tuple[LayerRow, ...]
     """In the base's order of execution, layers of others where they ran."""
     layer_verdicts: tuple[LayerVerdict, ...]
     """Against the base."""
     coverage: tuple[Coverage | None, ...]
-    """For each compared profile against the base; None for the base and where there are no layers."""
+    """For each compared profile against the base; None for the base and without layers."""
     rounds: PairedRounds | None = None
     """Rounds in which the two alternated pass by pass. If there are any, they decide `latency.median`,
     `latency.min` and `throughput`, and the profiles' own process runs the rest."""
@@ -169,7 +169,7 @@ class ProfileComparison(Record):
 
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:
-        """The verdicts that decide: of every candidate, the deciding metric against the base."""
+        """The deciding verdicts: for every candidate, that of the deciding metric against the base."""
         return tuple(verdict for verdict in self.verdicts if verdict.base == 0 and verdict.metric == self.decided_by)
 
 
@@ -199,7 +199,7 @@ class Comparison(Document):
     when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
     """The effect of an undecided gate on the step that compares."""
     noise: str = ""
-    """The learned noise that was used, in words; empty for none."""
+    """Description of the learned noise that was used; empty for none."""
     geometric_mean_ratio: float | None = None
     """Mean ratio of the deciding metric, last subject against the base; None for fewer than two profiles."""
     verdict: Verdict
@@ -224,7 +224,7 @@ class RebuiltEngine(Record):
     read_timings: bool
     """True if it read timings from a cache: it then has the tactics of earlier builds."""
     latency_ms: float | None = None
-    """Median; None where it was not measured."""
+    """Median; None if it was not measured."""
 
 
 class ChangedLayer(Record):
@@ -237,11 +237,11 @@ class ChangedLayer(Record):
     change: Change
     """The largest change between any two builds: `layers`, then `format`, then `tactic`."""
     built: tuple[str, ...]
-    """For each build, its tactics, or its other form; empty where it has no such layer."""
+    """For each build, its tactics, or its other form; empty if it has no such layer."""
     variants: int
-    """Different outcomes among the builds."""
+    """Number of different outcomes among the builds."""
     time_share: float | None = None
-    """Share of the time of all layers, mean over the builds, 0 to 1; None where they were not all measured."""
+    """Share of the time of all layers, mean over the builds, 0 to 1; None if they were not all measured."""
 
 
 class Spread(Record):
@@ -258,7 +258,7 @@ class Spread(Record):
 
     @property
     def relative(self) -> float:
-        """(largest - smallest) / median; 0 where the median is 0."""
+        """(largest - smallest) / median; 0 if the median is 0."""
         return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
 
 
@@ -269,7 +269,7 @@ class TacticChurn(Record):
     basis: Literal["engines as built", "engines as measured"]
     """Source of the layers: the builder's report, or the engine when it ran."""
     tells_tactics: bool
-    """True if any layer has a tactic: otherwise only different layers and formats can be noticed."""
+    """True if any layer has a tactic: otherwise only different layers and formats can be detected."""
     row_count: int
     """Number of layers, with corresponding layers of several builds counted once."""
     changed: tuple[ChangedLayer, ...]
@@ -277,10 +277,10 @@ class TacticChurn(Record):
     layer_share: float
     """Layers that changed, of all layers of all builds, 0 to 1."""
     time_share: float | None
-    """Share of the changed layers in the time of all layers, mean over the builds; None where not all were measured."""
+    """Share of the changed layers in the time of all layers, mean over the builds; None if not all were measured."""
     spreads: tuple[Spread, ...]
 
     @property
     def different_engines(self) -> int:
-        """Engines that differ in any byte."""
+        """Number of engines that differ in at least one byte."""
         return len({build.engine_digest for build in self.builds})

@@ -1,7 +1,7 @@
 """Documents: typed, versioned JSON. Their base class, their formats' versions and upgrades, and reading their files.
 
-Every later version opens a document that a released version wrote. A later version's document is refused with its
-version and left as it is: it is neither treated as damaged nor overwritten.
+Every version opens the documents that earlier released versions wrote. The document of a later version is rejected with
+its version number and left as it is: it is neither treated as damaged nor overwritten.
 
 To change a document, even by one field, raise its version here and add an upgrade to `_UPGRADES`. `tests/golden/` has
 stores of earlier versions, and the fields of each version."""
@@ -44,7 +44,7 @@ VERSIONS: Mapping[str, int] = {
 
 
 def upgrade(document: str, tree: object) -> object:
-    """Return a document of an earlier version in today's form; other data is returned as it is."""
+    """Return a document of an earlier version in the current format; other data is returned unchanged."""
     if not isinstance(tree, dict):
         return tree
     whole = _upgrade_inner(tree) if document == "run" else tree
@@ -74,12 +74,12 @@ def _accuracy_2(tree: Tree) -> Tree:
 
 
 def _run_2(tree: Tree) -> Tree:
-    """Add the outcome: before, only finished runs had a record."""
+    """Add the outcome: previously, only finished runs had a record."""
     return tree | {"outcome": "passed" if tree.get("passed") else "failed"}
 
 
 def _layers_2(tree: Tree) -> Tree:
-    """Derive precisions again: they were the types of first outputs, and are now the types of the computation."""
+    """Derive precisions again: they were the types of the first outputs, and are now the types of the computation."""
     layers = tree.get("layers")
     return tree | {"layers": list(map(_layer_2, layers))} if isinstance(layers, list) else tree
 
@@ -91,7 +91,7 @@ def _layer_2(layer: object) -> object:
         str(layer.get(key, "")) for key in ("name", "type", "role", "provider", "tactic")
     )
     if kind in QUANTIZING_TYPES or (role == "cast" and kind.lower() != "cast"):
-        role = "quantize"  # a role of its own since
+        role = "quantize"  # a separate role since then
     inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
     arithmetic = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
     concluded = {"precision": arithmetic.precision, "precision_basis": arithmetic.basis, "unit": arithmetic.unit}
@@ -108,7 +108,7 @@ def _operands(tensors: object) -> list[Operand]:
 
 
 def _profile_2(tree: Tree) -> Tree:
-    """Add `profiler`: where this tool measured, the timing pass never had one attached."""
+    """Add `profiler`: in measurements of this tool, the timing pass never had one attached."""
     conditions = tree.get("conditions")
     measured_here = isinstance(conditions, dict) and "before" in conditions
     return _known_machine(_layers_2(tree)) | {"profiler": "off" if measured_here else ""}
@@ -143,7 +143,7 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
 
 
 _LAST_VERSION = 9_999
-"""A larger number is damage, not a version."""
+"""Maximum version number: a larger number means damage."""
 
 
 def _refuse_way_out(name: str) -> str:
@@ -161,9 +161,9 @@ FolderName = Annotated[str, StringConstraints(pattern=r"\A[A-Za-z0-9_-]{1,128}\z
 
 
 class Record(BaseModel):
-    """A typed part of a document. Unknown keys are refused; field names contain units."""
+    """A typed part of a document. Unknown keys are rejected; field names contain units."""
 
-    # JSON has no NaN: as text it can be read back, while the default `null` would be refused.
+    # JSON has no NaN: a string can be read back, while the default `null` would be rejected.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, ser_json_inf_nan="strings")
 
     def to_json(self) -> str:
@@ -191,7 +191,8 @@ class Document(Record):
     @field_validator("format_version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        """Check the version. The errors are no ValueErrors, so that they win over pydantic's other errors."""
+        """Check the version. The errors are not ValueErrors, so that they take precedence over pydantic's other
+        errors."""
         known = VERSIONS[cls._document()]
         if not 0 < version <= _LAST_VERSION:
             raise ValueError("not the version of a format")
@@ -237,7 +238,7 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
     size_bytes = stat_file(path).st_size
     if size_bytes > limit:
-        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes are more than the {limit:,} that are read", str(path))
+        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes exceed the limit of {limit:,}", str(path))
     return path.read_bytes()
 
 

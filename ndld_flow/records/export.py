@@ -1,4 +1,4 @@
-"""The record beside an exported model or engine: its origin, and the results that it was exported with."""
+"""The record next to an exported model or engine: its origin, and the results of its run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.records.run_record import GateResult
 
 
 class ExportRecord(Document):
-    """An exported result, `model.onnx.json` beside `model.onnx`."""
+    """An exported result: `model.onnx.json` next to `model.onnx`."""
 
     document: Literal["export"] = "export"
     format_version: int = VERSIONS["export"]

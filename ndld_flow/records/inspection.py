@@ -15,15 +15,15 @@ class Port(Record):
     """A tensor that a node reads or writes."""
 
     name: str
-    """Empty for an input or output that is left out."""
+    """Empty for an omitted input or output."""
     dtype: str = ""
-    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty where unknown."""
+    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty if unknown."""
     shape: Dims | None = None
-    """None where it is not known."""
+    """None if it is not known."""
     made_by: str = ""
     """The node that writes it, or `input`, `initializer`."""
     read_by: tuple[str, ...] = ()
-    """The nodes that read it; `output` where it is one of its graph."""
+    """The nodes that read it; `output` if it is an output of its graph."""
 
 
 class InspectedNode(Record):
@@ -32,11 +32,11 @@ class InspectedNode(Record):
     scope: str
     """Address of its graph: `""` is the main one, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
     name: str
-    """Its first output where it has none."""
+    """Its first output if it has no name."""
     op_type: str
     """`Conv`, or `com.microsoft::FusedConv` for other domains."""
     attributes: dict[str, str]
-    """Attributes as text for people."""
+    """Attributes as display text."""
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     precision: str = ""
@@ -76,11 +76,11 @@ class InspectedTensor(Port):
     """The data file that contains it."""
     offset: int | None = None
     numbers: Numbers | None = None
-    """Only where requested."""
+    """Only if requested."""
     unread: str = ""
     """The reason why there are no numbers although they were requested."""
     first: tuple[int | float | str, ...] = ()
-    """Its first elements, where requested."""
+    """Its first elements, if requested."""
 
 
 class WeightGroup(Record):
@@ -158,7 +158,7 @@ class Finding(Record):
     """The check that found it: `onnx.checker`, `shape_inference`, `onnxruntime`, `unused_node`, ..."""
     message: str
     node: str = ""
-    """Name of the node it belongs to; empty when it belongs to the model."""
+    """Name of the node it belongs to; empty if it belongs to the model."""
     op_type: str = ""
 
 

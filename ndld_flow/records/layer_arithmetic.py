@@ -1,8 +1,9 @@
-"""The precision that a layer computes in and the circuit that multiplies, from everything that is recorded of it.
+"""The precision in which a layer computes and the circuit that multiplies, from everything recorded about it.
 
 A layer's output does not reveal them: an INT8 convolution may write FP32, a QuantizeLinear writes INT8 and computes in
 FP32, and a fused block computes in types that none of its tensors has. The rules below conclude only what inputs,
-weights and the kernel's name prove, and record the evidence; everything else stays unknown, which is the empty string.
+weights and the kernel's name prove, and record the evidence; everything else remains unknown, which is the empty
+string.
 
 NVIDIA's libraries name their kernels after the instruction that multiplies. The forms that appear in engines:
 
@@ -14,10 +15,10 @@ NVIDIA's libraries name their kernels after the instruction that multiplies. The
 - CUTLASS: `cutlass_80_tensorop_f16_s16816gemm_f16_...`, `cutlass3x_sm90_tensorop_s64x128x16gemm_f16_...`, and
   `..._simt_...` for scalar kernels.
 - Fused attention: `fmha_v2_flash_attention_fp16_...`.
-- Myelin: `__myl_MulAddRelu_...`, the operators that a generated kernel holds.
+- Myelin: `__myl_MulAddRelu_...`, the operators in a generated kernel.
 
-https://docs.nvidia.com/cuda/parallel-thread-execution/index.html, "Warp Level Matrix Instructions", lists the shapes.
-A name that reveals nothing yields nothing: an absent answer is right, a guess is not.
+https://docs.nvidia.com/cuda/parallel-thread-execution/index.html, "Warp Level Matrix Instructions", lists the shapes. A
+name that reveals nothing yields nothing: no answer is better than a guess.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Kernel:
     """The multiplication that a kernel's name reveals."""
 
     dtype: str = ""
-    """Type of the multiplied numbers: `int8`, `float16`, `tf32`; empty where the name leaves it open."""
+    """Type of the multiplied numbers: `int8`, `float16`, `tf32`; empty if the name leaves it open."""
     circuit: Circuit = ""
     evidence: str = ""
     """The part of the name that reveals it."""
@@ -164,7 +165,7 @@ def _of_named_unit(name: str) -> Kernel | None:
     if match is None:
         return None
     word = match["word"]
-    # The operands' type is joined to others, as in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`.
+    # The operands' type is followed by others, as in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`.
     operands = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
     usual = {"imma": "int8", "hmma": _DTYPES[operands[1]] if operands else "float16"}
     return Kernel(usual.get(word) or _four_bits(name) or _type_in(name, but=("float32",)), "tensor core", word)
@@ -207,7 +208,7 @@ MultiplyUnit = Literal[
     "",
 ]
 """The circuit that multiplies: a tensor core, in a type where that is known; four-way dot products or single
-multiplications on CUDA cores; `none` for layers that multiply no matrices; empty where it is not known."""
+multiplications on CUDA cores; `none` for layers that multiply no matrices; empty if it is not known."""
 TENSOR_CORE = "tensor core"
 CONVERTS = " to "
 """Between the two types in the precision of a layer that only converts: `float32 to int8`."""
@@ -272,7 +273,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """Everything that decides about a layer's arithmetic."""
+    """Everything that determines a layer's arithmetic."""
 
     name: str
     type: str
@@ -281,7 +282,7 @@ class LayerFacts:
     """ONNX Runtime's execution provider; empty for the layers of an engine."""
     tactic: str
     weights: str
-    """Element type of the weights; empty where there are none, or none are recorded."""
+    """Element type of the weights; empty if there are none, or none are recorded."""
     inputs: Sequence[Operand]
     outputs: Sequence[Operand]
 
@@ -292,7 +293,7 @@ class Arithmetic:
 
     precision: str = ""
     basis: str = ""
-    """The evidence for the precision, or the reason why it is not known."""
+    """The evidence for the precision, or the reason why it is unknown."""
     unit: MultiplyUnit = ""
 
 
@@ -329,7 +330,7 @@ def _of_engine(facts: LayerFacts, kernel: Kernel) -> tuple[str, str]:
     if "{ForeignNode[" in facts.name or facts.type.lower() == "myelin":
         return "", "a block of many operators: types inside it are not recorded"
     if facts.type.lower().startswith("plugin"):
-        return "", "a plugin: its own code decides"
+        return "", "a plugin: only its code determines it"
     if kernel.dtype:
         return _by_kernel(facts, kernel)
     if facts.weights or multiplies_matrices(facts.type, facts.name):
@@ -347,7 +348,7 @@ def _by_kernel(facts: LayerFacts, kernel: Kernel) -> tuple[str, str]:
 
 
 def _base(dtype: str) -> str:
-    """Return a type without the kind of 8-bit float, and without the sign of integers."""
+    """Return a type without the variant of 8-bit floats and the sign of integers."""
     return dtype[:6] if dtype.startswith("float8") else dtype.removeprefix("u")
 
 
@@ -357,7 +358,7 @@ def _by_operands(facts: LayerFacts) -> tuple[str, str]:
     if not read:
         return "", "types of inputs are not recorded"
     if not facts.weights:
-        # A matrix product may read both factors; these layers have their weights built in.
+        # A matrix product may read both factors; these layers contain their weights.
         has_weights = re.search(r"conv|correlation|fullyconnected", facts.type, re.I)
         others = {read} if has_weights else {tensor.dtype for tensor in facts.inputs[:2]}
         return (read, f"input: {read}") if len(others) == 1 else ("", f"reads {' and '.join(sorted(others))}")
@@ -373,12 +374,12 @@ def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
     tensors = (*facts.inputs, *facts.outputs)
     if not tensors or not all(tensor.dtype for tensor in tensors):
         return "", "types of tensors are not recorded"
-    # Indices and conditions are no data if there are other tensors.
+    # Indices and conditions do not count as data if there are other tensors.
     all_types = ({tensor.dtype for tensor in side} for side in (facts.inputs, facts.outputs))
     read, written = (types - set(_INDICES) or types for types in all_types)
     types = read | written
     if len(types) == 1:
-        return next(iter(types)), "type of all it reads and writes"
+        return next(iter(types)), "type of all inputs and outputs"
     return "", f"reads {' and '.join(sorted(read))}, writes {' and '.join(sorted(written))}"
 
 

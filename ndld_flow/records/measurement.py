@@ -1,4 +1,4 @@
-"""Metrics, latencies and the machine of a measurement. Pure Python: reports on a laptop draw from it."""
+"""Metrics, latencies and the machine of a measurement. Pure Python, so that reports can be drawn on any laptop."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Metric(Record):
 
 
 class Machine(Record):
-    """A machine's description, which must match before two measurements may be compared. Unknown texts are empty."""
+    """Description of a machine, which must match before two measurements may be compared. Unknown strings are empty."""
 
     system: str
     architecture: str
     cpu: str
     cpu_count: int | None
-    """None where it is unknown, as is memory."""
+    """None if it is unknown, as is memory."""
     memory_bytes: int | None
     gpus: tuple[str, ...] = ()
     driver: str = ""
@@ -38,7 +38,7 @@ class Machine(Record):
 def percentile(samples: Sequence[float], percent: float) -> float:
     """Return trtexec's percentile: the sorted sample at n - 1 - int((100 - percent) / 100 * n), at least the first.
 
-    So p99 of fewer than 100 samples is the largest one.
+    Therefore p99 of fewer than 100 samples is the largest one.
     """
     ordered = sorted(samples)
     # (100 - p) * n / 100 and not (1 - p / 100) * n, which is 0.99... for p90 of 10 samples.
@@ -46,13 +46,13 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 
 
 class LatencySummary(Record):
-    """Samples of one latency in numbers."""
+    """Statistics of the samples of one latency."""
 
     sample_count: int
     median_ms: float
     """The median; of several process runs, the median of their medians."""
     median_pass: int
-    """Index of the pass that took the median, or the slowest of those that took less."""
+    """Index of the pass that took the median time, or of the slowest pass that took less."""
     mean_ms: float
     min_ms: float
     max_ms: float
@@ -73,15 +73,15 @@ class LatencySummary(Record):
     def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> LatencySummary:
         """Summarize process runs with at least one sample between them. Raises ValueError for none.
 
-        The median is that of the runs' medians: passes of one process resemble each other, so the run is the unit that
-        counts, however many passes it had. Everything else is over all samples.
+        The median is that of the runs' medians: passes of one process are correlated, so the run is the unit of the
+        statistics, however many passes it had. Everything else is over all samples.
         """
         runs_ms = [run for run in runs_ms if run]
         samples_ms = [sample for run in runs_ms for sample in run]
         if not samples_ms:
             raise ValueError("no samples to summarize")
         mean = statistics.fmean(samples_ms)
-        # Not statistics.stdev: its exact fractions take 100 times as long and change no digit that is shown.
+        # Not statistics.stdev: its exact fractions take 100 times as long and change no displayed digit.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)
         std = math.sqrt(squares / (len(samples_ms) - 1)) if len(samples_ms) > 1 else 0.0
         median = statistics.median(statistics.median(run) for run in runs_ms)
@@ -102,5 +102,5 @@ class LatencySummary(Record):
 
     @property
     def throughput_per_s(self) -> float:
-        """Passes a second at the median latency."""
+        """Passes per second at the median latency."""
         return 1e3 / self.median_ms if self.median_ms else 0.0

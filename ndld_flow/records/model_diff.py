@@ -51,21 +51,21 @@ class Change(Record):
     detail: str = ""
     """An attribute's name, an input's position, or a metadata key."""
     before: str | None
-    """The old value as shortened text; None where there was none."""
+    """The old value as shortened text; None if there was none."""
     after: str | None
 
 
 class NodeItem(Record):
-    """A node. Among changed nodes, its inputs and outputs are left out."""
+    """A node. Inputs and outputs of changed nodes are omitted."""
 
     scope: str
     """Address of its graph: `""` is the main graph, else `If_0/then_branch` or `domain::Function`."""
     name: str
-    """Its first output where it has none."""
+    """Its first output if it has no name."""
     op_type: str
     """`Conv`, or `com.microsoft::FusedConv` for other domains."""
     inputs: tuple[str, ...] = ()
-    """The first of them; empty text for one that is left out."""
+    """The first inputs; an empty string for an omitted one."""
     outputs: tuple[str, ...] = ()
 
 
@@ -75,9 +75,9 @@ class TensorItem(Record):
     scope: str
     name: str
     dtype: str
-    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty where unknown."""
+    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty if unknown."""
     shape: tuple[int | str | None, ...] | None
-    """None when the model does not have it."""
+    """None if the model does not have it."""
 
 
 class WeightItem(TensorItem):
@@ -91,7 +91,7 @@ class FunctionItem(Record):
     """A local function."""
 
     name: str
-    """`domain::Name`, with `:overload` where it has one."""
+    """`domain::Name`, with `:overload` if it has one."""
     node_count: int
 
 
@@ -122,11 +122,11 @@ class WeightChanged(Record):
     changes: tuple[Change, ...]
     matched_by: MatchedBy
     elements: int | None = None
-    """Number of elements, where the values were compared one by one."""
+    """Number of elements, if the values were compared one by one."""
     differing: int | None = None
     """Number of elements that differ."""
     max_abs_difference: float | None = None
-    """Infinite where one of two differing values is infinite or NaN."""
+    """Infinite if one of two differing values is infinite or NaN."""
 
 
 class FunctionChanged(Record):
@@ -149,7 +149,7 @@ class OpsetChange(Record):
 
     @property
     def one_line(self) -> str:
-        """The change in words, such as `opset 17 -> 20` or `opset com.microsoft 1 added`."""
+        """Description of the change, such as `opset 17 -> 20` or `opset com.microsoft 1 added`."""
         named = "".join(f" {text}" for text in (self.domain, self.scope and f"of {self.scope}") if text)
         if self.before is None or self.after is None:
             return f"opset{named} {self.after} added" if self.before is None else f"opset{named} removed"
@@ -157,7 +157,7 @@ class OpsetChange(Record):
 
 
 class TextChange(Record):
-    """A changed text or version of the model itself."""
+    """A changed string or version of the model itself."""
 
     key: str
     """`ir_version`, `producer_name`, `doc_string`, `graph name`, or `metadata` with a key: `metadata: author`."""
@@ -198,7 +198,7 @@ class WeightsDiff(_Listing):
     removed: tuple[WeightItem, ...] = ()
     changed: tuple[WeightChanged, ...] = ()
     values_compared: bool = True
-    """False when values were left out."""
+    """False if values were not compared."""
 
 
 class FunctionsDiff(_Listing):
@@ -210,7 +210,7 @@ class FunctionsDiff(_Listing):
 
 
 class ModelDiff(Document):
-    """The differences of a model from an earlier one. The reverse diff is the same with the sides exchanged."""
+    """The differences of a model from an earlier one. The reverse diff has the two sides exchanged."""
 
     document: Literal["model diff"] = "model diff"
     format_version: int = VERSIONS["model diff"]
@@ -224,7 +224,7 @@ class ModelDiff(Document):
     texts: tuple[TextChange, ...] = ()
 
     def only(self, parts: Collection[Part]) -> ModelDiff:
-        """Return a diff with these parts only."""
+        """Return a diff with only these parts."""
         return ModelDiff.model_validate({part: getattr(self, part) for part in PARTS if part in parts})
 
     @property
@@ -274,20 +274,20 @@ _VALUE_WORDS: dict[Counted, str] = _ADDED | {
     "dtype": "retyped",
     "shape": "reshaped",
     "position": "moved",
-    "source": "from another tensor",
-    "consequence": "rewired in consequence",
+    "source": "now another tensor",
+    "consequence": "rewired as a consequence",
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
 _NODE_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
     "scope": "moved",
-    "operator": "of another operator",
+    "operator": "with another operator",
     "attribute": "with other attributes",
     "input": "rewired",
     "output": "with other outputs",
-    "consequence": "rewired in consequence",
-    "precision": "of another precision",
+    "consequence": "rewired as a consequence",
+    "precision": "with another precision",
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
@@ -313,7 +313,8 @@ WORDS: dict[Part, dict[Counted, str]] = {
 
 
 def counted_words(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
-    """Return a text such as `3 nodes added, 1 removed`, with the noun after the first number; empty for no counts."""
+    """Return a description such as `3 nodes added, 1 removed`, with the noun after the first number; empty for no
+    counts."""
     shown = [(counts[counted], word) for counted, word in words.items() if counts.get(counted)]
     first = "" if not shown else f" {noun}" if shown[0][0] == 1 else f" {noun}s"
     return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(shown))
@@ -356,12 +357,12 @@ class GraphSummary(Record):
 
 
 class GraphChange(Record):
-    """Before and after of one step."""
+    """The model before and after a step."""
 
     before: GraphSummary
     after: GraphSummary
     casts_added: int = 0
     notes: tuple[str, ...] = ()
-    """Sentences for people: changes, and nodes that were left unchanged with the reason."""
+    """Notes: changes, and nodes that were left unchanged with the reason."""
     diff: ModelDiff | None = None
     """The difference node by node, from steps that edit; None from other steps."""

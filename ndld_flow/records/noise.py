@@ -29,39 +29,39 @@ class Noise(Document):
     provider: str
     """The execution provider that ran."""
     model: str
-    """Name of the measured model, for people."""
+    """Display name of the measured model."""
     measured_at: datetime
     metric: str = "latency.median"
     """The metric of the samples."""
     samples: tuple[NoiseSample, ...]
     threshold: float
-    """The relative difference that A/A comparisons stay below: 0.03 is 3 %."""
+    """The relative difference below which A/A comparisons stay: 0.03 is 3 %."""
     run_cov: float
     """Coefficient of variation of single process runs."""
     single_run_threshold: float
-    """The threshold where each side has only one process run."""
+    """The threshold if each side has only one process run."""
     rounds_spread: float | None = None
     """Standard deviation of A/A rounds, in which two processes of the same model alternate pass by pass: 0.01 is 1 %;
-    None where no rounds were measured."""
+    None if no rounds were measured."""
 
 
 Clock = Literal["cpu", "wall"]
 FEWEST_ROUNDS = 4
-"""Fewer rounds decide nothing: a few processes may agree by chance."""
+"""Minimum number of rounds for a decision: a few processes may agree by chance."""
 
 
 class RoundSide(Record):
     """One model's turns in one round, all in one process. Times are of one pass: a turn's time over its passes."""
 
     passes: int
-    """Passes in each turn; more than one where a pass takes far less than 1 ms."""
+    """Passes in each turn; more than one if a pass takes far less than 1 ms."""
     threads: int
     """Threads of the process that the model's library started, and the one that runs the model."""
     wall_ms: tuple[float, ...]
     cpu_ms: tuple[float, ...]
     """CPU time of the whole process."""
     queued_ms: tuple[float, ...] = ()
-    """Time in which the process was ready to run while others had the CPU; empty where the system does not report
+    """Time in which the process was ready to run while others had the CPU; empty if the system does not report
     it."""
 
 
@@ -71,7 +71,7 @@ class Round(Record):
     base: RoundSide
     candidate: RoundSide
     pinned_to: int | None = None
-    """The CPU that both were pinned to; None where they were not."""
+    """The CPU to which both were pinned; None if they were not."""
 
 
 class ClockRatio(Record):
@@ -79,7 +79,7 @@ class ClockRatio(Record):
 
     ratio: float
     low: float
-    """With `high` the interval that decides; it accounts for a test after every round."""
+    """With `high` the deciding interval, which accounts for a test after every round."""
     high: float
 
 
@@ -99,7 +99,7 @@ class PairedRounds(Record):
     wall: ClockRatio
     """The median pass by wall time."""
     clocks_disagree: bool
-    """By wall time the two differ by more than CPU time allows; the intervals of verdicts span both clocks then."""
+    """By wall time the two differ by more than CPU time allows; the intervals of verdicts then span both clocks."""
     floor: float
     """Smallest assumed standard deviation of a round: 0.01 is 1 %."""
     rounds_limit: int

@@ -8,9 +8,9 @@ from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.document import VERSIONS, Document, Record
 
 Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
-"""`overflow`: values beyond the format's largest. `underflow`: values other than 0 that become 0 or subnormal where it
-matters. `range`: weights or statistics that do not fit the format, or a scale that has to span too much. `sensitivity`:
-every value fits, rounding alone is too coarse. `unsupported`: the node cannot have the precision."""
+"""`overflow`: values beyond the format's largest. `underflow`: nonzero values that become 0 or subnormal where it
+matters. `range`: weights or statistics that do not fit the format, or a scale that has to span too large a range.
+`sensitivity`: every value fits, but rounding is too coarse. `unsupported`: the node cannot have the precision."""
 
 
 class Evidence(Record):
@@ -22,7 +22,7 @@ class Evidence(Record):
     tensor: str = ""
     value: float | None = None
     limit: float | None = None
-    """Limit of the format, which `value` is compared with."""
+    """Limit of the format, with which `value` is compared."""
 
 
 class KeptNode(Record):
@@ -36,7 +36,7 @@ class KeptNode(Record):
     evidence: tuple[Evidence, ...]
     """Most important first; never empty."""
     without: dict[str, float] = {}
-    """Metrics of the worst output when all kept nodes except this one are kept."""
+    """Metrics of the worst output if all kept nodes except this one are kept."""
 
 
 class Trial(Record):
@@ -50,8 +50,8 @@ class Trial(Record):
     kept: tuple[int, ...]
     """Positions, in order of execution, of the nodes kept."""
     metrics: dict[str, float]
-    """Metrics of the worst output; empty when the model did not run. `nonfinite` counts values that are NaN or infinite
-    in the candidate or the reference only; other metrics are of those that are finite in both."""
+    """Metrics of the worst output; empty if the model did not run. `nonfinite` counts values that are NaN or infinite
+    in only one of candidate and reference; other metrics cover those that are finite in both."""
     passed: bool
     wall_s: float
     remembered: bool = False
@@ -74,17 +74,17 @@ class PrecisionSearch(Document):
     inputs: dict[str, str]
     """Input -> origin of its values."""
     settings: dict[str, bool | int | float | str] = {}
-    """Settings of the tried conversion, such as `keep_io`: a later step that uses the result needs the same."""
+    """Settings of the conversion, such as `keep_io`: a later step that uses the result needs the same."""
     node_count: int
     candidate_count: int
     """Nodes that could have the precision."""
     always_kept: dict[str, str] = {}
-    """Node -> why it always keeps the higher precision (no kernel, sizes, sensitive operators)."""
+    """Node -> reason why it always keeps the higher precision (no kernel, shape computation, sensitive operator)."""
     kept: tuple[KeptNode, ...]
     passed: bool
     """True if the tolerance is met with the kept nodes."""
     metrics_whole: dict[str, float]
-    """Metrics of the worst output, with every candidate at the reduced precision; empty when that did not run."""
+    """Metrics of the worst output, with every candidate at the reduced precision; empty if that did not run."""
     metrics_found: dict[str, float]
     """Metrics of the worst output, with the kept nodes."""
     layers_whole: tuple[LayerDivergence, ...] = ()
@@ -92,7 +92,7 @@ class PrecisionSearch(Document):
     layers_found: tuple[LayerDivergence, ...] = ()
     """With the kept nodes. The ranges, which are the reference's, are in `layers_whole`."""
     first_divergent: str = ""
-    """The first layer, in order of execution, beyond the tolerance with everything reduced; empty when none is."""
+    """The first layer, in order of execution, beyond the tolerance with everything reduced; empty if none is."""
     trials: tuple[Trial, ...]
     kept_macs_share: float | None = None
     """Fraction of the model's multiply-accumulates in the kept nodes."""

@@ -18,7 +18,7 @@ from ndld_flow.records.measurement import LatencySummary, Machine, Metric
 
 
 class TensorInfo(Record):
-    """One input or output as it was when measured."""
+    """One input or output, as measured."""
 
     name: str
     dtype: str
@@ -26,13 +26,13 @@ class TensorInfo(Record):
     data: str = ""
     """Origin of the values."""
     format: str = ""
-    """Memory layout, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty where it is not recorded."""
+    """Memory layout, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty if it is not recorded."""
 
 
 class ProfileRun(Record):
     """One process run of the timing pass, without a profiler: every sample, in order.
 
-    Statistics use the process run, not the pass, as the unit: passes of one process resemble each other.
+    Statistics use the process run, not the pass, as the unit: passes of one process are correlated.
     """
 
     latency_ms: tuple[float, ...]
@@ -42,9 +42,9 @@ class ProfileRun(Record):
     started_s: float = 0.0
     """Start of its first measured pass, in seconds after the first run of all that were measured in turns."""
     starts_ms: tuple[float, ...] = ()
-    """Start of each pass, relative to the first pass of this run; empty where it is not recorded."""
+    """Start of each pass, relative to the first pass of this run; empty if it is not recorded."""
     enqueue_ms: tuple[float, ...] = ()
-    """Host time to launch each pass; this and the following are empty where they are not recorded."""
+    """Host time to launch each pass; this and the following are empty if they are not recorded."""
     h2d_ms: tuple[float, ...] = ()
     """Copy of the inputs to the device."""
     compute_ms: tuple[float, ...] = ()
@@ -71,24 +71,25 @@ class BatchPoint(Record):
 
     @property
     def items_per_s(self) -> float:
-        """Throughput at the median latency, in items (not batches) a second."""
+        """Throughput at the median latency, in items (not batches) per second."""
         return self.batch * self.latency.throughput_per_s
 
 
 LayerRole = Literal["compute", "reformat", "cast", "quantize", "copy", "control", "sync"]
-"""The purpose of a layer: `reformat` changes a tensor's layout, `quantize` is a QuantizeLinear or DequantizeLinear by
-itself, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, Scan), `sync` lets streams wait."""
+"""The purpose of a layer: `reformat` changes a tensor's layout, `quantize` is a separate QuantizeLinear or
+DequantizeLinear, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, Scan), `sync` lets streams
+wait."""
 
 
 class LayerWeight(Record):
-    """A constant of the model that a layer reads: it identifies the layer whatever its name."""
+    """A constant of the model that a layer reads: it identifies the layer independently of its name."""
 
     name: str = ""
-    """Name in the model; empty where it was not recorded."""
+    """Name in the model; empty if it was not recorded."""
     shape: tuple[int, ...] = ()
-    """Shape in the model; only the number of elements where nothing else was recorded."""
+    """Shape in the model; only the number of elements if nothing else was recorded."""
     digest: str = ""
-    """Digest of its type, shape and a sample of its values; empty where they were not read."""
+    """Digest of its type, shape and a sample of its values; empty if they were not read."""
 
 
 class Layer(Record):
@@ -100,21 +101,21 @@ class Layer(Record):
     type: str
     provider: str = ""
     precision: str = ""
-    """Element type that it computes in, such as `int8`; `float32 to int8` where it only converts; empty for unknown."""
+    """Element type in which it computes, such as `int8`; `float32 to int8` if it only converts; empty for unknown."""
     precision_basis: str = ""
     """Evidence for the precision, or the reason why it is not known."""
     unit: MultiplyUnit = ""
     """Circuit that multiplies, as far as the kernel's name reveals it."""
     weights_dtype: str = ""
-    """Element type of its weights; empty where there are none, or none are recorded."""
+    """Element type of its weights; empty if there are none, or none are recorded."""
     groups: int | None = None
-    """Groups of a convolution, as many as channels for a depthwise one; None where they are not recorded."""
+    """Groups of a convolution, as many as channels for a depthwise one; None if they are not recorded."""
     asked_precision: str = ""
-    """Precision that `constrain_precision` requested for its nodes, as `fp32`; several are joined by `, `."""
+    """Precision that `constrain_precision` requested for its nodes, such as `fp32`; several are joined by `, `."""
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     onnx_nodes: tuple[str, ...] = ()
-    """Names of the nodes of the profiled model it came from."""
+    """Names of the nodes of the profiled model from which it was created."""
     depth: int = 0
     """0 for the main graph, 1 for a body of If/Loop/Scan, ..."""
     samples_ms: tuple[float, ...]
@@ -124,14 +125,14 @@ class Layer(Record):
     """Kernel that the backend chose, by the backend's name."""
     stream: int | None = None
     macs: int | None = None
-    """Multiply-accumulate operations of one pass; None where they are not known."""
+    """Multiply-accumulate operations of one pass; None if they are not known."""
     read_bytes: int = 0
-    """Size of its inputs, weights included, each time it runs in a pass; 0 where shapes are not known."""
+    """Size of its inputs, weights included, each time it runs in a pass; 0 if shapes are not known."""
     written_bytes: int = 0
     weight_bytes: int = 0
     """The weights among its inputs, counted once however often it runs."""
     weights: tuple[LayerWeight, ...] = ()
-    """Constants of the nodes it came from; empty where they were not recorded."""
+    """Constants of those nodes; empty if they were not recorded."""
     attributes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Window of the convolution or pooling: `kernel_shape`, `strides`, `dilations`, `group`, as ONNX names them."""
 
@@ -144,7 +145,7 @@ class Layer(Record):
     def input_precision(self) -> str:
         """Distinct element types of its inputs: `int8`, or `int8 + float16` for a layer that adds a residual."""
         known = [tensor.dtype for tensor in self.inputs if tensor.dtype]
-        # An operator of ONNX Runtime also reads scales, weights and indices: only the first is its data.
+        # An operator of ONNX Runtime also reads scales, weights and indices: only the first input is data.
         return " + ".join(dict.fromkeys(known[:1] if self.provider else known))
 
     @property
@@ -154,12 +155,12 @@ class Layer(Record):
 
     @property
     def on_tensor_cores(self) -> bool | None:
-        """None where the multiply unit is not known."""
+        """None if the multiply unit is not known."""
         return self.unit.startswith(TENSOR_CORE) if self.unit else None
 
     @property
     def misses_requested_precision(self) -> bool:
-        """True where it is known to compute in another type than the only requested floating-point type."""
+        """True if it is known to compute in a type other than the only requested floating-point type."""
         wanted = FLOAT_DTYPES.get(self.asked_precision, self.precision)
         return self.precision != wanted and self.precision in (*FLOAT_DTYPES.values(), "int8", "float8_e4m3fn")
 
@@ -209,7 +210,7 @@ class Roofs(Record):
     macs_per_s: float
     bytes_per_s: float
     how: str
-    """The measurement, in words."""
+    """Description of the measurement."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class TensorCoreShares:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The shares by their names in gates."""
+        """Return the shares by their names in gates."""
         shares = {"share": self.on, "off_share": self.off, "unknown_share": self.unknown}
         return {f"tensor_cores.{name}": Metric(value=value) for name, value in shares.items()}
 
@@ -238,11 +239,11 @@ class Profile(Document):
     document: Literal["profile"] = "profile"
     format_version: int = VERSIONS["profile"]
     label: str
-    """Name of the model for people: the step's name, `source`, a file."""
+    """Display name of the model: the step's name, `source`, a file."""
     model_digest: str
-    """Empty where the model is not known."""
+    """Empty if the model is not known."""
     engine_digest: str = ""
-    """Digest of the engine that ran; empty without an engine, and where it is not known."""
+    """Digest of the engine that ran; empty without an engine, or if it is unknown."""
     backend: str
     """`onnxruntime`, `tensorrt`, `tensorrt_rtx`, `trtexec`."""
     providers: tuple[str, ...] = ()
@@ -250,15 +251,15 @@ class Profile(Document):
     machine: Machine
     versions: dict[str, str]
     options: dict[str, JsonValue]
-    """Every setting that was in force, defaults included."""
+    """Every setting in effect, defaults included."""
     conditions: dict[str, JsonValue] = {}
     """Load, governor, threads: the state of the machine around the measurement."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     input_digests: dict[str, str] = {}
-    """Input -> digest of its values, of those that came from a file; a path does not identify them."""
+    """Input -> digest of its values, for values from a file, which a path does not identify."""
     profiler: Literal["on", "off", ""] = ""
-    """True if a profiler that sees layers was attached in the timing pass; empty where it is not known."""
+    """`on` if a profiler that observes layers was attached in the timing pass; empty if unknown."""
     warmup_passes: int
     warmup_ms: float
     runs: tuple[ProfileRun, ...]
@@ -270,17 +271,17 @@ class Profile(Document):
     timeline: tuple[Span, ...] = ()
     """One pass, in order of start."""
     timeline_basis: str = ""
-    """The pass that the timeline shows, or the sources it was assembled from."""
+    """The pass that the timeline shows, or the sources from which it was assembled."""
     roofs: Roofs | None = None
     measured_at: datetime | None = None
-    """Start of the first run; None where it is unknown."""
+    """Start of the first run; None if it is unknown."""
     sitting: str = ""
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
     peak_memory_bytes: int = 0
     stopped_because: str = ""
-    """In words, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
+    """Reason, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -310,7 +311,7 @@ class Profile(Document):
 
     @property
     def latency(self) -> LatencySummary:
-        """The timing pass in numbers; the median is that of the runs' medians."""
+        """Statistics of the timing pass; the median is that of the runs' medians."""
         return LatencySummary.of_runs([run.latency_ms for run in self.runs])
 
     @property
@@ -321,7 +322,7 @@ class Profile(Document):
 
     @property
     def tensor_cores(self) -> TensorCoreShares | None:
-        """Shares of the layers' time by multiply unit; None without times, and where no unit is known at all."""
+        """Shares of the layers' time by multiply unit; None without times, or if no unit is known."""
         spent = {True: 0.0, False: 0.0, None: 0.0}
         for layer in self.layers:
             spent[layer.on_tensor_cores] += max(layer.median_ms, 0.0)
@@ -332,14 +333,14 @@ class Profile(Document):
 
     @property
     def profiler_overhead(self) -> float:
-        """Median latency with ONNX Runtime's profiler on, over the one without; 0 without a layer pass."""
+        """Ratio of the median latency with ONNX Runtime's profiler to that without; 0 without a layer pass."""
         if not self.layer_pass_ms:
             return 0.0
         return LatencySummary.of(self.layer_pass_ms).median_ms / self.latency.median_ms
 
 
 _LONGEST_MS = 1e12
-"""Thirty years."""
+"""Longest plausible time: thirty years."""
 _MOST = 10**18
 """Maximum bytes or operations of a pass; larger values are impossible."""
 _LANES = ("latency_ms", "enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms")
@@ -365,7 +366,7 @@ def without_impossible_values(profile: Profile) -> Profile:
 
 
 def _are_same(values: object, before: object) -> bool:
-    """Return whether two tuples hold the same objects, without comparing fields."""
+    """Return whether two tuples contain the same objects, without comparing fields."""
     if isinstance(values, tuple) and isinstance(before, tuple):
         return len(values) == len(before) and all(map(operator.is_, values, before))
     return values is before

@@ -27,8 +27,8 @@ from ndld_flow.records.sweep import SweepRecord
 def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
     """Read a record from its folder.
 
-    `absent` describes a folder without it, `give` names the remedy, `unreadable` describes a damaged file. Raises a
-    `RequestError` when it is missing or cannot be read, or a later version wrote it.
+    `absent` describes a folder without it, `give` the remedy, and `unreadable` a damaged file. Raises a `RequestError`
+    if it is missing or cannot be read, or a later version wrote it.
     """
     try:
         return read_document(kind, path)
@@ -37,7 +37,7 @@ def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unr
     except ValidationError as error:
         raise RequestError(
             f"{path} {unreadable} this version can read: {first_problem(error)}. "
-            "It was changed by something else, or is damaged."
+            "It was changed by another program, or is damaged."
         ) from error
 
 
@@ -56,11 +56,11 @@ RUN_RECORD = "run.json"
 """The run's record, in its folder."""
 
 STORED = "stored"
-"""A link, in a step's folder, to the stored artifact where that was not copied."""
+"""A link in a step's folder to the stored artifact, if that was not copied."""
 
 
 COMPARISON_PAGE = "comparison.html"
-"""The page of a comparing step, in the step's folder."""
+"""The page of a step that compares, in the step's folder."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RunDocuments:
     """The run's folder; None if the documents were read from the store."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
-        """Return the profiles that a step compared, for `draw_comparison`; None where one no longer exists."""
+        """Return the profiles that a step compared, for `draw_comparison`; None if one no longer exists."""
         try:
             return [[self.profiles[name] for name in part.steps] for part in self.comparisons[step].profiles]
         except KeyError:
@@ -99,7 +99,7 @@ def read_run(folder: Path) -> RunDocuments:
 def read_run_record(folder: Path) -> RunRecord:
     """Read `run.json`.
 
-    Raises a `RequestError` when the folder holds no run, or its record cannot be read.
+    Raises a `RequestError` if the folder is not that of a run, or its record cannot be read.
     """
     return read_record(
         RunRecord,
@@ -134,7 +134,7 @@ def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) 
 
 
 def read_stored(kind: type[AnyDocument], path: Path) -> AnyDocument:
-    """Read a document of the store, through a cache. Raises OSError and ValidationError."""
+    """Read a document of the store through a cache. Raises OSError and ValidationError."""
     document = _parse_stored(kind, path)
     assert isinstance(document, kind)
     return document
@@ -187,7 +187,7 @@ def _read_all(
         try:
             documents[step.name] = read(kind, step, file_name)
         except FileNotFoundError:
-            continue  # not the kind this step makes
+            continue  # not the kind that this step produces
         except NewerFormatError as error:
             unreadable.append(str(error))
         except (OSError, ValidationError) as error:
@@ -208,12 +208,13 @@ SWEEP_RECORD = "sweep.json"
 def read_sweep_record(folder: Path) -> SweepRecord:
     """Read `sweep.json`.
 
-    Raises a `RequestError` when the folder holds no sweep, its record cannot be read, or another version wrote it.
+    Raises a `RequestError` if the folder is not that of a sweep, its record cannot be read, or another version wrote
+    it.
     """
     return read_record(
         SweepRecord,
         folder / SWEEP_RECORD,
         absent="is not the folder of a sweep",
-        give="Give a folder below outputs/sweeps.",
+        give="Give a folder in outputs/sweeps.",
         unreadable="is not a sweep's record",
     )

@@ -28,12 +28,12 @@ class Ending:
     sign: str
     """Sign in the page's title."""
     complete: bool = False
-    """True if all necessary steps have finished: only such a run can be compared with."""
+    """True if all necessary steps have finished: only such a run can be compared."""
 
 
 ENDINGS: Mapping[RunOutcome, Ending] = {
     "passed": Ending("PASSED", 0, "passed", "✓", complete=True),
-    "failed": Ending("FAILED", 1, "failed", "✕", complete=True),  # a check, a gate or a step's own verdict failed
+    "failed": Ending("FAILED", 1, "failed", "✕", complete=True),  # a check, a gate or the verdict of a step failed
     "inconclusive": Ending("INCONCLUSIVE", 4, "inconclusive", "?", complete=True),
     "error": Ending("ERROR", 2, "failed", "✕"),  # a step, or a library that it needs, cannot do what the recipe asks
     "bug": Ending("BUG", 3, "failed", "✕"),
@@ -94,16 +94,16 @@ class KeyParts(Record):
     settings: dict[str, JsonValue]
     """Every setting, defaults included."""
     inputs: dict[str, JsonValue]
-    """The recipe's `inputs:` where the step reads them."""
+    """The recipe's `inputs:` that the step reads."""
     reads: dict[str, str]
     """Key of an input (`from`, `reference`, a data file) -> digest of its contents."""
     libraries: dict[str, str]
     """Library -> version, for the libraries that the step names."""
     machine: str
-    """Fingerprint; empty where the machine does not matter."""
+    """Fingerprint; empty if the machine does not matter."""
     together: tuple[str, ...] = ()
-    """Keys of the steps that it is measured in turns with, alone and in their order, with an empty text in its own
-    place: a measurement belongs to its session."""
+    """Keys of the steps with which it is measured in turns, each computed alone, in their order, with an empty string
+    at its own position: a measurement belongs to its session."""
 
 
 class StepRecord(Document):
@@ -117,22 +117,22 @@ class StepRecord(Document):
     """Key of an input -> the name of its step (or `source`)."""
     artifact: ArtifactRecord
     passed: bool
-    """False when a check of the step failed, or could not be decided: a lint that found errors, outputs that
+    """False if a check of the step failed, or could not be decided: a lint that found errors, outputs that
     disagree."""
     inconclusive: bool = False
     """With `passed` False: nothing failed, but a check could not be decided."""
     summary: str
-    """One line for people."""
+    """One line of text."""
     metrics: dict[str, Metric]
     change: GraphChange | None = None
     log: str = ""
     started_at: datetime
-    """Start of the step; of a measuring step: when its device was locked."""
+    """Start of the step; for a measuring step, the time when its device was locked."""
     ended_at: datetime | None = None
     wall_s: float
     """Seconds that it took; of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
-    """Other ndld-flow steps that ran on this machine during the measurement, in words."""
+    """Descriptions of other ndld-flow steps that ran on this machine during the measurement."""
 
 
 Outcome = Literal["done", "reused", "failed", "inconclusive", "interrupted", "skipped"]
@@ -147,12 +147,12 @@ class RunStep(Record):
     step: str
     outcome: Outcome
     reason: str
-    """Why it ran or was reused, from a closed set; for `skipped`, the step that stopped the run."""
+    """Reason why it ran or was reused, from a closed set; for `skipped`, the step that stopped the run."""
     detail: str = ""
     wall_s: float
     """Seconds that this run spent on it, not the original duration of a reused step."""
     record: StepRecord | None = None
-    """None when it was skipped, or did not finish."""
+    """None if it was skipped, or did not finish."""
 
 
 def metrics_of(steps: Iterable[RunStep]) -> dict[str, Metric]:
@@ -190,7 +190,7 @@ class RunFailure(Record):
     """The error that ended a run before all of its steps had finished."""
 
     steps: tuple[str, ...] = ()
-    """The steps that failed, or were running; empty where it happened between two steps."""
+    """The steps that failed, or were running; empty if it happened between two steps."""
     message: str
     """One short paragraph, as printed in the terminal."""
     exit_code: int
@@ -209,7 +209,7 @@ class RunRecord(Document):
     """`<utc time>-<short id>`, the name of the run's folder."""
     recipe_name: str
     recipe: dict[str, JsonValue]
-    """Resolved and self-sufficient."""
+    """Resolved and self-contained."""
     identity: str
     """Digest of the resolved recipe and of the steps' keys: equal runs have equal ones."""
     command: tuple[str, ...]
@@ -226,7 +226,7 @@ class RunRecord(Document):
     versions: dict[str, str]
     """Libraries by name, ndld_flow's own among them."""
     passed: bool
-    """False when a step or a gate failed, and when the run did not finish."""
+    """False if a step or a gate failed, or if the run did not finish."""
     outcome: RunOutcome
     """Its outcome. `running` without a recorded end: it is still running, or its process was killed."""
     failure: RunFailure | None = None

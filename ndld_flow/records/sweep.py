@@ -12,8 +12,8 @@ from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.run_record import GateResult, Outcome
 
 PointOutcome = Literal["passed", "refused", "inconclusive", "failed"]
-"""`passed`: all constraints hold and no step or gate failed; `refused`: one failed; `inconclusive`: none failed, but
-one could not be decided; `failed`: an error ended it."""
+"""`passed`: all constraints hold and no step or gate failed. `refused`: one failed. `inconclusive`: none failed, but
+one could not be decided. `failed`: an error ended it."""
 
 
 class SweepAxis(Record):
@@ -47,9 +47,9 @@ class PointStep(Record):
     outcome: Outcome
     reason: str
     key: FolderName | Literal[""] = ""
-    """Key of its record in the store; empty when it was skipped or failed."""
+    """Key of its record in the store; empty if it was skipped or failed."""
     wall_s: float = 0.0
-    """Seconds that this sweep spent on it; 0 when it was reused, or computed for another point."""
+    """Seconds that this sweep spent on it; 0 if it was reused, or computed for another point."""
 
 
 WinnerVerdict = Literal["best", "tie", "worse", "inconclusive"]
@@ -62,9 +62,9 @@ class MeasuredAgain(Record):
     """All of the point's metrics, as measured again."""
     objectives: tuple[float | None, ...]
     standing: WinnerVerdict
-    """Against the best: `tie` when the difference is inside the noise of this machine."""
+    """Against the best: `tie` if the difference is within the noise of this machine."""
     ratio: float | None = None
-    """First objective over that of the best; below it the 95 % interval, where process runs were kept."""
+    """First objective divided by that of the best; the following are its 95 % interval, if process runs were kept."""
     ratio_low: float | None = None
     ratio_high: float | None = None
 
@@ -80,28 +80,28 @@ class SweepPoint(Record):
     """Recipe key -> value that gives the recipe this point: `steps.speed.threads` -> 2."""
     outcome: PointOutcome
     reason: str = ""
-    """The reason why it was refused or failed, for people; one short paragraph."""
+    """The reason why it was refused or failed, as one short paragraph."""
     failed_step: str = ""
     metrics: dict[str, Metric] = {}
     """`STEP.METRIC` -> value, as first measured."""
     objectives: tuple[float | None, ...] = ()
-    """In the sweep's order, as first measured; None where it was not reached."""
+    """In the sweep's order, as first measured; None if it was not reached."""
     constraints: tuple[GateResult, ...] = ()
     """Those that could be decided."""
     steps: tuple[PointStep, ...] = ()
     sitting: int | None = None
-    """Number of its first measurement session; None when nothing was measured."""
+    """Number of its first measurement session; None if nothing was measured."""
     again: MeasuredAgain | None = None
     rank: int | None = None
-    """1 is the best; None when it did not pass, or without objectives."""
+    """1 is the best; None if it did not pass, or without objectives."""
     tied: bool = False
-    """Not the best, but the difference is inside the noise."""
+    """True if it is not the best, but the difference is within the noise."""
     on_front: bool = False
-    """No other point is better in one objective and not worse in any (more than one objective)."""
+    """True if no other point is better in one objective and not worse in any (with more than one objective)."""
     wall_s: float = 0.0
-    """Seconds that this sweep spent on this point alone."""
+    """Seconds that this sweep spent only on this point."""
     folder: InnerPath | Literal[""] = ""
-    """Its run folder, relative to the sweep's: `points/0001`; empty when there is none."""
+    """Its run folder, relative to the sweep's: `points/0001`; empty if there is none."""
 
 
 class MeasurementSession(Record):
@@ -120,7 +120,7 @@ class MeasurementSession(Record):
     started_at: datetime
     ended_at: datetime
     beside: tuple[str, ...] = ()
-    """Other ndld-flow steps that ran on its machine meanwhile, in words."""
+    """Descriptions of other ndld-flow steps that ran on its machine at the same time."""
     machine: str = ""
     """Fingerprint of the measuring machine, if it is not the one that ran the sweep."""
 
@@ -135,9 +135,9 @@ class SweepRecord(Document):
     recipe_name: str
     description: str = ""
     recipe: dict[str, JsonValue]
-    """Resolved and self-sufficient, its `sweep:` included."""
+    """Resolved and self-contained, its `sweep:` included."""
     identity: str
-    """Equal for sweeps with the same work and the same results."""
+    """Digest that is equal for sweeps with the same work and the same results."""
     command: tuple[str, ...]
     directory: str
     started_at: datetime
@@ -157,17 +157,17 @@ class SweepRecord(Document):
     """`all 24 points tried`, `40 of 512 points: the budget`, `time`, `saturated: ...`."""
     excluded_count: int = 0
     steps_done: int
-    """Steps that were computed; each distinct one once."""
+    """Number of computed steps; each distinct one counts once."""
     steps_shared: int
-    """Steps of points that were computed for another point of this sweep."""
+    """Number of steps of points that were computed for another point of this sweep."""
     steps_reused: int
-    """Steps that existed before."""
+    """Number of steps whose results existed before."""
     machine: Machine
     versions: dict[str, str]
     passed: bool
-    """False when no point passed."""
+    """False if no point passed."""
 
     @property
     def inconclusive(self) -> bool:
-        """True if no point passed, but one could not be decided."""
+        """True if no point passed, but at least one could not be decided."""
         return not self.passed and any(point.outcome == "inconclusive" for point in self.points)

@@ -1,7 +1,7 @@
-"""ES modules into one script, so that a page is a single file and needs no Node to be built.
+"""Bundle ES modules into one script, so that a page is a single file and is built without Node.
 
-The modules are ordinary: ESLint, TypeScript and any browser read them as they are. Each one becomes a function whose
-local names nobody else sees, and which runs once, after the modules that it imports:
+The modules are ordinary: ESLint, TypeScript and any browser read them as they are. Each one becomes a function with
+private local names, which runs once, after the modules that it imports:
 
     modules["table.js"] = (() => {
       const { make, shortened: short } = modules["elements.js"];
@@ -36,7 +36,7 @@ _IMPORT = re.compile(r'^import (?:\{(?P<names>[^}]*)\} from )?"(?P<path>\.{1,2}/
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (?P<name>[\w$]+))", re.MULTILINE)
 _OTHER_SYNTAX = re.compile(r"^(?:import|export)\b.*|\bimport\(", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
-"""A comment on lines of its own, which a page does without. No line of a template literal may begin like one."""
+"""A comment on separate lines, which is removed from pages. No line of a template literal may begin like one."""
 
 
 class BundleError(Exception):
@@ -62,17 +62,17 @@ class Module:
 
 
 def report_files() -> Traversable:
-    """Return the folder that holds the pages' scripts and styles (`static`) and the panels (`panels`)."""
+    """Return the folder that contains the pages' scripts and styles (`static`) and the panels (`panels`)."""
     return resources.files("ndld_flow.report")
 
 
 def bundle(entry: str, root: Traversable | None = None, panels: str = "") -> str:
-    """Return one script that runs the page of an entry module, given by its path below `root`.
+    """Return one script that runs the page of an entry module, given by its path in `root`.
 
     `panels` is the folder of its panels, empty for a page without.
 
-    Raises `BundleError` for a module that is missing, an imported name that is not exported, a cycle, and syntax that
-    this module does not know.
+    Raises `BundleError` for a module that is missing, an imported name that is not exported, a cycle, and unsupported
+    syntax.
     """
     root = root or report_files()
     texts = (module.text() for module in modules_of(entry, root, panels))
@@ -81,7 +81,7 @@ def bundle(entry: str, root: Traversable | None = None, panels: str = "") -> str
 
 
 def modules_of(entry: str, root: Traversable, panels: str = "") -> list[Module]:
-    """Return the modules of a page, each after those that it imports. Raises as `bundle` does."""
+    """Return the modules of a page, each after those that it imports. Raises like `bundle`."""
     modules = _read_all([entry, *_panels(panels, root)], root)
     for module in modules.values():
         for path, names in module.imports.items():
@@ -115,7 +115,7 @@ def _read_all(paths: list[str], root: Traversable) -> dict[str, Module]:
 
 
 def read_module(path: str, text: str) -> Module:
-    """Take a module apart. Raises `BundleError` for syntax that this module does not know."""
+    """Parse a module. Raises `BundleError` for unsupported syntax."""
     text = _COMMENT.sub("", f"{text.rstrip()}\n")
     imports = {
         posixpath.normpath(posixpath.join(posixpath.dirname(path), statement["path"])): tuple(
@@ -129,7 +129,7 @@ def read_module(path: str, text: str) -> Module:
     exports = tuple(statement["name"] for statement in _EXPORT.finditer(text))
     code = _EXPORT.sub("", _IMPORT.sub("", text)).lstrip("\n")
     if other := _OTHER_SYNTAX.search(code):
-        raise BundleError(f"{path}: `{other[0]}` is not a form of import or export that a page can hold")
+        raise BundleError(f"{path}: `{other[0]}` is not a supported form of import or export")
     return Module(path, code, imports, exports)
 
 
@@ -139,4 +139,4 @@ def _in_order(modules: dict[str, Module]) -> list[str]:
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        raise BundleError(f"modules import each other in a circle: {' -> '.join(error.args[1])}") from error
+        raise BundleError(f"modules import each other in a cycle: {' -> '.join(error.args[1])}") from error

@@ -115,7 +115,7 @@ def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
 
 
 def graph_payload(picture: GraphPicture) -> GraphPayload:
-    """Return one graph as columns of whole numbers; `graph/data.js` reads it."""
+    """Return one graph as columns of integers; `graph/data.js` reads it."""
     layout, edges = picture.layout, picture.edges
     terminals = picture.terminals
     points = [route.points for route in layout.routes]

@@ -1,4 +1,4 @@
-"""Collect the latency of a run and the base that it is compared with."""
+"""Collect the latency of a run and the base with which it is compared."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MeasuredLatency:
 
 @dataclass(frozen=True)
 class LatencyOutcome:
-    """The latency that the recipe is about, with its base if there is one."""
+    """The latency of the recipe's result, with its base if there is one."""
 
     candidate: MeasuredLatency
     base: MeasuredLatency | None = None
@@ -72,7 +72,7 @@ class LatencyOutcome:
         if self.ratio is None:
             return "not comparable"
         if self.verdict.verdict == "inconclusive" and self.verdict.low < 1 < self.verdict.high:
-            return "undecided"  # the interval, in `basis`, holds both directions
+            return "undecided"  # the interval, in `basis`, contains both directions
         return relative_speed(self.ratio)
 
     @property
@@ -165,7 +165,7 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
         bounds = Bounds.under(Rules(), [measured[base]], [measured[candidate]], circumstances)
         verdict = next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
     if verdict is not None and verdict.verdict != "incomparable":
-        # A comparing step may allow circumstances that otherwise forbid a verdict.
+        # A comparing step may allow conditions that otherwise forbid a verdict.
         circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
     return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances)
 

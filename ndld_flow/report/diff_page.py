@@ -272,6 +272,6 @@ DIFF_PAGE = PageParts(
 def draw_diff(diff: ModelDiff, names: tuple[str, str], path: Path) -> Path:
     """Write the page of a diff atomically and return its path.
 
-    `names` are those of the models before and after. Raises an `OutputsError` when it cannot be written.
+    `names` are those of the models before and after. Raises an `OutputsError` if it cannot be written.
     """
     return write_page(path, render(DIFF_PAGE, collect_page(diff, names)), "ndld-flow diff")

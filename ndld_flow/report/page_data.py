@@ -412,7 +412,7 @@ class SweepPayload(TypedDict):
     steps: list[list[TextPlace]]
     """Name, outcome and reason of each step, one after the other."""
     constraints: list[list[tuple[TextPlace, int, TextPlace]]]
-    """Gate, 1 where it holds, measured value."""
+    """Gate, 1 if it holds, measured value."""
     again: list[AgainPayload | None]
     dimensions: list[DimensionPayload]
     curves: list[CurvePayload]

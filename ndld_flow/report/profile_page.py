@@ -45,7 +45,7 @@ class ProfilePage:
 def draw_profile(profile: Profile, title: str, path: Path) -> Path:
     """Write the page of one profile atomically and return its path.
 
-    Raises an `OutputsError` when it cannot be written.
+    Raises an `OutputsError` if it cannot be written.
     """
     named = {title: profile}
     with paused_garbage_collection():

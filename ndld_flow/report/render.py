@@ -136,7 +136,7 @@ def environment() -> Environment:
 def write_page(path: Path, text: str, again: str) -> Path:
     """Write a page to a temporary file, move it into place and return its path. `again` is the command to repeat.
 
-    Raises a `PageError` when it cannot be written.
+    Raises a `PageError` if it cannot be written.
     """
     aside = path.parent / f".{path.name[:60]}.{uuid4().hex[:8]}"
     try:

@@ -75,7 +75,7 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
     """Write `report.html` into a run's folder, and the pages of activations into their steps', each whole or not at
     all; return its path. `outcome` is the outcome of the run if its record does not have it.
 
-    Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
+    Raises a `RequestError` if the folder holds no readable run, and an `OutputsError` if the
     report cannot be written.
     """
     with paused_garbage_collection():
@@ -91,7 +91,7 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
 def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
     """Write the report of a run from its documents; it links to existing pages of comparisons.
 
-    Raises an `OutputsError` when it cannot be written.
+    Raises an `OutputsError` if it cannot be written.
     """
     documents = replace(documents, folder=run_folder)  # those of a sweep's point were read from the store
     drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]

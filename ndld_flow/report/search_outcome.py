@@ -106,7 +106,7 @@ def search_words(outcome: SearchOutcome) -> str:
     kept = (
         f"keeps {nodes_word(outcome.kept)} in {outcome.kept_precision}"
         if outcome.kept
-        else f"keeps nothing out of {outcome.precision}"
+        else f"keeps no node in {outcome.kept_precision}"
     )
     return f"{outcome.step} {kept}{_change(outcome)} ({outcome.bound_outcome})"
 

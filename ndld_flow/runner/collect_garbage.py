@@ -21,7 +21,7 @@ from ndld_flow.store.store import Store
 
 _BATCH = 100
 _DAMAGE_KEPT_S = 24 * 3600.0
-"""Age up to which damaged files are kept while a run is active: its user has just read their path."""
+"""Minimum age at which damaged files are removed while a run is active: the user has just read their path."""
 
 
 class Freed(Record):
@@ -70,8 +70,8 @@ def collect_garbage(
     All runs are kept unless `keep` is given: the number of the newest runs, and of the newest sweeps, of each recipe to
     keep in addition to tagged ones, and as many newer ones that did not finish. A sweep with a tagged point is kept.
     `report` is called when it waits for another `gc` or `verify`.
-    Raises RequestError when the record of a run or sweep is missing or unreadable, because its results are then
-    unknown; OutputsError when something may not be removed.
+    Raises RequestError if the record of a run or sweep is missing or unreadable, because its results are then
+    unknown; OutputsError if something may not be removed.
     """
     outputs.prepare()
     store = outputs.store
@@ -81,7 +81,9 @@ def collect_garbage(
         _refuse_lost_records(outputs)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
         needed = _find_needed({*outputs.folders(), *outputs.sweep_folders()} - {*dropped_runs, *dropped_sweeps}, store)
-        records = _remove_records(store, needed, dry_run=dry_run)  # first: no record names an object that is gone
+        records = _remove_records(
+            store, needed, dry_run=dry_run
+        )  # first, so that no record names an object that is gone
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
@@ -179,7 +181,7 @@ def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 
 def _find_damage(store: Store, older_than_s: float) -> list[Path]:
-    """Return damaged files that were set aside at least so long ago."""
+    """Return damaged files that were set aside at least `older_than_s` seconds ago."""
     damaged = []
     for path in (store.root / "damaged").glob("*"):
         with contextlib.suppress(OSError):
@@ -191,13 +193,14 @@ def _find_damage(store: Store, older_than_s: float) -> list[Path]:
 def _refuse_lost_records(outputs: Outputs) -> None:
     for folder, record in outputs.damaged_folders():
         raise RequestError(
-            f"{folder}: its {record} is gone, so its results are unknown. Run its recipe again if you need "
+            f"{folder}: its {record} is missing, so its results are unknown. Run its recipe again if you need "
             "it, remove the folder, then run gc again."
         )
 
 
 def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:
-    """Return the folders of each recipe that are neither tagged nor among the newest, given the oldest first."""
+    """Return the folders of each recipe that are neither tagged nor among the newest; `folders` has the oldest
+    first."""
     if keep is None:
         return []
     tagged = {kept for folder in outputs.tagged().values() for kept in (folder, *folder.parents)}
@@ -211,12 +214,12 @@ def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list
 def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
     """Return the folders before the newest `keep` finished ones, without the newest `keep` unfinished ones.
 
-    So failures never displace results.
+    Failures therefore never displace results.
     """
     older, complete, failed = [], 0, 0
     for folder in reversed(folders):
         if complete >= keep:
-            older.append(folder)  # unread: there may be thousands
+            older.append(folder)  # without reading their records: there may be thousands
         elif outputs.is_complete(folder):
             complete += 1
         elif failed < keep:

@@ -29,7 +29,7 @@ from ndld_flow.store.files import building_folder, point_to
 from ndld_flow.store.kinds import ComparisonDocument, Onnx
 
 UNNAMED = "profile"
-"""The common name of profiles with different names: it stays in a history of comparisons when a file is renamed."""
+"""The common name of profiles with different names: it stays the same in a history if a file is renamed."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Pairing:
 
 
 def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
-    """Pair profiles by their step's name; if every subject has only one, pair these.
+    """Pair profiles by the names of their steps; if every subject has only one, pair those.
 
-    Raises RequestError when a subject has nothing in common with the first.
+    Raises RequestError if a subject has nothing in common with the first.
     """
     if all(len(subject.profiles) == 1 for subject in subjects):
         only = [(place, subject.profiles[0]) for place, subject in enumerate(subjects)]
@@ -66,8 +66,9 @@ def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tu
         if place not in known:
             base, other = (", ".join(profile.name for profile in each.profiles) for each in (subjects[0], subject))
             raise RequestError(
-                f"{subject.label} has no profile of a name that {subjects[0].label} has: {other} against {base}. Name "
-                f"the profiles to compare, as {subjects[0].label}:{subjects[0].profiles[0].name}."
+                f"{subject.label} has no profile with the same name as one of {subjects[0].label}: {other} against "
+                f"{base}. "
+                f"Name the profiles to compare, such as {subjects[0].label}:{subjects[0].profiles[0].name}."
             )
 
 
@@ -107,10 +108,10 @@ def compare_runs(
     """Compare the subjects of references with the first, and write report, data and pictures into a folder.
 
     `references`: runs, tags, ids, `RUN:STEP`, profile files, folders of trtexec or TREx exports. `gates`: conditions
-    such as `latency.min <= +5 %`. `to`: the output folder; default: a new one below `outputs/comparisons/`.
-    Noise from `learn_noise` is used unless the rules have their own. With `measure`, a listener for events, two
-    profiles are measured again, against each other, until they are decided. Raises RequestError for a subject that
-    cannot be found, read or measured, and for an invalid gate.
+    such as `latency.min <= +5 %`. `to`: the output folder; by default a new one in `outputs/comparisons/`. Noise from
+    `learn_noise` is used unless the rules have their own. With `measure`, a listener for events, two profiles are
+    measured again, against each other, until they are decided. Raises RequestError for a subject that cannot be found,
+    read or measured, and for an invalid gate.
     """
     kept = Outputs(outputs)
     if measure is not None:
@@ -125,7 +126,9 @@ def _measure(
 
     subjects = find_subjects(references, kept)
     if [len(subject.profiles) for subject in subjects] != [1, 1]:
-        raise RequestError("two profiles can be measured against each other: name them as RUN:STEP, the base first.")
+        raise RequestError(
+            "only two profiles can be measured against each other: name them as RUN:STEP, the base first."
+        )
     comparison, profiles = measure_pair(subjects, gates, rules, kept, listener)
     return _write(comparison, [profiles], kept, to)
 
@@ -187,8 +190,8 @@ def measure_pair(
     """Run a recipe with both models and the settings of their profiles, and return its comparison.
 
     The models are profiled in turns, and rounds follow until the gates and the verdict are decided, so that no earlier
-    measurement takes part. Raises RequestError for a profile of no run here, or one that cannot be measured again, and
-    raises as `run_alone` does.
+    measurement is used. Raises RequestError for a profile that is not of a run here or cannot be measured again, and
+    raises like `run_alone`.
     """
     origins = [_find_origin(subject, outputs) for subject in pair]
     if origins[0].inputs != origins[1].inputs:
@@ -225,7 +228,7 @@ def _find_origin(subject: FoundSubject, outputs: Outputs) -> _Origin:
     artifact = source.artifact if model_record is None else model_record.artifact
     path = source.path if model_record is None else str(outputs.store.object_folder(artifact.digest) / Onnx.main)
     if not Path(path).is_file():
-        raise RequestError(f"{subject.label} cannot be measured again: its model {path} is no longer there.")
+        raise RequestError(f"{subject.label} cannot be measured again: its model {path} no longer exists.")
     model: dict[str, JsonValue] = {"source": str(Path(path).absolute()), "blake3": artifact.digest}
     return _Origin(model, run.recipe.get("inputs", {}), found.profile.options)
 

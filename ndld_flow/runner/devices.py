@@ -1,7 +1,8 @@
-"""Measuring steps on devices: exclusive locks between all users of a machine, and the load of other steps meanwhile.
+"""Devices of measuring steps: exclusive locks between all users of a machine, and the concurrent load of other steps.
 
-A GPU has one lock; the CPU has one lock for each core that this process may use, so that overlapping sets exclude each
-other and disjoint sets do not. All processes take locks in the same order, so that they cannot deadlock.
+A GPU has one lock; the CPU has one lock for each core that this process may use, so that measurements on overlapping
+sets of cores exclude each other and those on disjoint sets do not. All processes take locks in the same order, so that
+they cannot deadlock.
 
 Each lock is a file in two folders: one that all users of the machine share, and one in the store. Containers see
 neither each other's /run/lock nor /tmp; containers of one host exclude each other only if they share the store, or a
@@ -39,16 +40,16 @@ from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
 """The environment variable that names another folder for the locks that all users share."""
-_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if root owns it and it is sticky
+_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if it is sticky and owned by root
 _STICKY_FOR_ALL = 0o1777
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST_CPU_LOCKS = 64
-"""On machines with more CPUs, adjacent CPUs share a lock: each lock takes two open files."""
+"""Maximum number of locks. On machines with more CPUs, adjacent CPUs share a lock: each takes two open files."""
 _RETRY_EVERY_S = 1.0
 _POLL_EVERY_S = 0.1
 _REMIND_EVERY_S = 300.0
-"""Before CI systems end a job that prints nothing (10 minutes)."""
+"""Seconds between repeated reports: CI systems end a job that prints nothing for 10 minutes."""
 _LONGEST_NOTE = 10_000
 
 
@@ -76,9 +77,9 @@ class Claim:
 
 @contextlib.contextmanager
 def holding(device: str, store: Store, claim: Claim) -> Iterator[list[str]]:
-    """Hold the lock of a device, such as `cpu` or `gpu-0`; the lock of a killed process is free at once.
+    """Hold the lock of a device, such as `cpu` or `gpu-0`; the system releases the lock of a killed process at once.
 
-    Gives warnings for the step's log: a folder may have no locks, or not be writable.
+    Yields warnings for the step's log: a folder may not support locks, or not be writable.
     """
     faults: list[str] = []
     with contextlib.ExitStack() as held:
@@ -94,8 +95,8 @@ def _lock_files(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
         user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
         folder, prefix = Path(tempfile.gettempdir()), f"ndld_flow-{_file_name(user)}-"
         faults.append(
-            f"this machine has no folder for locks that all its users share, so others may measure on the {device} at "
-            f"the same time. Set {FOLDER_VARIABLE} to a folder that all users can write"
+            "this machine has no folder for locks that is shared by all its users, so others may measure on the "
+            f"{device} at the same time. Set {FOLDER_VARIABLE} to a folder that all users can write"
         )
     names = name_locks(device)
     yield from (folder / f"{prefix}{name}.lock" for name in names)
@@ -106,7 +107,7 @@ def _lock_files(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
 def _find_shared_folder() -> Path | None:
     """Return the folder whose locks all users of this machine see.
 
-    By default a sticky folder of root: nobody can replace another user's files in it.
+    By default a sticky folder owned by root: nobody can replace another user's files in it.
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
@@ -120,7 +121,7 @@ def _find_shared_folder() -> Path | None:
 
 
 def _name_machine() -> str:
-    """Return a name that the containers of one host have in common, unlike their host names."""
+    """Return a name that all containers of a host share, unlike their host names."""
     try:
         return digest_json(_BOOT_ID.read_text(encoding="ascii").strip())[:16]
     except OSError:
@@ -143,7 +144,7 @@ def _own_cpus() -> list[int]:
 
 
 def _name_gpu(number: int) -> str:
-    """Return the UUID of a GPU, as other processes may number GPUs otherwise; its number where it has no UUID."""
+    """Return the UUID of a GPU, as other processes may number GPUs differently; its number if it has no UUID."""
     from ndld_flow.measure.gpu_clocks import name_for_nvml
 
     name = name_for_nvml(number)
@@ -215,7 +216,7 @@ class _SharedLock:
                 self._descriptor = descriptor
                 return True
         except (BlockingIOError, FileNotFoundError):
-            pass  # held, or removed meanwhile
+            pass  # held, or removed in the meantime
         except OSError:
             os.close(descriptor)
             raise
@@ -231,7 +232,7 @@ class _SharedLock:
             descriptor = os.open(self._path, flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(f"{self._path} is not a regular file. Its owner must remove it")
+            raise OSError(f"{self._path} is not a regular file; its owner must remove it")
         return descriptor
 
 
@@ -273,7 +274,7 @@ def _find_run_pid() -> int:
 def _read_holder(path: Path) -> str:
     """Return `waits for cpu 0-1, held by step speed of ppocr-det (user ann, pid 123) since 10:42:07`.
 
-    It is empty without a note of a running process. Steps of one run take turns, which is worth no line in a log.
+    It is empty without a note of a running process. Steps of one run take turns, which needs no line in the log.
     """
     notes = (_read_note(note) for note in path.parent.glob(f"{path.stem}.*.holder"))
     holders = [(holder.since, user, holder) for holder, user in filter(None, notes)]
@@ -330,7 +331,7 @@ class _Activity(Record):
 
 
 def announce(steps: Sequence[RecipeStep], recipe: str, folder: Path) -> None:
-    """Announce running steps, for as long as they hold `folder` of the store: until they end or are killed."""
+    """Announce running steps while they hold `folder` of the store: until they end or are killed."""
     names = " and ".join(f"`{step.name}`" for step in steps)
     what = f"{steps[0].type.name} {names}{f' of {recipe}' if recipe else ''}"
     mine = _Activity(host=platform.node(), pid=os.getpid(), what=what, since_s=time.monotonic())
@@ -360,7 +361,7 @@ class LoadMonitor:
         self._thread.start()
 
     def end(self) -> tuple[str, ...]:
-        """Return the concurrent steps in words: ``convert_fp16 `half` of ppocr (pid 812), for 3 s of 12 s``."""
+        """Return descriptions of the concurrent steps: ``convert_fp16 `half` of ppocr (pid 812), for 3 s of 12 s``."""
         self._over.set()
         self._thread.join()
         self._observe()
@@ -383,11 +384,11 @@ class LoadMonitor:
             self._observe()
 
     def _observe(self) -> None:
-        """Observe running steps once. A store that cannot be read for a moment ends no measurement."""
+        """Observe running steps once. A store that temporarily cannot be read does not end a measurement."""
         with contextlib.suppress(OSError):
             folders = self._store.root / "building"
             others = {path.parent.name: path for path in folders.glob(f"*/{_NOTE}") if path.parent != self._own}
-            alive = self._store.locks.leased("building") if others else set()  # without those that were killed
+            alive = self._store.locks.leased("building") if others else set()  # excludes killed processes
             now_s = time.monotonic()
             for name, path in others.items():
                 if name in alive and (work := self._read(name, path)):

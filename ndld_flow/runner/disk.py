@@ -1,4 +1,4 @@
-"""Messages about a disk that is full, forbidden or failing."""
+"""Messages about a disk that is full, failing or not writable."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _NOT_PERMITTED = (
 )
 _BROKEN = "{place} cannot be written or read ({reason}). Finished results are kept; check the disk and run again."
 _IN_THE_WAY = (
-    "{place} cannot be created ({reason}). Move the file in its place, or choose another folder with --outputs."
+    "{place} cannot be created ({reason}). Move the file that has this name, or choose another folder with --outputs."
 )
 _TOO_MANY = "{reason}, so that {place} cannot be opened. Allow more (`ulimit -n`), or close other programs."
 _MESSAGES = {
     errno.ENOSPC: f"the disk of {{folder}} is full. {_REMEDY}",
     errno.EDQUOT: f"the quota for the disk of {{folder}} is used up. {_REMEDY}",
-    errno.EFBIG: "{place} would be larger than is allowed here ({reason}). Raise the limit (`ulimit -f`).",
+    errno.EFBIG: "{place} would exceed the file size limit ({reason}). Raise the limit (`ulimit -f`).",
     errno.EROFS: _FORBIDDEN,
     **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE), _BROKEN),
     **dict.fromkeys((errno.ENFILE, errno.EMFILE), _TOO_MANY),
 }
 _MESSAGES_BELOW = {
-    errno.ENAMETOOLONG: "{place} is a longer name than its disk allows. Choose another folder with --outputs.",
+    errno.ENAMETOOLONG: "the file name {place} is too long for its disk. Choose another folder with --outputs.",
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP), _IN_THE_WAY),
 }
-"""Messages for paths below the folder: elsewhere these errors are mistakes in a step."""
+"""Messages for paths inside the folder: elsewhere these errors are mistakes in a step."""
 
 
 @contextlib.contextmanager
 def explaining_disk(work: str, folder: Path) -> Iterator[None]:
-    """Turn errors of a full, forbidden or failing disk into an OutputsError; `work` (may be empty) writes to `folder`.
+    """Turn errors of a full, read-only or failing disk into an OutputsError; `work` (may be empty) writes to `folder`.
 
-    Libraries hide the system's error number, so the free space is checked too. Other errors pass.
+    Libraries hide the system's error number, so the free space is checked too. Other errors propagate.
     """
     prefix = f"{work}: " if work else ""
     try:
@@ -73,14 +73,14 @@ def explaining_file(path: Path) -> Iterator[None]:
 
 
 def explain_disk(error: BaseException | None, folder: Path) -> str:
-    """Return the problem of the disk behind an error, and the remedy; empty if the disk is not the reason."""
+    """Return the problem of the disk that caused an error, and the remedy; empty if the disk is not the cause."""
     full = _find_full_folder(folder)
     if full is not None:
         return _MESSAGES[errno.ENOSPC].format(folder=full)
     if isinstance(error, NdldFlowError) or not isinstance(error, OSError) or error.errno is None:
         return ""
     if error.errno == errno.ENOENT and not _name_of(error) and "temporary directory" in str(error):
-        return "no folder for temporary files can be written. Set the environment variable TMPDIR to one that can."
+        return "no folder for temporary files is writable. Set the environment variable TMPDIR to one that is."
     place = Path(_name_of(error) or folder)
     if error.errno in (errno.EACCES, errno.EPERM):
         return _explain_permissions(place, folder) or _FORBIDDEN.format(place=place, reason=error.strerror)
@@ -90,7 +90,8 @@ def explain_disk(error: BaseException | None, folder: Path) -> str:
 
 
 def _explain_permissions(place: Path, folder: Path) -> str:
-    """Return the owner of the file or folder that keeps this user out, and the remedy; empty if there is none."""
+    """Return the owner of the file or folder to which this user has no access, and the remedy; empty if there is
+    none."""
     if sys.platform == "win32":
         return ""
     for path in (*reversed(place.absolute().parents), place.absolute()):
@@ -115,7 +116,7 @@ def _explain_permissions(place: Path, folder: Path) -> str:
 
 
 def name_user(number: int) -> str:
-    """Return the name of a user, or the number where there is none."""
+    """Return the name of a user, or the number if there is no name."""
     try:
         import pwd
 
@@ -140,7 +141,7 @@ def _name_of(error: OSError) -> str:
 
 
 def _find_full_folder(folder: Path) -> Path | None:
-    """Return the folder of a full disk, of those that a run writes to: its outputs, and that of temporary files."""
+    """Return the folder on a full disk among those to which a run writes: its outputs, and that of temporary files."""
     written = [folder]
     with contextlib.suppress(OSError):  # there may be none
         written.append(Path(tempfile.gettempdir()))

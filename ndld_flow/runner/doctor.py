@@ -1,4 +1,4 @@
-"""Examine what works on this machine, by trying it."""
+"""Check what works on this machine by trying it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
     """Try everything a run may need; nothing is installed or changed.
 
     `library` is the environment or archive of a TensorRT to examine instead of the installed one. Raises BackendError
-    when there is none.
+    if there is none.
     """
     from ndld_flow.runtimes.registry import find_runtimes
 

@@ -24,12 +24,12 @@ from ndld_flow.store.files import share
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     """Draw the report of a run, a sweep or a point into its folder, or the page of a profile or an engine to `to`.
 
-    `to` defaults to the label with `.html`, in the current directory. Raises RequestError where nothing has that name,
+    `to` defaults to the label with `.html`, in the current directory. Raises RequestError if nothing has that name,
     or `to` is given for a run or a sweep.
     """
     if not is_profile_file(reference):
         if to is not None:
-            raise RequestError(f"{reference} is a run or a sweep: its report is in its folder. Leave out --to.")
+            raise RequestError(f"{reference} is a run or a sweep: its report is in its folder. Remove --to.")
         kept = Outputs(outputs)
         folder = kept.find_any(reference, unfinished=True)
         is_sweep = (folder / SWEEP_RECORD).is_file()
@@ -47,14 +47,14 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
 def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
     """Read the graph of a model, or the layers of an engine or a profile.
 
-    Raises `RequestError` or `ModelError` where the file is neither, has no layers, or not the parts in `reading`.
+    Raises `RequestError` or `ModelError` if the file is none of these, has no layers, or lacks the parts in `reading`.
     """
     if not path.exists() or recognize(path) is None:
         from ndld_flow.models.drawn_graph import read_graph
 
         return read_graph(path, reading)
     if reading.depth or reading.subgraph or reading.constants:
-        raise RequestError(f"{path}: layers have no bodies and no constants: leave out depth, subgraph and constants.")
+        raise RequestError(f"{path}: layers have no bodies and no constants: remove depth, subgraph and constants.")
     profile = read_profile(path)
     if not profile.layers:
         raise RequestError(f"{path} has no layers to draw.")
@@ -67,12 +67,14 @@ SUFFIXES = (".html", ".htm")
 def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     """Write the page of a model and return its path.
 
-    Raises `RequestError` for options that a page does not have, and for a file that is no model; `ModelError` and
-    `OutputsError` where it cannot be read or written.
+    Raises `RequestError` for options that a page does not have, and for a file that is not a model; `ModelError` and
+    `OutputsError` if it cannot be read or written.
     """
     _check(reading, look)
     if model.exists() and recognize(model) is not None:
-        raise RequestError(f"{model} holds layers: `ndld-flow report {model}` draws their page.")
+        raise RequestError(
+            f"{model} contains layers of an engine or a profile: `ndld-flow report {model}` draws their page."
+        )
     from ndld_flow.models.model_document import read_document
 
     with paused_garbage_collection():
@@ -91,5 +93,5 @@ def _check(reading: Reading, look: Look) -> None:
     asked += ["depth"] if reading.depth else []
     if asked:
         raise RequestError(
-            f"{' and '.join(asked)}: these options are for pictures. A page has its own theme, zoom and depth."
+            f"{' and '.join(asked)}: these options are only for pictures. A page has its own theme, zoom and depth."
         )

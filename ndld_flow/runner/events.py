@@ -23,7 +23,7 @@ class RunStarted(Record):
 
 
 class Notice(Record):
-    """A sentence for people, such as about the download of a model before the first step."""
+    """A message to the user, such as about the download of a model before the first step."""
 
     event: Literal["notice"] = "notice"
     text: str
@@ -61,7 +61,7 @@ class StepProgressed(Record):
     name: str
     done: int
     total: int
-    """0 when unknown."""
+    """0 if unknown."""
     what: str
 
 
@@ -74,7 +74,7 @@ class StepLogged(Record):
 
 
 WAITS = "waits for "
-"""The beginning of a step's progress text while it waits: workers report only progress."""
+"""Prefix of a step's progress message while it waits: workers report only progress."""
 
 
 def describe_progress(name: str, done: int, total: int, what: str) -> StepProgressed | StepWaits:
@@ -115,14 +115,14 @@ class RunFinished(Record):
     folder: str
     report: str
     verdict: tuple[str, ...]
-    """Five lines for people."""
+    """Five lines of text."""
     gates: tuple[GateResult, ...]
     metrics: dict[str, Metric] = {}
     """`STEP.METRIC` -> value with its unit."""
     artifacts: dict[str, str] = {}
     """Step -> path of the main file of its artifact."""
     exported: tuple[str, ...] = ()
-    """Paths of the results that were handed over."""
+    """Paths of the exported results."""
     wall_s: float
 
 
@@ -160,7 +160,7 @@ class Failure(Record):
     does not have, `Bug` for an error of this program."""
     message: str
     step: str = ""
-    """The step that failed; empty where no step did."""
+    """The step that failed; empty if no step did."""
     exit_code: int
     problems: tuple[Problem, ...] = ()
     """For a RecipeError, all problems of the recipe."""
@@ -173,7 +173,7 @@ class SweepStarted(Record):
     recipe: str
     method: str
     point_count: int | None
-    """Upper bound of the points to try; None where it is unknown."""
+    """Upper bound of the points to try; None if it is unknown."""
 
 
 class PointFinished(Record):
@@ -186,7 +186,7 @@ class PointFinished(Record):
     outcome: PointOutcome
     reason: str
     objectives: dict[str, Metric]
-    """Objective -> value; without those that were not reached."""
+    """Objective -> value, without those that were not reached."""
     again: bool = False
     """True for a winner that was measured again."""
 
@@ -204,7 +204,7 @@ class SweepFinished(Record):
     folder: str
     report: str
     verdict: tuple[str, ...]
-    """Lines for people."""
+    """Lines of text."""
     best: int | None
     """Number of the best point."""
     applied: str = ""

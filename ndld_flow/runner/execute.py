@@ -48,7 +48,7 @@ class RunningStep:
     folder: Path
     """Its build folder."""
     report: Callable[[str], None]
-    """Called with the reason for which it waits."""
+    """Called with the reason why it waits."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class StepScope:
     """Observes other steps while a device is measured."""
 
     def concurrent_load(self) -> tuple[str, ...]:
-        """Return the concurrent steps during a measurement, in words; empty for steps that do not measure."""
+        """Return descriptions of the concurrent steps of a measurement; empty for steps that do not measure."""
         return self.monitor.end() if self.monitor is not None else ()
 
 
@@ -72,7 +72,7 @@ def running_steps(
     """Lock the device of steps while they build in `folder`, and collect the lines of each step's log.
 
     Several steps take turns on one device; `report` is called when they must wait for it. Raises the steps' errors with
-    their names; OutputsError when the disk is full or cannot be written.
+    their names; OutputsError if the disk is full or cannot be written.
     """
     names, device = [step.name for step in steps], steps[0].step.device
     name = " and ".join(names)
@@ -94,9 +94,9 @@ def running_steps(
 
 @contextlib.contextmanager
 def holding_device(work: RunningStep, device: str) -> Iterator[None]:
-    """Lock a device for a step that learns only from its inputs which one it measures.
+    """Lock a device for a step that knows only from its inputs which one it measures.
 
-    Its log gets problems with the lock, and the other ndld_flow steps that ran on this machine meanwhile.
+    Problems with the lock, and other ndld_flow steps that ran on this machine at the same time, are written to its log.
     """
     log = step_logger(work.step.name)
     claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.report)
@@ -113,7 +113,7 @@ def holding_device(work: RunningStep, device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cleaning_errors(names: Sequence[str], folder: Path) -> Iterator[None]:
-    """Remove credentials from the errors of steps, which points of a sweep keep, and add the names of the steps.
+    """Remove credentials from the errors of steps, which points of a sweep record, and add the names of the steps.
 
     The path of the build folder is removed too: the folder no longer exists.
     """
@@ -124,7 +124,7 @@ def _cleaning_errors(names: Sequence[str], folder: Path) -> Iterator[None]:
         text = "it ran out of memory. Free some, raise this process's limit, or reduce the step's data."
         raise KilledError(text, step=name) from error
     except NdldFlowError as error:
-        is_named = error.step in (name, *names)  # a comparison of profiles names the step whose model it measures
+        is_named = error.step in (name, *names)  # a comparison of profiles reports the step whose model it measures
         text = hide_credentials(error.message if is_named else str(error))
         text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", text)
         raise error.with_text(text, error.step if is_named else name) from error
@@ -166,7 +166,7 @@ class Work:
     step: RecipeStep
     parts: KeyParts
     artifacts: Mapping[str, Artifact]
-    """Key (`from`, `reference`, ...) -> the artifact that is read."""
+    """Key (`from`, `reference`, ...) -> artifact that is read."""
     inputs: Mapping[str, InputSpec]
     progress: Callable[[int, int, str], None]
     recipe: str = ""
@@ -205,7 +205,7 @@ def execute_steps(
     """Run a step, or several in turns, and store their results; `report_start` is called when their device is locked.
 
     Steps that ran in turns have the same `started_at` and `ended_at`, and equal shares of the time; waiting for the
-    device is not counted. Raises the steps' errors, and OutputsError when the disk is full or cannot be written.
+    device is not counted. Raises the steps' errors, and OutputsError if the disk is full or cannot be written.
     """
     with store.building() as folder:
         wait = partial(works[0].progress, 0, 0)
@@ -229,7 +229,7 @@ def execute_steps(
             for work in works:
                 _refuse_changed(work, store)
                 _warn_of_unseen(work, before)
-            ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set meanwhile
+            ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set in the meantime
             timing = _Timing(started_at, ended_at, took_s / len(works), scope.concurrent_load())
             records = [
                 _store_result(work, turn.out, _Finished(result, lines, timing), store)
@@ -257,7 +257,7 @@ def _naming_artifacts(works: Sequence[Work], store: Store) -> Iterator[None]:
 
 
 def _check_results(works: Sequence[Work], results: object) -> None:
-    """Raise RequestError, with the step's name, for an invalid result: a step may be any user's code."""
+    """Raise RequestError, with the step's name, for an invalid result: steps may be user code."""
     if not isinstance(results, list | tuple) or len(results) != len(works):
         names = ", ".join(work.step.name for work in works)
         raise RequestError(
@@ -273,18 +273,18 @@ def _check_results(works: Sequence[Work], results: object) -> None:
 
 
 def _find_wrong(result: object) -> str:
-    """Return what is wrong with a step's result; empty where nothing is."""
+    """Return what is wrong with a step's result; empty if nothing is."""
     if not isinstance(result, Result):
-        return f'{_name_value(result)} instead of a Result: end `run` with `return Result("a line for people")`'
+        return f'{_name_value(result)} instead of a Result: end `run` with `return Result("a summary line")`'
     if not isinstance(result.summary, str):
-        return f"a Result whose summary is {_name_value(result.summary)} instead of a text"
+        return f"a Result whose summary is {_name_value(result.summary)} instead of a string"
     if not isinstance(result.passed, bool):
         return f"a Result whose `passed` is {_name_value(result.passed)} instead of True or False"
     if not isinstance(result.metrics, Mapping):
         return f"a Result whose metrics are {_name_value(result.metrics)} instead of a mapping of names to numbers"
     for name, metric in result.metrics.items():
         if not isinstance(name, str) or not name:
-            return f"a metric whose name is {_name_value(name)} instead of a text"
+            return f"a metric whose name is {_name_value(name)} instead of a string"
         if not isinstance(metric, Metric | numbers.Real):
             return f"the metric {short_name(name)!r} as {_name_value(metric)} instead of a number"
     return ""
@@ -294,13 +294,13 @@ def _name_value(value: object) -> str:
     """Return `None`, `3 (int)`, `'text' (str)`, in a few characters; only the type if `repr` fails."""
     try:
         shown = short_name(repr(value), 80)
-    except Exception:  # `repr` may be the step author's code
+    except Exception:  # `repr` may be user code
         shown = "a value"
     return shown if value is None else f"{shown} ({type(value).__name__})"
 
 
 def _refuse_changed(work: Work, store: Store) -> None:
-    """Raise RequestError if a file that a step read has changed since its key was made.
+    """Raise RequestError if a file that a step read has changed since its key was computed.
 
     It may have changed before the step read it, as the step may have waited for its device.
     """
@@ -310,18 +310,19 @@ def _refuse_changed(work: Work, store: Store) -> None:
     changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
     if changed:
         raise RequestError(
-            f"{', '.join(changed)} changed while it ran, so its inputs are unknown. Its result is not kept: run again.",
+            f"{', '.join(changed)} changed while it ran, so its inputs are unknown. Its result was discarded: run "
+            "again.",
             step=work.step.name,
         )
 
 
 def _warn_of_unseen(work: Work, before: Collection[str]) -> None:
-    """Log the modules that the step's code imported and that are not in its key."""
+    """Log the modules that the step's code imported but that are not part of its key."""
     code = work.step.imported()
     unseen = unseen_modules(before, code.values()) if code else []
     if unseen:
         step_logger(work.step.name).warning(
-            "%s: imported dynamically, so changes in it are not noticed: import it by name, or run the step again with "
+            "%s: imported dynamically, so changes to it are not detected: import it by name, or run the step with "
             "--force after a change",
             ", ".join(unseen),
         )

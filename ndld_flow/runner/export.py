@@ -1,4 +1,4 @@
-"""Hand over results: copy models and engines of a run that passed out of its folder, each with a record beside it."""
+"""Export results: copy the models and engines of a passed run out of its folder, each with a record next to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
 @dataclass(frozen=True)
 class Export:
-    """A result to hand over."""
+    """A result to export."""
 
     step: str
     path: Path
@@ -36,10 +36,10 @@ class Export:
 
 
 def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
-    """Return what a run will hand over: the recipe's `export:`, and `output`, a file or a folder.
+    """Return the results that a run will export: the recipe's `export:`, and `output`, a file or a folder.
 
-    A file gets the last model, or the last engine if its suffix is one of `ENGINE_SUFFIXES`; a folder gets both.
-    Raises RequestError where no step produces it, and for files that no export has written.
+    A file gets the last model, or the last engine if its suffix is one of `ENGINE_SUFFIXES`; a folder gets both. Raises
+    RequestError if no step produces one, and for existing files that no export has written.
     """
     exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
     if output is not None:
@@ -79,7 +79,7 @@ def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
 
 
 def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
-    """Refuse to replace a file that the export of an earlier run has not written, or that was changed since."""
+    """Refuse to replace a file that was not written by an export, or was changed since."""
     try:
         written = read_document(ExportRecord, export.record_path).sha256
     except (OSError, ValueError):
@@ -87,8 +87,8 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
     for file in files:
         if file.exists() and not (file.is_file() and written.get(file.name) == _sha256(file)):
             raise RequestError(
-                f"{file}: it exists, and is not what an earlier run exported there. Move it away, or export to another "
-                "folder."
+                f"{file}: it exists, and is not a file that an earlier run exported there. Move it away, or export to "
+                "another folder."
             )
 
 
@@ -101,7 +101,7 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
     _refuse_foreign(export, list(targets.values()))
     if _is_exported(export, run, record, list(targets.values())):
         return
-    export.record_path.unlink(missing_ok=True)  # until the end, the files are nobody's
+    export.record_path.unlink(missing_ok=True)  # until the end, the files have no record
     for source, target in targets.items():
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)

@@ -23,7 +23,7 @@ from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 
 HIDDEN_VALUES = "values that are not shown"
-"""Name of an additional part of a key where settings hold credentials: a digest of their true values."""
+"""Name of an additional part of the key of settings that contain credentials: a digest of their true values."""
 
 
 def describe_key(
@@ -36,8 +36,8 @@ def describe_key(
     """Return everything that a step's result depends on, its settings with their true values.
 
     Credentials are replaced by a digest that only this store can compute. `read_digests`: key of an input (`from`, ...)
-    -> digest of its artifact. `machine_of` returns the fingerprint of the machine that would compute the step, where
-    that is not this one. Raises RequestError for a missing data file.
+    -> digest of its artifact. `machine_of` returns the fingerprint of the machine that would compute the step, if that
+    is not this one. Raises RequestError for a missing data file.
     """
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data

@@ -14,7 +14,7 @@ from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.runner.outputs import POINTS, Outputs, name_folder, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]
-"""Folder of a run or a sweep -> its tags, for people."""
+"""Folder of a run or a sweep -> its tags, as displayed."""
 
 
 class RunSummary(Record):
@@ -27,12 +27,12 @@ class RunSummary(Record):
     passed: bool
     """For a sweep, true if any point passed."""
     outcome: RunOutcome
-    """`interrupted` also where the process was killed before it could record its end."""
+    """`interrupted` also if the process was killed before it could record its end."""
     failed_in: tuple[str, ...] = ()
     """The steps that failed."""
     wall_s: float
     tags: tuple[str, ...]
-    """Tags, also of its points, as `fast #17`."""
+    """Tags, including those of its points, such as `fast #17`."""
     folder: str
     command: tuple[str, ...]
     points: int = 0
@@ -40,14 +40,14 @@ class RunSummary(Record):
     best: int | None = None
     """Number of a sweep's best point."""
     damage: str = ""
-    """The damage of its folder, and the remedy; nothing else is known of it then."""
+    """The damage of its folder, and the remedy; the other fields are then unknown."""
 
 
 def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
     """Return all runs and sweeps (of one recipe), newest first, with the damage of damaged ones."""
     tags = _tags_by_folder(outputs)
     if not recipe or "/" in recipe or "\0" in recipe:
-        raise RequestError(f"runs of {recipe!r}: name one recipe, or a pattern such as `ppocr-*`.")
+        raise RequestError(f"runs of {recipe!r}: give a recipe, or a pattern such as `ppocr-*`.")
     summaries = [
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags, outputs),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags, outputs),
@@ -93,7 +93,7 @@ def _describe_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
         tags=tuple(tags.get(folder.resolve(), ())),
         folder=str(folder),
         command=(),
-        damage=f"{record.name} {'cannot be read' if record.exists() else 'is gone'}. Its other files are as they were: "
+        damage=f"{record.name} {'cannot be read' if record.exists() else 'is missing'}. Its other files are unchanged: "
         f"run its recipe again, then remove {folder}.",
     )
 

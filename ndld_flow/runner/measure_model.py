@@ -1,4 +1,4 @@
-"""Measure one model without a recipe: its profile, and how much repeated measurements of it differ."""
+"""Measure one model without a recipe: its profile, and the variation of repeated measurements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENGINE = "engine"
 RECIPE_KEYS = ("inputs.", "model.", "inputs=")
 _BACKEND = re.compile(rf"backend=['\"]?({'|'.join(get_args(EngineBackend))})['\"]?")
 _OF_BOTH = ("library=", "gpu=")
-"""Settings of the step that builds the engine, too: it must use the same TensorRT and GPU."""
+"""Settings that also apply to the step that builds the engine, which must use the same TensorRT and GPU."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Profiled:
 
     profile: Profile
     finished: RunFinished | None = None
-    """None for a profile that existed, and was only read."""
+    """None for an existing profile, which was only read."""
 
     def triage(self) -> Triage:
         """Return the slowest layers, the time by type, what bounds it, and what to try."""
@@ -66,7 +66,7 @@ def profile_model(
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
     `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
     `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. Code that settings name
-    runs without `--trust`, as the user typed its name. Raises NdldFlowError as `run_recipe` does, and RequestError for
+    runs without `--trust`, since the user typed its name. Raises NdldFlowError like `run_recipe`, and RequestError for
     settings of an existing profile.
     """
     existing = _read_existing(model, settings)
@@ -104,12 +104,12 @@ def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
     if not path.exists() or recognize(path) is None:
         return None
     if settings:
-        raise RequestError(f"{model} is a profile, not a model: it is not measured again, so no settings apply.")
+        raise RequestError(f"{model} is a profile, not a model: it is not measured again, so settings do not apply.")
     return read_profile(path)
 
 
 def _override(setting: str, builds: bool) -> Iterator[str]:
-    """Yield a setting as overrides of the recipe; `builds`: it builds an engine of the model first."""
+    """Yield a setting as overrides of the recipe; `builds`: an engine of the model is built first."""
     if setting.startswith(f"{ENGINE}."):
         if not builds:
             raise RequestError(
@@ -141,9 +141,9 @@ MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 PAIRS = 5
 """Process runs per side in one comparison, the default of `profile`."""
 FEWEST_COMPARISONS = 3
-"""The next comparison exceeds the largest of n with probability 1 / (n + 1): fewer are useless."""
+"""Minimum number of comparisons: the next one exceeds the largest of n with probability 1 / (n + 1)."""
 ROUNDS = 12
-"""Rounds in which the model alternates with itself; `compare_profiles` can start from their spread."""
+"""Number of rounds in which the model alternates with itself; `compare_profiles` can start with their spread."""
 RUN_S = 0.5
 """Duration of each process run, the default of `profile`."""
 
@@ -225,7 +225,7 @@ def _learn(a: Profile, b: Profile, model: str) -> Noise:
         raise RequestError(
             f"noise of {model}: {min(len(a.runs), len(b.runs))} process runs per side were measured, enough for "
             f"{len(samples)} comparisons of {PAIRS}, and fewer than {FEWEST_COMPARISONS} give no threshold. Nothing "
-            "was kept. Raise or leave out `budget`, or lower `duration` and `passes`."
+            "was stored. Raise or remove `budget`, or lower `duration` and `passes`."
         )
     learned = learn_thresholds(samples)
     return Noise(

@@ -112,7 +112,7 @@ class Outputs:
 
     @property
     def store(self) -> Store:
-        """Return the store. Raises NewerFormatError where a later version of ndld-flow wrote it."""
+        """Return the store. Raises NewerFormatError if a later version of ndld-flow wrote it."""
         store = Store(self.root / "store")
         open_store(store.root)
         return store
@@ -153,14 +153,14 @@ class Outputs:
             point_to(folder.parent / LATEST, folder)
 
     def mend_latest(self, folder: Path) -> None:
-        """Point `latest` to a newest run or sweep if it points to none because a process was killed."""
+        """Point `latest` to a newest run or sweep if it is dangling because a process was killed."""
         with self.store.locks.hold("publish"):
             pointed = _target(folder.parent / LATEST)
             if pointed is None or not any((pointed / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD)):
                 point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:
-        """Create the folder if it is missing. Raises OutputsError when nothing can be written there."""
+        """Create the folder if it is missing. Raises OutputsError if nothing can be written there."""
         require_utf8(self.root)
         is_new = not self.root.exists()
         try:
@@ -201,12 +201,12 @@ class Outputs:
         return _find_complete(self.sweeps, recipe, SWEEP_RECORD)
 
     def outcome(self, folder: Path) -> RunOutcome | None:
-        """Return the outcome of a run or a sweep, or `running`; None where its record cannot be read."""
+        """Return the outcome of a run or a sweep, or `running`; None if its record cannot be read."""
         recorded = next((read_outcome(folder / name) for name in RECORDS if (folder / name).is_file()), None)
         return self.outcome_now(recorded, folder) if recorded is not None else None
 
     def outcome_now(self, recorded: RunOutcome, folder: Path) -> RunOutcome:
-        """Return a recorded outcome, or `interrupted` where it is `running` and its process was killed."""
+        """Return a recorded outcome, or `interrupted` if it is `running` and its process was killed."""
         return "interrupted" if recorded == "running" and not self.is_alive(folder) else recorded
 
     def is_complete(self, folder: Path) -> bool:
@@ -215,7 +215,7 @@ class Outputs:
         return outcome is None or is_complete(outcome)
 
     def is_alive(self, folder: Path) -> bool:
-        """Return whether a process is computing a run or a sweep; True where that is unknown."""
+        """Return whether a process is computing a run or a sweep; True if that is unknown."""
         try:
             return self.store.locks.is_leased(FOLDER_LEASE, folder.name)
         except OSError:
@@ -231,8 +231,8 @@ class Outputs:
         """Return the folder of the run that a tag, recipe, (shortened) id, `latest` or path names, or of a sweep's
         point: `REFERENCE#NUMBER`, `REFERENCE#best`.
 
-        Raises RequestError when there is none, or more than one, and where a recipe or `latest` would mean a run that
-        did not finish; NoPointError when a sweep is named without a point.
+        Raises RequestError if there is none, or more than one, and if a recipe or `latest` would mean a run that
+        did not finish; NoPointError if a sweep is named without a point.
         """
         folder = self._find_in(self.runs, reference, RUN_RECORD)
         if folder is not None:
@@ -264,9 +264,9 @@ class Outputs:
         return newest
 
     def _refuse_unfinished(self, reference: str, folder: Path) -> None:
-        """Raise RequestError where a name for the newest run means one without all results.
+        """Raise RequestError if a name for the newest run means one without all results.
 
-        An older run in its place would be mistaken for the one that just ran.
+        An older run instead would be mistaken for the one that has just run.
         """
         if reference not in (LATEST, folder.parent.name):
             return
@@ -281,7 +281,7 @@ class Outputs:
         )
 
     def _find_in(self, parent: Path, reference: str, record: str) -> Path | None:
-        """Find a run, or a sweep, by tag, path, recipe or id; None when there is none."""
+        """Find a run, or a sweep, by tag, path, recipe or id; None if there is none."""
         tagged = self.tagged().get(reference)
         if tagged is not None and (tagged / record).is_file():
             return tagged
@@ -318,9 +318,9 @@ class Outputs:
             point_to(self.tags / name, folder)
 
     def remove_tag(self, name: str) -> None:
-        """Remove a tag. Raises RequestError when there is no such tag."""
+        """Remove a tag. Raises RequestError if there is no such tag."""
         if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("[!.]*")}:
-            raise RequestError(f"tag {name!r}: there is no such tag; there are: {', '.join(self.tagged()) or 'none'}.")
+            raise RequestError(f"tag {name!r}: there is no such tag; known: {', '.join(self.tagged()) or 'none'}.")
         (self.tags / name).unlink()
 
 
@@ -355,7 +355,7 @@ def _history(parent: Path) -> History:
 
 
 def read_outcome(record: Path) -> RunOutcome | None:
-    """Return the outcome in a record of a run or a sweep; None where it cannot be read."""
+    """Return the outcome in a record of a run or a sweep; None if it cannot be read."""
     try:
         return outcome_in(read_tree(record))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -395,14 +395,14 @@ def _target(link: Path) -> Path | None:
 
 
 def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
-    """Find a folder by the beginning of its id. Raises RequestError when several begin so."""
+    """Find a folder by the first characters of its id. Raises RequestError if they are ambiguous."""
     recipe, _, start = reference.rpartition("/")
     named = (folder for folder in parent.glob("*/*") if start and recipe in ("", folder.parent.name))
     fitting = (each for each in named if each.name.startswith(start) or each.name.rpartition("-")[2].startswith(start))
     matches = _sort_finished((folder / record for folder in fitting), record)
     if len(matches) > 1:
         shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
-        raise RequestError(f"run {reference}: {len(matches)} begin so ({shown}, ...). Give more of the id.")
+        raise RequestError(f"run {reference}: {len(matches)} ids begin like this ({shown}, ...). Give more of the id.")
     return matches[0] if matches else None
 
 
@@ -422,7 +422,7 @@ def _find_point(sweep: Path, reference: str, point: str) -> Path:
 
 
 def _best_point(sweep: Path) -> int | None:
-    """Return the number of the best point, without validation: sweeps of other versions have points, too."""
+    """Return the number of the best point, without validation: sweeps of other versions have points too."""
     try:
         best = read_tree(sweep / SWEEP_RECORD)["best"]
     except (OSError, ValueError, KeyError, TypeError):

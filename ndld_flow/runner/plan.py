@@ -49,8 +49,8 @@ Unit = tuple[RecipeStep, ...]
 def arrange_steps(recipe: Recipe) -> list[Unit]:
     """Return the recipe's steps in the order in which they run.
 
-    That is the recipe's own order, except for measuring steps that take turns: they wait for the last of them, and the
-    steps that read them wait too.
+    That is the recipe's own order, except for measuring steps that take turns: they all run at the position of the last
+    one, and the steps that read them run later.
     """
     place = {step.name: position for position, step in enumerate(recipe.steps)}
     waiting = sorted(_units(recipe), key=lambda unit: place[unit[-1].name])
@@ -66,7 +66,7 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
 def _units(recipe: Recipe) -> list[Unit]:
     """Group measuring steps by type, device and depth, the number of measuring steps on the longest path to a step.
 
-    So no two units wait for each other.
+    Therefore no two units wait for each other.
     """
     depths = dict.fromkeys(recipe.models, 0)
     units: dict[Hashable, list[RecipeStep]] = defaultdict(list)
@@ -101,7 +101,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides steps by the store. It changes nothing but the list of keys that this process uses."""
+    """Decides steps by the contents of the store. It changes nothing but the list of keys that this process uses."""
 
     recipe: Recipe
     store: Store
@@ -111,7 +111,7 @@ class Planner:
     known: Mapping[str, StepRecord] = field(default_factory=dict)
     """Records by key that other points of a sweep have just computed or checked."""
     machine_of: Callable[[RecipeStep], str] | None = None
-    """Returns the fingerprint of the machine that would compute a step, where that is not this one."""
+    """Returns the fingerprint of the machine that would compute a step, if that is not this one."""
 
     def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
         """Decide steps that run together. `digests`: step name or `source` -> digest of its artifact, None while it
@@ -221,9 +221,9 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
 
 
 def _explain_absence(parts: KeyParts, before: StepRecord) -> tuple[Reason, str]:
-    """Return why no result is stored, although the step has not changed."""
+    """Return the reason why no result is stored although the step has not changed."""
     if before.parts.together != parts.together:
-        return Reason.TOGETHER, "what it takes turns with changed"
+        return Reason.TOGETHER, "a step with which it takes turns changed"
     if make_key(before.parts) != before.key:
         return Reason.TOOL, "an earlier ndld-flow computed keys differently"
     return Reason.DAMAGED, "it is no longer in the store"

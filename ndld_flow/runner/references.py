@@ -1,4 +1,4 @@
-"""Find what a reference names: runs, steps of runs, models, profile files, folders of exports."""
+"""Find the subject of a reference: runs, steps of runs, models, profile files, folders of exports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FoundProfile:
     """The step that wrote it; empty for a file."""
     profile: Profile
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """Other metrics of the profiled model in the run: its size, its nodes, its accuracy."""
+    """Other metrics of the profiled model in the run: size, nodes, accuracy."""
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
     subject = find_subject(reference, outputs)
     if len(subject.profiles) > 1:
         names = ", ".join(f"{reference}:{profile.name}" for profile in subject.profiles)
-        raise RequestError(f"{reference} holds several profiles. Name one: {names}.")
+        raise RequestError(f"{reference} contains several profiles. Name one: {names}.")
     return subject.profiles[0].profile
 
 
@@ -124,7 +124,7 @@ def _refuse_untimed(subject: FoundSubject) -> None:
         profile = measured.profile
         if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
             raise RequestError(
-                f"{subject.reference} has {len(profile.layers)} layers and no times: there is nothing to compare. "
+                f"{subject.reference} has {len(profile.layers)} layers but no times, so there is nothing to compare. "
                 "Measure the engine with the step `profile`, or use trtexec's --exportTimes and --exportProfile; "
                 f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers."
             )
@@ -210,13 +210,14 @@ def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
     """Return the noise of a profile's machine, backend and provider; None if none was learned.
 
-    Raises NewerFormatError where a later version learned it.
+    Raises NewerFormatError if a later version wrote it.
     """
     return next((noise for noise in read_noise(outputs) if applies(noise, profile)), None)
 
 
 def read_noise(outputs: Outputs) -> Iterator[Noise]:
-    """Yield learned noise. Raises NewerFormatError for a later version's, which must not be ignored or overwritten."""
+    """Yield learned noise. Raises NewerFormatError for files of a later version, which must not be ignored or
+    overwritten."""
     for path in sorted(outputs.noise.glob("*.json")):
         # `ndld-flow noise` rewrites damaged files.
         with contextlib.suppress(OSError, ValidationError):
@@ -277,12 +278,14 @@ def _run_folder(reference: str, outputs: Outputs) -> Path:
         raise
     except RequestError as error:
         if "/" in reference or reference.endswith(".onnx"):
-            raise RequestError(f"{reference}: there is no such model file, and no such run. Check the path.") from None
+            raise RequestError(
+                f"{reference}: there is neither a model file nor a run of this name. Check the path."
+            ) from None
         raise error from None
 
 
 def _stored(reference: str, artifact: ArtifactRecord, outputs: Outputs, copied: Path) -> Path:
-    """Return the path of a model in the store, where equal models are one file; else in the run's folder."""
+    """Return the path of a model in the store, in which equal models are one file; else in the run's folder."""
     for folder in (outputs.store.object_folder(artifact.digest), copied):
         if (folder / Onnx.main).is_file():
             return folder / Onnx.main

@@ -1,4 +1,4 @@
-"""Requests to run or plan a recipe: that of a file, or that of a program."""
+"""Requests to run or plan a recipe, which is a file or passed by a program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Placement:
     ray: str = ""
     """Address of a Ray cluster that computes all steps, such as `auto` or `HOST:PORT`."""
     remote_store: str = ""
-    """URL of a store for the cluster's machines where they share no folder: `s3://...`."""
+    """URL of a store for the cluster's machines if they share no folder: `s3://...`."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Request:
     """A request to `run` or `plan`."""
 
     recipe: Path
-    """The recipe's file; for a recipe that a program gives, the name of it in messages."""
+    """The recipe's file; for a recipe that a program passes, its name in messages."""
     overrides: tuple[str, ...] = ()
     outputs: Path = Path("outputs")
     force: tuple[str, ...] = ()
-    """Steps to run although nothing changed; `all` for every one."""
+    """Steps to run even if nothing changed; `all` for every one."""
     trust: bool = False
-    """Allow the code a recipe names: `steps_from:`, and settings marked `RunsCode`."""
+    """Allow the code that a recipe names: `steps_from:`, and settings marked `RunsCode`."""
     command: tuple[str, ...] = ()
     """The command as it was typed, for the run's record."""
     multirun: bool = False
@@ -46,13 +46,13 @@ class Request:
     apply: Path | None = None
     """File to write the best point of a sweep to, as a recipe of its own."""
     output: Path | None = None
-    """File or folder to hand the result over to."""
+    """File or folder to which the result is exported."""
     given: YamlFile | None = None
-    """The recipe that a program gives. Its relative paths start at the current directory."""
+    """The recipe that a program passes. Its relative paths start at the current directory."""
 
     @property
     def source(self) -> Path | YamlFile:
-        """Return the recipe's file, or the recipe that a program gives."""
+        """Return the recipe's file, or the recipe that a program passes."""
         return self.recipe if self.given is None else self.given
 
     def command_in(self, folder: Path) -> tuple[str, ...]:

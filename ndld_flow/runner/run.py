@@ -39,7 +39,7 @@ from ndld_flow.runner.verify import find_run_damage
 
 @contextlib.contextmanager
 def working_on(request: Request, work: str) -> Iterator[Recipe | Sweep]:
-    """Give the checked recipe of a request, or its sweep, and keep the results of this process from `gc` meanwhile.
+    """Yield the checked recipe of a request, or its sweep, and protect the results of this process from `gc` meanwhile.
 
     `work` is `run` or `plan`, for messages. Raises RecipeError with every problem, and OutputsError for a full disk.
     """
@@ -69,7 +69,7 @@ def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
         )
     if request.place != Placement():
         raise RequestError(
-            f"--jobs and --ray distribute the points of a sweep, and {request.recipe} runs once: leave them out, "
+            f"--jobs and --ray distribute the points of a sweep, and {request.recipe} runs once: remove them, "
             "or sweep with `-m`."
         )
     return loaded
@@ -87,7 +87,7 @@ def run_alone(request: Request, listener: Listener) -> RunFinished:
 def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinished:
     """Run a recipe and write its run folder and report; call it inside `working_on`.
 
-    Where all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
+    If all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
     finished results stay in the store, and a run that has started leaves its folder.
     """
     Outputs(request.outputs).store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
@@ -111,7 +111,7 @@ def open_single(recipe: Recipe, request: Request, listener: Listener) -> RunStat
     try:
         previous = previous_records(read_run_record(latest) if latest is not None else None)
     except RequestError:
-        previous = {}  # a run of another version gives no reasons, but must not stop this one
+        previous = {}  # the record of another version gives no reasons, but must not stop this run
     run = RunOpener(outputs, listener, choose_forced(request.force, recipe)).open_run(recipe, previous)
     run.command = request.command_in(outputs.runs / recipe.name / run.id)
     return run
@@ -169,7 +169,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
 
 
 def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) -> list[RunStep] | None:
-    """Place the stored results of steps that run together; None where one of them must run."""
+    """Place the stored results of steps that run together; None if one of them must run."""
     if not all(decision.reused for decision in decisions):
         return None
     records = [decision.record for decision in decisions if decision.record]
@@ -196,7 +196,7 @@ def _find_equal_run(run: RunState) -> RunFinished | None:
         text = f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"
         run.listener(Notice(text=text, warning=True))
         return None
-    folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    folder = run.outputs.runs / latest.parent.name / latest.name  # relative to the outputs folder as the user wrote it
     run.outputs.mend_latest(folder)
     return _conclude(run, earlier, folder, nothing_to_do=True)
 

@@ -43,7 +43,7 @@ from ndld_flow.store.store import Store
 
 PICTURE = "comparison.png"
 COPIED_BYTES = 2**28
-"""Larger artifacts are not copied into run folders where the file system cannot share their blocks."""
+"""Size in bytes above which artifacts are not copied into run folders if the file system cannot share blocks."""
 
 
 def note_progress(run: RunState) -> None:
@@ -66,7 +66,7 @@ def recording_failure(run: RunState) -> Iterator[None]:
 
 
 def _leave_folder(run: RunState, error: BaseException) -> None:
-    """Write the folder of a failed run; where that is impossible, report the reason and leave the folder as it is."""
+    """Write the folder of a failed run; if that is impossible, report the reason and leave the folder as it is."""
     failure = describe_failure(run, error)
     outcome = outcome_of_code(failure.exit_code)
     with contextlib.suppress(BrokenPipeError):  # nobody reads the output
@@ -99,7 +99,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
     """
     folder = outputs.run_folder(run)
     if opened:
-        if not is_complete(run.outcome):  # first the reason: there may be no space for the rest
+        if not is_complete(run.outcome):  # the reason first: there may be no space for the rest
             write_progress(run, outputs, opened=True)
         _fill(run, folder, folder, outputs.store)
         share_tree(folder, folder.parent)
@@ -150,7 +150,7 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if step.record is None:
         return
     target = built / step.name
-    if target.exists():  # of an earlier, incomplete attempt
+    if target.exists():  # from an earlier, incomplete attempt
         remove_folder(target)
     target.mkdir()
     kept = store.object_folder(step.record.artifact.digest)
@@ -169,11 +169,11 @@ def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
 
 
 def link_stored(kept: Path, target: Path, folder: Path) -> None:
-    """Link from a step's folder to its artifact in the store; where links are not possible, copy it.
+    """Link from a step's folder to its artifact in the store, or copy it if links are not possible.
 
     The link is relative to the final path of the folder, so that all outputs can be moved together.
     """
-    relative = os.path.relpath(kept.resolve(), folder.resolve())  # the runs, or the store, may be behind a link
+    relative = os.path.relpath(kept.resolve(), folder.resolve())  # the folder of runs, or the store, may be a link
     try:
         (target / STORED).symlink_to(relative, target_is_directory=True)
     except OSError:  # no links here
@@ -187,7 +187,7 @@ def write_step_texts(record: StepRecord, target: Path) -> None:
 
 
 def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
-    """Copy an artifact's files; False where it is too large to be copied for every run.
+    """Copy an artifact's files; False if it is too large to be copied for every run.
 
     Then the caller links to the folder, not to the files: onnx refuses external data that are links or hard links.
     """

@@ -144,7 +144,7 @@ def model_digests(run: RunState) -> dict[str, str]:
 
 
 def library_versions(recipe: Recipe) -> dict[str, str]:
-    """Return the versions of the libraries that a run's results depend on."""
+    """Return the versions of the libraries on which a run's results depend."""
     versions = {library: read_version(library) for library in LIBRARIES}
     for step in recipe.steps:
         versions |= step.step.library_versions()
@@ -173,13 +173,13 @@ def describe_failure(run: RunState, error: BaseException) -> RunFailure:
 def _exit_code(error: BaseException) -> int:
     if isinstance(error, NdldFlowError):
         return error.exit_code
-    # A reader of the output that goes away has ended the run as Ctrl-C does.
+    # A closed output pipe has ended the run like Ctrl-C.
     is_bug = isinstance(error, Exception) and not isinstance(error, BrokenPipeError) and not is_interruption(error)
     return ENDINGS["bug" if is_bug else "interrupted"].exit_code
 
 
 def log_line(line: str) -> str:
-    """Return a line of a log in the form of a record."""
+    """Return a line of a log as records store it."""
     return shortened(hide_credentials(visible_name(visible_text(line))), _LONGEST_LINE)
 
 

@@ -1,4 +1,4 @@
-"""Run or plan what a request names: a recipe, or its sweep."""
+"""Run or plan the recipe of a request, or its sweep."""
 
 from __future__ import annotations
 

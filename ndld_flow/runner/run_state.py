@@ -50,7 +50,7 @@ class RunState:
     logs: dict[str, deque[str]] = field(default_factory=dict)
     """Step -> the last lines of its log, of steps that were computed in this run."""
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    """Closed when the run has ended, in whatever way."""
+    """Closed when the run has ended, for whatever reason."""
     opened: bool = False
     """True if its folder exists."""
 
@@ -113,7 +113,7 @@ class RunOpener:
 
 
 def choose_forced(requested: Sequence[str], recipe: Recipe) -> frozenset[str]:
-    """Return the names of the steps that `--force` means. Raises RequestError for an unknown step."""
+    """Return the names of the steps that `--force` selects. Raises RequestError for an unknown step."""
     names = [step.name for step in recipe.steps]
     unknown = [name for name in requested if name not in (*names, "all")]
     if unknown:
@@ -130,14 +130,14 @@ def make_id(started_at: datetime) -> str:
 
 
 LAST_LINES = 40
-"""Lines of the log that are recorded of a step that failed."""
+"""Number of lines of a failed step's log that are recorded."""
 
 
 def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
     """Return the work of a step; all its inputs exist. `name` replaces the step's in events, its log and errors."""
     step, parts = decision.step, decision.parts
     shown = name or step.name
-    assert parts is not None  # all inputs of a step are computed before it
+    assert parts is not None  # all inputs of a step are computed before the step
     run.planner.store.locks.use([decision.key])
 
     def progress(done: int, total: int, what: str) -> None:
@@ -160,7 +160,7 @@ def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> 
         return ""
     listener(
         Notice(
-            text=f"set aside: the result of step {step} was damaged ({damaged.damage}); it is kept in {damaged.place} "
+            text=f"the result of step {step} was damaged ({damaged.damage}); it was moved to {damaged.place} "
             "and is recomputed",
             warning=True,
         )

@@ -32,7 +32,7 @@ def find_run_damage(run: RunRecord, folder: Path, digest: Callable[[Path], str])
 def find_sweep_damage(sweep: SweepRecord, folder: Path) -> str:
     """Return the first damage of a sweep's folder, in a few words; empty if there is none."""
     points = [folder / point.folder for point in sweep.points if point.folder]
-    missing = (f"{point.name}/{RUN_RECORD}: it is gone" for point in points if not (point / RUN_RECORD).is_file())
+    missing = (f"{point.name}/{RUN_RECORD}: it is missing" for point in points if not (point / RUN_RECORD).is_file())
     damaged = (f"{point.name}/{damage}" for point in points for damage in _damaged_texts(point))
     return next(chain(_damaged_texts(folder), missing, damaged), "")
 
@@ -51,7 +51,7 @@ def _damaged_texts(folder: Path) -> Iterator[str]:
     for name in _TEXTS:
         path = folder / name
         if not path.is_file() or path.stat().st_size == 0:
-            yield f"{name}: it is gone"
+            yield f"{name}: it is missing"
     if not _is_complete_page(folder / _PAGE):
         yield f"{_PAGE}: its end is missing"
 
@@ -85,11 +85,11 @@ class Verified(Record):
 def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
     """Hash every object and every copy, without remembered digests, and set damaged objects of the store aside.
 
-    Raises OutputsError where nothing can be written there.
+    Raises OutputsError if nothing can be written there.
     """
     outputs.prepare()
     store = outputs.store
-    with store.locks.collecting():  # objects that gc removes meanwhile would seem damaged
+    with store.locks.collecting():  # objects that gc removes at the same time would seem damaged
         folders = sorted((store.root / "objects").glob("*/*"))
         damaged, checked_bytes = [], 0
         for index, folder in enumerate(folders):

@@ -55,7 +55,7 @@ class Timing:
     d2h_ms: list[float] = field(default_factory=list)
     """Copy of the outputs from the device, after each pass; empty without copies."""
     enqueue_ms: list[float] = field(default_factory=list)
-    """Time to launch each pass; this and the following are empty where no device reports them."""
+    """Time to launch each pass; this and the following are empty if no device reports them."""
     compute_ms: list[float] = field(default_factory=list)
     """Time on the device without copies."""
     warmup_passes: int = 0
@@ -63,10 +63,10 @@ class Timing:
     began_s: float = 0.0
     """`time.monotonic` at the first measured pass: it is the same clock in all processes."""
     limit_reached: bool = False
-    """The limit ended it before it had enough passes or time."""
+    """True if the limit ended it before it had enough passes or time."""
 
     def add(self, times: DeviceTimes) -> None:
-        """Add the known times of one pass besides its latency."""
+        """Add the known times of one pass, other than its latency."""
         for name in ("enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms"):
             ms = getattr(times, name)
             if ms is not None:
@@ -94,9 +94,9 @@ class RecordingPlan:
     """The extent of a recording of layers."""
 
     passes: int
-    """Measured passes; fewer where the runtime's profiler cannot keep all their events."""
+    """Number of measured passes; fewer if the runtime's profiler cannot keep all their events."""
     events_per_pass: int | None = None
-    """Events of one pass; None when they must be counted in a trial pass."""
+    """Events of one pass; None if they must be counted in a trial pass."""
     keep_optimized: bool = True
     """Write the optimized model; once is enough for any number of process runs."""
 
@@ -123,19 +123,19 @@ class Binding(Protocol):
 
     @property
     def can_copy(self) -> bool:
-        """Return True when copies are no part of a pass, and `copy_in` and `copy_out` measure them."""
+        """Return True if copies are not part of a pass, and `copy_in` and `copy_out` measure them."""
 
     def copy_in(self) -> float | None:
-        """Copy the inputs to the device once more; return the ms by the device's clock, None where unknown."""
+        """Copy the inputs to the device once more; return the ms by the device's clock, None if unknown."""
 
     def copy_out(self) -> float | None:
-        """Copy the outputs of the last pass from the device; return the ms by its clock, None where unknown."""
+        """Copy the outputs of the last pass from the device; return the ms by its clock, None if unknown."""
 
     def device_times(self) -> DeviceTimes:
         """Return the times of the last pass."""
 
     def outputs(self) -> dict[str, Array | None]:
-        """Return the outputs of the last pass by name; None for one that is no dense tensor on the host."""
+        """Return the outputs of the last pass by name; None for one that is not a dense tensor on the host."""
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return name -> dtype and shape of the outputs of the last pass."""
@@ -175,7 +175,7 @@ class RuntimeNames:
     device: str
     """The requested provider or device: `cpu`."""
     crash_advice: str
-    """A sentence without its stop, for a measuring process that crashed."""
+    """A sentence without its full stop, for a measuring process that crashed."""
 
 
 class SessionRequest(ABC):
@@ -194,13 +194,13 @@ class SessionRequest(ABC):
     def open(self, model: Path) -> Session:
         """Open the model, or what was built from it.
 
-        Raises `BackendError` when a library or device is missing, `ModelError` when the model is refused.
+        Raises `BackendError` if a library or device is missing, `ModelError` if the model is refused.
         """
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path | None:
-        """Run passes with the runtime's profiler on, in a session of its own; return the recording in `folder`.
+        """Run passes with the runtime's profiler on, in a separate session; return the recording in `folder`.
 
         None for a runtime that times no layers.
         """
@@ -252,5 +252,5 @@ class SessionRequest(ABC):
         return LayerPass()
 
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
-        """Return the peak performance of the device; None where it cannot be measured."""
+        """Return the peak performance of the device; None if it cannot be measured."""
         return None

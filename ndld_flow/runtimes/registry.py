@@ -23,7 +23,7 @@ ENTRY_POINTS = "ndld_flow.runtimes"
 """Group in which an installed package lists its runtimes: `name = "package.module:RUNTIME"`. The name is the `runtime`
 of the runtime's requests."""
 _FIRST = "onnxruntime"
-"""The runtime of recipes that name no other."""
+"""The default runtime."""
 
 
 class Runtime(ABC):
@@ -31,7 +31,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def settings(self) -> type[RuntimeSettings]:
-        """Return the class of the settings that a recipe has for it."""
+        """Return the class of its settings in a recipe."""
 
     @abstractmethod
     def read_request(self, values: Mapping[str, Any]) -> SessionRequest:

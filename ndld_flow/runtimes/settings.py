@@ -1,4 +1,4 @@
-"""Settings that a recipe has for a runtime: one class for each, of which `backend` chooses one."""
+"""Settings of runtimes in a recipe: one class for each, of which `backend` chooses one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ReadArtifact = Callable[[str], Artifact]
 
 
 class RuntimeSettings(Settings):
-    """Settings of a runtime. A subclass has a setting `backend`, a `Literal` of the names it is chosen by."""
+    """Settings of a runtime. A subclass has a setting `backend`, a `Literal` of the names by which it is chosen."""
 
     title: ClassVar[str]
     """The library, as its documentation calls it."""
     in_every_key: ClassVar[bool] = False
-    """Keys of profiles in other runtimes hold these settings too, with their defaults. True for the first two
-    runtimes, whose settings were in one class: their keys stay as they were."""
+    """Keys of profiles in other runtimes contain these settings too, with their defaults. True for the first two
+    runtimes, whose settings were once in one class, so that their keys do not change."""
     reports_device_times: ClassVar[bool] = False
     """Its sessions report times by the device's own clock, and the device's memory."""
     reports_tactics: ClassVar[bool] = False
-    """Its layers have tactics, by which use of Tensor Cores is known."""
+    """Its layers have tactics, from which the use of Tensor Cores is known."""
 
     @property
     def device(self) -> str:
@@ -43,4 +43,4 @@ class RuntimeSettings(Settings):
 
     @abstractmethod
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        """Return the request to open the model. Raises `RequestError` where these settings do not fit it."""
+        """Return the request to open the model. Raises `RequestError` if these settings do not fit it."""

@@ -24,7 +24,7 @@ from ndld_flow.samples.wanted_inputs import Feed, WantedInput, named_sizes, want
 from ndld_flow.store.found_files import find_files
 
 _MOST_DIMENSIONS = 64
-"""Most dimensions of a numpy array."""
+"""Maximum number of dimensions of a numpy array."""
 
 __all__ = ["Feed", "complete_feeds", "make_feeds", "note_assumed"]
 
@@ -38,9 +38,9 @@ def make_feeds(
 ) -> dict[str, Feed]:
     """Return values for every input of a model, by name: one sample, the first one of files.
 
-    Free dimensions take the size that the recipe gives to the same name in another input, else 1. Each input has a
-    random stream of its own: equal seeds give equal values whatever the other inputs are. For more samples, increase
-    `seed`, or see `make_samples`. `batch` replaces the size of every free first dimension, and of dimensions of the
+    Dynamic dimensions take the size that the recipe gives to the same name in another input, else 1. Each input has a
+    separate random stream: equal seeds give equal values regardless of the other inputs. For more samples, increase
+    `seed`, or see `make_samples`. `batch` replaces the size of every dynamic first dimension, and of dimensions of the
     same name; values from files are repeated. Raises `RequestError` naming the input, the found and the expected
     values.
     """

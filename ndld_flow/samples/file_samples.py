@@ -43,7 +43,7 @@ class FileSamples(Protocol):
 
 
 def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
-    """Return the samples in a file. Raises `RequestError` when its type is unknown."""
+    """Return the samples in a file. Raises `RequestError` if its type is unknown."""
     suffix = file.path.suffix.lower()
     if file.path.is_dir():
         return ArrayFile(wanted, file.label, _of_test_set(wanted, file.path))
@@ -59,10 +59,10 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array, which is one sample where its shape matches the input.
+    """An array, which is one sample if its shape matches the input.
 
-    With one dimension more, each item of the first dimension is a sample. Where the size of the first dimension is
-    fixed, an array with a multiple of it is split into as many samples.
+    With one more dimension, each item of the first dimension is a sample. If the size of the first dimension is fixed,
+    an array with a multiple of it is split into as many samples.
     """
 
     wanted: WantedInput
@@ -93,7 +93,7 @@ class ArrayFile:
         number = 1 if not rows else shape[0] // rows
         if number == 0:
             raise RequestError(
-                f'input "{self.wanted.name}": {self.path} holds no sample, its shape is {shape_text(shape)}.'
+                f'input "{self.wanted.name}": {self.path} contains no sample: its shape is {shape_text(shape)}.'
             )
         return min(number, most)
 
@@ -168,7 +168,7 @@ def _of_test_set(wanted: WantedInput, folder: Path) -> Path:
 def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
     """Return the number of items of the first dimension in a sample.
 
-    0 where the whole array is a sample; None where the shape does not fit.
+    0 if the whole array is a sample; None if the shape does not fit.
     """
     if pattern is None or fits(shape, pattern):
         return 0
@@ -193,11 +193,11 @@ class InputFiles:
     """Input -> number of samples in its files, as far as counted."""
 
     def has_distinct_labels(self, count: int) -> bool:
-        """Return True when this many samples have distinct labels."""
+        """Return True if this many samples have distinct labels."""
         return count <= max(self.counts.values(), default=0)
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
-        """Yield label and values of each sample; endless where no input has several."""
+        """Yield label and values of each sample; endless if no input has several."""
         if not self.files:
             yield from repeat(("", {}))
         streams = [self._stream(name) for name in self.files]
@@ -213,8 +213,8 @@ class InputFiles:
 def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFiles:
     """Open the files of inputs and check them by their headers.
 
-    Raises `RequestError` when some do not fit, when inputs have different numbers of samples, or when more are
-    requested than there are. A single sample is repeated where a random input varies.
+    Raises `RequestError` if some do not fit, if inputs have different numbers of samples, or if more are requested than
+    there are. A single sample is repeated if a random input varies.
     """
     files = {wanted_input.name: _open(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
     # A single input is counted only up to the requested number; several inputs must have equal numbers.
@@ -223,7 +223,7 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     opened = InputFiles(files, {name: _count(own, most, problems) for name, own in files.items()})
     if problems:
         more = len(problems) - _PROBLEMS_SHOWN
-        raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} files more" if more > 0 else ""))
+        raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} more files" if more > 0 else ""))
     _check_counts(opened.counts, requested, varies=any(wanted_input.given.data == "random" for wanted_input in wanted))
     return opened
 
@@ -236,7 +236,7 @@ def _open(wanted_input: WantedInput) -> list[FileSamples]:
     opened = [open_file(wanted_input, file) for file in files]
     if wanted_input.given.every > 1 and not any(file.has_frames for file in opened):
         raise RequestError(
-            f'input "{wanted_input.name}": `every: {wanted_input.given.every}` is for videos, and its data has none.'
+            f'input "{wanted_input.name}": `every: {wanted_input.given.every}` is for videos only; its data has none.'
         )
     return opened
 

@@ -42,7 +42,7 @@ def random_values(
 ) -> tuple[Array, str]:
     """Return values uniform in the half-open range `bounds`, and their description. Bools are fair coins.
 
-    Raises `RequestError` when the range is empty or the dtype cannot hold it.
+    Raises `RequestError` if the range is empty or the dtype cannot represent it.
     """
     stream = random_stream(name, seed)
     if dtype.kind == "b":
@@ -59,9 +59,9 @@ def random_values(
 
 
 def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value: float) -> tuple[Array, str]:
-    """Return an array of one number, and its description. Raises `RequestError` when the dtype cannot hold it."""
+    """Return an array of one number, and its description. Raises `RequestError` if the dtype cannot represent it."""
     if is_integer(dtype) and value != int(value):
-        raise RequestError(f'input "{name}" is {dtype.name}, which cannot hold {value}: give a whole number.')
+        raise RequestError(f'input "{name}" is {dtype.name}, which cannot represent {value}: give an integer.')
     if dtype.kind != "b":
         _check_held(
             name, dtype, (value, value), ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
@@ -92,7 +92,7 @@ def _floats(
         drawn *= high - low
         drawn += low
     values: Array = np.asarray(drawn.astype(dtype, copy=False))
-    # Rounding to few bits may reach `high`, which the half-open range leaves out.
+    # Rounding to few bits may reach `high`, which the half-open range excludes.
     edge = np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype))
     return np.where(values >= np.asarray(high, dtype), edge, values) if low < high else values
 
@@ -101,6 +101,6 @@ def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float], in
     least, most = float(info.min), float(info.max)
     if bounds[0] < least or bounds[1] > most:
         raise RequestError(
-            f'input "{name}" is {dtype.name}, which holds {least:g} to {most:g}: its range reaches '
+            f'input "{name}" is {dtype.name}, which has the range {least:g} to {most:g}: the requested range is '
             f"{bounds[0]:g} to {bounds[1]:g}. Change `data:` or `range:`."
         )

@@ -35,8 +35,8 @@ _DEEP_MODES = ("I", "F")
 
 @dataclass(frozen=True)
 class ImageInput:
-    """The conversion of images to values of an input: `[N, C, H, W]` or, by `layout`, `[N, H, W, C]`; without N where
-    the input has three dimensions.
+    """The conversion of images to values of an input: `[N, C, H, W]` or, by `layout`, `[N, H, W, C]`; without N if the
+    input has three dimensions.
     """
 
     given: InputSpec
@@ -52,7 +52,7 @@ class ImageInput:
     def of(cls, wanted: WantedInput, path: Path) -> ImageInput:
         """Prepare the conversion.
 
-        Raises `RequestError` when the input's shape, dtype or normalization does not fit images.
+        Raises `RequestError` if the input's shape, dtype or normalization does not fit images.
         """
         where = f'input "{wanted.name}" from the image {path}'
         if wanted.pattern is None:
@@ -65,7 +65,7 @@ class ImageInput:
         return conversion
 
     def values(self, picture: Image.Image) -> Array:
-        """Return the values of an image, resized (bilinear) to the input's height and width where these are fixed.
+        """Return the values of an image, resized (bilinear) to the input's height and width if these are fixed.
 
         One image fills the whole batch. Float inputs get pixels scaled to 0..1, less `mean`, divided by `std`; integer
         inputs get the pixels 0..255 unchanged.
@@ -92,7 +92,7 @@ def count_frames(path: Path, name: str) -> int:
 def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None, Image.Image]]:
     """Yield every N-th frame of an animation with its index, or the image itself with None.
 
-    Raises `RequestError` for a file that is not an image, is cut off, is larger than pillow's limit, or has pixels of
+    Raises `RequestError` for a file that is not an image, is truncated, is larger than pillow's limit, or has pixels of
     more than 8 bits.
     """
     with _opened(path, name) as image:
@@ -112,7 +112,7 @@ def _frames(image: Image.Image) -> int:
 def _opened(path: Path, name: str) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
-            # An image over pillow's size limit is refused, not only warned about.
+            # An image over pillow's size limit is rejected, not only warned about.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             opened = Image.open(path, formats=_FORMATS)
         with opened as image:
@@ -162,7 +162,7 @@ _VIDEO_FORMATS = "avi,matroska,webm,mov,mp4"
 def count_video(path: Path, name: str, every: int, most: int) -> int:
     """Return the number of samples of every N-th frame, counted up to `most`.
 
-    Frames are counted by decoding: a container's own count is often missing, or wrong where the file is cut off.
+    Frames are counted by decoding: a container's own count is often missing, or wrong if the file is truncated.
     """
     return sum(1 for _ in islice(_video_frames(path, name, every), most))
 
@@ -190,7 +190,7 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
             av.open(file, mode="r", options={"format_whitelist": _VIDEO_FORMATS}) as container,
         ):
             if not container.streams.video:
-                raise RequestError(f'input "{name}": {path} has no video in it.')
+                raise RequestError(f'input "{name}": {path} contains no video.')
             stream = container.streams.video[0]
             _check_size(stream.width, stream.height, path, name)
             stream.thread_type = "AUTO"
@@ -201,7 +201,7 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
         position = f" after frame {place}" if place >= 0 else ""
         raise RequestError(f'input "{name}": the video {path} cannot be decoded{position}: {error}') from None
     if place < 0:
-        raise RequestError(f'input "{name}": the video {path} has no frame.')
+        raise RequestError(f'input "{name}": the video {path} has no frames.')
 
 
 def _check_size(width: int, height: int, path: Path, name: str) -> None:

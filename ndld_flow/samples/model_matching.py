@@ -13,7 +13,7 @@ from ndld_flow.samples.value_files import cast_to_model
 
 Given = TypeVar("Given")
 Pair = tuple[str | None, str | None]
-"""A name in the reference and in the candidate; None where one has no counterpart."""
+"""A name in the reference and in the candidate; None if one has no counterpart."""
 
 
 def pair_names(reference: Sequence[str], candidate: Sequence[str]) -> tuple[Pair, ...]:
@@ -32,7 +32,7 @@ class SharedInputs:
     """Inputs of two models that get the same values."""
 
     specs: tuple[TensorSpec, ...]
-    """The reference's inputs, with free dimensions set where the candidate's are fixed."""
+    """The reference's inputs, with dynamic dimensions set if the candidate's are fixed."""
     candidate_names: Mapping[str, str]
     """Name in the reference -> name in the candidate."""
     candidate_dtypes: Mapping[str, str]
@@ -57,7 +57,7 @@ class SharedInputs:
 
 
 def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec]) -> SharedInputs:
-    """Match two models' inputs. Raises `ModelError` when they have different inputs."""
+    """Match two models' inputs. Raises `ModelError` if they have different inputs."""
     mine = {spec.name: spec for spec in reference}
     theirs = {spec.name: spec for spec in candidate}
     names: dict[str, str] = {}

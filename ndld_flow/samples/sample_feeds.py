@@ -36,7 +36,7 @@ class Samples:
             count
         )
         self.notes = note_assumed(next(iter(self)).feeds)
-        """Caveats: reasons why the samples are weaker evidence than they seem."""
+        """Caveats: reasons why results on the samples are less reliable than they seem."""
 
     def __len__(self) -> int:
         return self._count
@@ -46,7 +46,9 @@ class Samples:
         for i in range(self._count):
             label, read = next(rounds, (None, {}))
             if label is None:
-                raise RequestError(f"{i} of {self._count} samples are left: their files changed during the step.")
+                raise RequestError(
+                    f"only {i} of {self._count} samples were found: their files changed during the step."
+                )
             feeds = complete_feeds(self._wanted, read, self._seed + i)
             yield Sample(self._label(label, i), feeds)
 

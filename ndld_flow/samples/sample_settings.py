@@ -19,14 +19,14 @@ class SampleSettings(Settings):
     """Input name -> its values for this step, instead of `inputs.NAME.data` and in the same forms: sample i is the
     i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` remain those of `inputs:`."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Number of samples; by default all that `data` has, or one where all values are generated."""
+    """Number of samples; by default all that `data` has, or one if all values are generated."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs: sample i uses `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of a
-    label and such a mapping; at most `samples` of them are read. The contents of the file and of the modules in its
-    folder that it imports are part of the step's key; other files that it opens are not, unless it names them by
-    `__file__`. It runs only when the recipe is trusted."""
+    """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of a label
+    and such a mapping; at most `samples` of them are read. The contents of the file and of the modules in its folder
+    that it imports are part of the step's key; other files that it opens are not, unless it names them by `__file__`.
+    It runs only when the recipe is trusted."""
 
     @model_validator(mode="after")
     def _check_loader(self) -> SampleSettings:

@@ -32,7 +32,7 @@ class UserSamples:
         module = load_user_module(path)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if FUNCTION not in known:
-            raise RequestError(f"{path}: there is no function {FUNCTION!r} in it; {suggest(FUNCTION, known)}")
+            raise RequestError(f"{path}: it has no function {FUNCTION!r}; {suggest(FUNCTION, known)}")
         self._function: Callable[[], Any] = getattr(module, FUNCTION)
         self._count = requested if requested is not None else self._own_count()
         self._digests: dict[int, str] = {}
@@ -42,7 +42,7 @@ class UserSamples:
         return self._count
 
     def has_distinct_labels(self, count: int) -> bool:
-        """Return True: each sample has a label of its own."""
+        """Return True: each sample has a separate label."""
         del count
         return True
 
@@ -61,9 +61,11 @@ class UserSamples:
         with locating_errors(self._path):
             samples = self._function()
         if not hasattr(samples, "__len__"):
-            raise RequestError(f"{self._path}: {FUNCTION}() returns no length and may be endless: give `samples:`.")
+            raise RequestError(
+                f"{self._path}: the result of {FUNCTION}() has no length and may be endless: give `samples:`."
+            )
         if len(samples) == 0:
-            raise RequestError(f"{self._path}: {FUNCTION}() returns no samples.")
+            raise RequestError(f"{self._path}: {FUNCTION}() yields no samples.")
         return len(samples)
 
     def _checked(self, place: int, item: object) -> tuple[str, dict[str, Feed]]:
@@ -73,7 +75,8 @@ class UserSamples:
         where = f"{self._path}: sample {place}"
         if not isinstance(given, Mapping):
             raise RequestError(
-                f"{where} is {type(given).__name__}: yield a mapping, input -> array, or a pair of a label and that."
+                f"{where} is {type(given).__name__}: yield a mapping, input -> array, "
+                "or a pair of a label and such a mapping."
             )
         arrays = {str(name): array for name, array in given.items()}
         check_names(arrays, [wanted.spec for wanted in self._wanted.values()], where, self._model)
@@ -99,6 +102,6 @@ class UserSamples:
             hasher.update(feeds[name].values.tobytes())
         if self._digests.setdefault(place, hasher.hexdigest()) != hasher.hexdigest():
             raise RequestError(
-                f"{where} changed since it was read before: {FUNCTION}() must yield the same samples in each call. "
+                f"{where} changed since it was first read: {FUNCTION}() must yield the same samples in each call. "
                 "Seed its random numbers."
             )

@@ -23,7 +23,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.samples.generated_values import is_float, is_integer
 
 MOST_UNPACKED_BYTES = 4 * 2**30
-"""Most bytes of an archive's array that are unpacked at once; a small file may hold any number of zeros."""
+"""Maximum number of bytes of an archive's array that are unpacked at once: a small file can be all zeros."""
 _HIGHEST_RATIO = 1032
 """Highest ratio of deflate; data that claim a higher one were not written by it."""
 _MAPPED_FROM_BYTES = 64 * 2**20
@@ -41,13 +41,13 @@ class StoredArray:
     dtype: np.dtype[Any]
     read: Callable[[int], Iterator[Array]]
     """Yields the array in slices of this many items of its first dimension, or as a whole for 0. No more of an
-    archive is unpacked than needed. Raises `RequestError` where the content does not match the header."""
+    archive is unpacked than needed. Raises `RequestError` if the content does not match the header."""
 
 
 def open_array(path: Path, name: str) -> StoredArray:
-    """Open the array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` when there is none.
+    """Open the array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` if there is none.
 
-    Pickled objects are refused, because reading them would run their code, and so are external data of a TensorProto.
+    Pickled objects are rejected, because reading them would run their code, and so is external data of a TensorProto.
     In an archive of several arrays, the one with the input's name is used.
     """
     what, opened = {
@@ -72,7 +72,7 @@ def open_array(path: Path, name: str) -> StoredArray:
 def check_family(stored: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
     """Check that both dtypes are floats, both integers, or equal. Raises `RequestError` otherwise."""
     if stored != dtype and not any(family(stored) and family(dtype) for family in (is_float, is_integer)):
-        raise RequestError(f'input "{name}": {origin} holds {stored.name}, the model expects {dtype.name}.')
+        raise RequestError(f'input "{name}": {origin} contains {stored.name}, but the model expects {dtype.name}.')
 
 
 def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
@@ -91,7 +91,7 @@ def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -
         fits = not np.any(np.isfinite(values) & ~np.isfinite(cast))
     if not fits:
         raise RequestError(
-            f'input "{name}": {origin} holds {values.dtype.name} values that do not fit the model\'s {dtype.name}.'
+            f'input "{name}": {origin} contains {values.dtype.name} values that do not fit the model\'s {dtype.name}.'
         )
     return cast
 
@@ -117,7 +117,7 @@ def _open_npy(path: Path, name: str) -> StoredArray:
         header = _read_header(file)
         left = path.stat().st_size - file.tell()
     if header.stored_bytes > left:
-        raise ValueError(f"it is cut off: its header declares {size(header.stored_bytes)}, and it has {size(left)}")
+        raise ValueError(f"it is truncated: its header declares {size(header.stored_bytes)}, and it has {size(left)}")
     mode: Literal["r"] | None = "r" if header.stored_bytes >= _MAPPED_FROM_BYTES else None
 
     def read(rows: int) -> Iterator[Array]:
@@ -138,11 +138,11 @@ def _open_npz(path: Path, name: str) -> StoredArray:
         chosen = _choose(archive, name)
         shown = short_name(chosen.filename)
         if chosen.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"{shown} in it is compressed by a method that numpy does not use")
+            raise ValueError(f"{shown} in it is compressed with a method that numpy does not use")
         with archive.open(chosen) as file:
             header = _read_header(file)
             if header.stored_bytes > min(chosen.file_size - file.tell(), _HIGHEST_RATIO * chosen.compress_size):
-                raise ValueError(f"{shown} in it is cut off")
+                raise ValueError(f"{shown} in it is truncated")
     return StoredArray(header.shape, header.dtype, lambda rows: _unpack(path, chosen, rows))
 
 
@@ -170,7 +170,7 @@ def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
     if name not in arrays and len(arrays) != 1:
         held = ", ".join(short_name(array, 40) for array in list(arrays)[:5]) or "nothing"
-        raise ValueError(f"it holds {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
+        raise ValueError(f"it contains {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
     return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
@@ -195,7 +195,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not unpickled")
+        raise ValueError("it contains Python objects, which are not unpickled")
     if any(dim < 0 for dim in shape):
         raise ValueError(f"its shape is {shape}")
     return _Header(tuple(shape), dtype, fortran_order)
@@ -214,5 +214,5 @@ def _tensor_values(path: Path) -> Array:
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise ValueError("it has no data type")
     if tensor.data_type not in onnx.TensorProto.DataType.values():
-        raise ValueError(f"its data type is {tensor.data_type}, which is not known")
+        raise ValueError(f"its data type is {tensor.data_type}, which is unknown")
     return np.asarray(numpy_helper.to_array(tensor))

@@ -14,7 +14,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 Pattern = tuple[int | str | None, ...]
-"""Sizes as far as model and recipe fix them; free dimensions are names or None."""
+"""Sizes as far as model and recipe fix them; dynamic dimensions are names or None."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Feed:
     open_sizes: str = ""
     """The shape, `[1,3,height,width]`, if free dimensions without a size were taken as 1."""
     is_from_file: bool = False
-    """The values were read, by a user's loader too, and not generated."""
+    """The values were read, possibly by a user's loader, and not generated."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class WantedInput:
     spec: TensorSpec
     given: InputSpec
     pattern: Pattern | None
-    """None where neither model nor recipe gives a shape: a file determines its own."""
+    """None if neither model nor recipe gives a shape: a file determines its own."""
     place: int = 0
     """Index among the model's inputs."""
     repeat: bool = False
@@ -58,10 +58,10 @@ class WantedInput:
         return dtype
 
     def check_shape(self, shape: Sequence[int], origin: str) -> None:
-        """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected is ...`."""
+        """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected ...`."""
         if self.pattern is not None and not fits(shape, self.pattern):
             raise RequestError(
-                f'input "{self.name}": {origin} shape {shape_text(shape)}, expected is {shape_text(self.pattern)} '
+                f'input "{self.name}": {origin} shape {shape_text(shape)}, expected {shape_text(self.pattern)} '
                 f"(the model's is {self.spec.shape_text})."
             )
 
@@ -76,9 +76,7 @@ def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], mo
 
 
 def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where: str, model: str) -> None:
-    """Check that each name is an input. Raises `RequestError` otherwise; `where` is the setting that holds the
-    names.
-    """
+    """Check that each name is an input. Raises `RequestError` otherwise; `where` is the setting with the names."""
     known = [spec.name for spec in inputs]
     for name in named:
         if name not in known:
@@ -86,11 +84,13 @@ def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where
 
 
 def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[WantedInput]:
-    """Return the same with a size for every free first dimension, and for dimensions of the same name."""
+    """Return the same with a size for every dynamic first dimension, and for dimensions of the same name."""
     firsts = {each.name: each.spec.shape[0] for each in wanted if each.spec.shape}
     firsts = {name: dim for name, dim in firsts.items() if not isinstance(dim, int)}
     if not firsts:
-        raise RequestError(f"{model} has no input whose first dimension is free, so its batch size cannot be changed.")
+        raise RequestError(
+            f"{model} has no input whose first dimension is dynamic, so its batch size cannot be changed."
+        )
     names = {dim for dim in firsts.values() if dim}
 
     def sized(each: WantedInput) -> Pattern:
@@ -113,7 +113,7 @@ def named_sizes(wanted: Sequence[WantedInput]) -> dict[str, int]:
 
 
 def fits(shape: Sequence[int], pattern: Pattern) -> bool:
-    """Return True when a shape has the pattern's sizes."""
+    """Return True if a shape has the pattern's sizes."""
     return len(shape) == len(pattern) and all(
         want == size for want, size in zip(pattern, shape, strict=True) if isinstance(want, int)
     )

@@ -12,17 +12,18 @@ from ndld_flow.store.kinds import Onnx
 
 
 class ApplyPrecision(Step[Onnx, Onnx]):
-    """Apply the constraints of `constrain_precision` by Casts, as a strongly typed TensorRT needs.
+    """Apply the constraints of `constrain_precision` by inserting Casts, for strongly typed TensorRT.
 
-    Nodes constrained to fp32, fp16 or bf16 compute in it; all others, and the model's inputs and outputs, keep their
-    types. `check_accuracy` on the result measures the loss. int8, fp8 and int4 need Q/DQ nodes in the model.
+    Nodes constrained to fp32, fp16 or bf16 compute in that type; all others, and the model's inputs and outputs, keep
+    their types. `check_accuracy` on the result measures the loss. int8, fp8 and int4 need Q/DQ nodes in the model.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constraints", "ignored", "casts_added")
 
     strict: bool = True
-    """Fail for constraints that cannot be applied. With `false`, the log and the record list them."""
+    """Fail if a constraint cannot be applied. With `false`, such constraints are ignored, and listed in the log and the
+    record."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.precision.constraints.typed_model import write_typed_model

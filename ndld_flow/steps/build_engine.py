@@ -20,8 +20,8 @@ from ndld_flow.store.kinds import Engine, Onnx
 class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     """Build a TensorRT or TensorRT-RTX engine of a model.
 
-    The engine is built in a separate process. A record of the build comes with it: every setting and its effect in
-    TensorRT, layers and the source of their details, memory, and the builder's log.
+    The engine is built in a separate process, and a record of the build is kept with it: every setting and its effect
+    in TensorRT, layers and the source of their details, memory, and the builder's log.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("engine", "trt", "tensorrt", "trtexec", "rtx", "converttensorrt", "build")
@@ -85,7 +85,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return Result(_summary(build), metrics=_metrics(build))
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
-        """Return the shapes, and the number that a shape tensor holds; None where `profiles` gives all shapes."""
+        """Return the shapes, and the value of a shape tensor; None if `profiles` gives all shapes."""
         if self.profiles:
             return None
         return spec.shapes.model_copy(update={"data": spec.data}) if isinstance(spec.data, int) else spec.shapes
@@ -112,7 +112,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
     @property
     def device(self) -> str:
-        """Return the GPU that tactics are timed on, held exclusively; none for engines built ahead of time."""
+        """Return the GPU on which tactics are timed, held exclusively; none for engines built ahead of time."""
         return "" if self._is_built_ahead else f"gpu-{self.gpu}"
 
     @property

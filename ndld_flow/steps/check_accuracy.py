@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
-    """Run two models on the same inputs, compare every output, and fail where they differ too much.
+    """Run two models on the same inputs, compare every output, and fail if they differ too much.
 
-    Float outputs are judged channel by channel, each against its own spread, and the worst decides: scores between 0
-    and 1 count as much as boxes in pixels. Channels that the samples do not activate are reported as not seen. NaN or
-    infinity in only one of the models always fails. Maps of class numbers are judged by the overlap of each class;
-    other integers, bools and strings must be equal unless the output has a tolerance of its own. With `metric` and
-    `labels` both models are also judged by your own metric on a labelled set.
+    Float outputs are judged channel by channel, each against its own spread, and the worst channel decides: scores
+    between 0 and 1 count as much as boxes in pixels. Channels that the samples do not activate are reported as not
+    seen. NaN or infinity in only one of the models always fails. Class maps (integers that are class indices) are
+    judged by the overlap of each class; other integers, bools and strings must be equal unless the output has a
+    tolerance of its own. With `metric` and `labels` both models are also judged by your own metric on a labelled set.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("accuracy", "validate", "verify", "compareoutputs", "comparison")
@@ -71,32 +71,31 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """The step whose model is the reference, or `source`."""
     tolerance: Tolerance | None = Tolerance()
     """Bounds on the differences of outputs; by default every channel must agree within the `default` bounds of
-    `slices`. With `null`, outputs without a tolerance of their own are measured but not judged, except for NaN and
-    infinity."""
+    `slices`. With `null`, outputs without a tolerance of their own are measured but judged only by NaN and infinity."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
     arithmetic: Literal["stored", "native"] = "stored"
     """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it; ONNX Runtime would
     compute such models in fp32 there and hide overflows. `native`: the arithmetic of the execution provider."""
     topk: Annotated[int, Field(ge=2)] = 5
-    """k of the metric `topK`: the share of rows whose largest element is among the candidate's k largest."""
+    """The k of the metric `topK`: the share of rows whose largest element is among the candidate's k largest."""
     softmax: tuple[NamePattern, ...] = ()
     """Names or patterns of outputs that are logits: the metric `kl` is computed on their softmax."""
     axis: int = -1
     """The axis along which outputs are probabilities or logits, for `kl`."""
     layers: bool | tuple[NamePattern, ...] = False
-    """Compare the tensors inside both models too, and report where they diverge: all tensors, or those that names or
-    patterns of tensors or nodes select. Divergence means a difference outside the tolerance; it is reported, not
-    judged."""
+    """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
+    those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
+    tolerance; this is reported and fails nothing."""
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, of which
-    the mean is taken, or `def evaluate(predictions)` for the whole set, an iterable of pairs of both. `outputs` maps
-    the reference's names to arrays. Either returns a number, named `metric`, or a mapping of names to numbers. The
-    contents of the file and of the modules in its folder that it imports are part of the step's key; other files
-    that it opens are not, unless it names them by `__file__`. It runs only when the recipe is trusted."""
+    """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, averaged over
+    all samples, or `def evaluate(predictions)` for the whole set, an iterable of `(outputs, label)` pairs. `outputs`
+    maps the reference's names to arrays. Either returns a number, named `metric`, or a mapping of names to numbers. The
+    contents of the file and of the modules in its folder that it imports are part of the step's key; other files that
+    it opens are not, unless it names them by `__file__`. It runs only when the recipe is trusted."""
     labels: Annotated[Path | None, DataFile()] = None
     """The labels for `metric`: a .csv with the columns `file` and `label`, a .json object (file -> label), or a .npy
-    with one label a row, in the order of the samples. Labels without a sample are an error unless `samples` limits
+    with one label per row, in the order of the samples. Labels without a sample are an error unless `samples` limits
     their number."""
     metric_tolerance: dict[str, MetricTolerance] = Field(default={})
     """Name of your own metric -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`. `min` and `max` bound the

@@ -33,16 +33,16 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     """Compare two profiles by metrics and by layers, and check gates; `from` is the candidate.
 
     The two models are measured again, against each other: each round starts a new process for each model, the two
-    alternate pass by pass, and rounds continue until the evidence decides or a limit is reached. Rounds decide the
-    median and the minimum latency; the profiles' own process runs, paired where they were measured in turns, decide the
-    rest. Both models are in memory at the same time.
+    alternate pass by pass, and rounds continue until the evidence is sufficient or a limit is reached. Rounds decide
+    the median and the minimum latency; the profiles' own process runs, paired if they were measured in turns, decide
+    the other metrics. Both models are in memory at the same time.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("compare", "compareperf", "regression")
     synonyms: ClassVar[Mapping[str, str]] = {"baseline": "base"}
 
     version: ClassVar[int] = 2
-    # What it reads was measured here, and so are its rounds.
+    # The profiles that it reads were measured on this machine, and so are its rounds.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -64,27 +64,27 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     """Conditions that must hold: `latency.median <= +5 %`, `latency.median <= -10 %`, `load <= +20 ms`, `latency.p99
     <= 30 ms`. A signed limit is relative to the base."""
     when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
-    """Effect of a gate that stays undecided because the interval contains its limit: end the run as inconclusive
-    with exit code 4, pass, or fail."""
+    """Outcome of a gate that remains undecided because the interval contains its limit: the run ends as inconclusive
+    with exit code 4, or the gate passes or fails."""
     metric: str | None = None
-    """The metric whose verdict is the comparison's; by default `latency.median` where rounds were measured, else
-    `latency.min`: the fastest pass of a process run is least disturbed by other load."""
+    """The metric that determines the verdict; by default `latency.median` if rounds were measured, else `latency.min`:
+    the fastest pass of a process run is disturbed least by other load."""
     threshold: Fraction = 0.03
-    """Relative difference that counts: a metric improved or regressed when the interval of its ratio is entirely
-    beyond it, and is unchanged when the interval is entirely within."""
+    """Smallest relative difference that matters: a metric improved or regressed if the interval of its ratio is
+    entirely beyond it, and is unchanged if the interval is entirely within it."""
     rounds: Annotated[int, Field(ge=0)] = 12
-    """Largest number of rounds, while a gate or the verdict is undecided. With 0 the process runs of the two
-    profiles decide everything."""
+    """Maximum number of rounds while a gate or the verdict is undecided. With 0, the process runs of the two profiles
+    decide everything."""
     min_rounds: Annotated[int, Field(ge=FEWEST_ROUNDS)] = FEWEST_ROUNDS
-    """Least number of rounds before anything is decided."""
+    """Minimum number of rounds before anything is decided."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 60_000.0
-    """No further round starts when at least `min_rounds` have taken this long."""
+    """No further round starts once at least `min_rounds` have run and taken this long."""
     noise: Annotated[Path | None, DataFile()] = None
-    """A file written by `ndld-flow noise`: the difference of two processes of the same model on this machine. By
-    default 1 %, or the spread of the rounds, whichever is larger."""
+    """A file written by `ndld-flow noise`: the difference between two processes that run the same model on this
+    machine. By default 1 %, or the spread of the rounds if that is larger."""
     allow: tuple[Allowance, ...] = ()
-    """Circumstances that may differ or be unknown without refusing a verdict; `unknown` allows all that were not
-    recorded."""
+    """Conditions that may differ or be unknown without making the profiles incomparable; `unknown` allows all that were
+    not recorded."""
 
     @field_validator("gates")
     @classmethod
@@ -167,7 +167,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         if not self.rounds:
             return "`rounds: 0` measures none", []
         if circumstances_of(profiles[0], profiles[1], frozenset(self.allow)).forbidden:
-            return "the circumstances differ", []
+            return "the conditions differ", []
         if any(profile.machine != describe_machine() for profile in profiles):
             return "the profiles were measured on another machine", []
         try:

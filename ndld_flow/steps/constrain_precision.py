@@ -25,10 +25,10 @@ PrecisionOrNone = Precision | Literal["none"]
 class ConstrainPrecision(Step[Onnx, Onnx]):
     """Constrain the precision of layers; engines and `apply_precision` apply it.
 
-    The constraints are written into the nodes' metadata; nothing else changes. `"*"` in `layers` comes first, then
+    The constraints are written into the nodes' metadata; nothing else changes. `"*"` in `layers` is applied first, then
     `list_file`, `op_types` and the other `layers`, each in its order, and `found_by` last; later ones win, and `none`
-    removes a constraint. Patterns and operators select the nodes that can have the precision: never a Shape for fp16,
-    nor computations on sizes. Patterns also skip the operators that `convert_fp16` lists as sensitive.
+    removes a constraint. Patterns and operators select only nodes that can have the precision: never a Shape for fp16,
+    nor shape computations. Patterns also skip the operators that `convert_fp16` lists as sensitive.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("layerprecisions", "precisions", "precision")
@@ -43,7 +43,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     op_types: dict[str, PrecisionOrNone] = Field(default={})
     """Operator -> precision, such as `{Softmax: fp32}`."""
     list_file: Annotated[Path | None, DataFile()] = None
-    """A list of `name:precision` entries, one a line or separated by commas, in TAO's format; names may be globs."""
+    """A list of `name:precision` entries, one per line or separated by commas, in TAO's format; names may be globs."""
     allow_empty: bool = False
     """Accept rules that select no node."""
     keep: bool = True

@@ -1,4 +1,4 @@
-"""Convert a model to fp16 with Casts where precisions meet."""
+"""Convert a model to fp16, with Casts where precisions meet."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Block(Settings):
     values_outside: ValuesOutside | None = None
     """Nodes that read a weight with values outside these limits; `{}` uses the limits of fp16."""
     sensitive: bool = True
-    """Operators that fp16 is too coarse for or that few runtimes support in fp16: CumSum, GridSample, MaxRoiPool,
-    RoiAlign; EyeLike, windows, random numbers, and scattering that adds or multiplies."""
+    """Operators for which fp16 is too coarse, or which few runtimes support in fp16: CumSum, GridSample, MaxRoiPool,
+    RoiAlign; EyeLike, window functions, random number generators, and scatters with a reduction."""
 
 
 class ConvertFp16(Step[Onnx, Onnx]):
     """Convert a model to fp16.
 
-    Operators that ONNX does not let be fp16, arithmetic on sizes, and what `constrain_precision` asked to be fp32 or
-    bf16 stay fp32. Weights beyond fp16's range are clamped; the log and the record name them.
+    Operators that ONNX does not allow in fp16, shape computations, and nodes that `constrain_precision` constrains to
+    fp32 or bf16 stay in fp32. Weights beyond fp16's range are clamped; the log and the record name them.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("fp16", "half", "float16", "convertfloat16", "tofp16")

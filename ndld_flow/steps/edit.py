@@ -23,7 +23,7 @@ from ndld_flow.store.kinds import Onnx
 
 
 def _not_empty(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
-    # not `min_length`: pydantic counts the valid items only, and would report it besides the mistake in an item
+    # Not `min_length`: pydantic counts only the valid items, and would report it in addition to the mistake in an item.
     if not operations:
         raise ValueError("name at least one operation")
     return operations
@@ -71,7 +71,7 @@ class Edit(Step[Onnx, Onnx]):
         return {**{word: operation for word, operation in operations.items() if operation}, "select": NodeSelect}
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
-        """Return the shapes and generated values that its operations read; files are never read."""
+        """Return the shapes and generated values that the operations read; they never read files."""
         if not any(entry.operation.uses_inputs for entry in self.operations):
             return None
         return spec.shapes if spec.data_patterns else spec

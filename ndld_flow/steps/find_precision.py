@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ndld_flow.samples.sample_feeds import Samples
 
 _NOT_SHAPING = {"tolerance", "trials", "time"}
-"""Settings that change which trials run, but not the outcome of one."""
+"""Settings that determine which trials run, but not the outcome of any."""
 _NAMED = 3
 
 
@@ -36,10 +36,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     """Find a small set of nodes to keep in fp32, with the reason for each.
 
     The model is converted repeatedly with different nodes kept, run on the samples with every tensor rounded as
-    hardware stores it, and compared with the original. The search starts from the error of each node alone and from its
-    values and weights relative to the format's limits, then bisects over operators, regions and nodes; at the end no
-    single node can be left out. The step fails when the tolerance is not met, and still delivers the best set.
-    `found_by` of `convert_fp16`, `constrain_precision` and `quantize` accepts the result.
+    hardware stores it, and compared with the original. The search starts with the error of each node on its own and
+    with its values and weights relative to the format's limits, then bisects over operators, regions and nodes; in the
+    end, no single node can be left out of the set. If the tolerance cannot be met, the step fails and still returns the
+    best set. `found_by` of `convert_fp16`, `constrain_precision` and `quantize` accepts the result.
     """
 
     also_called: ClassVar[tuple[str, ...]] = (
@@ -70,23 +70,24 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     keep_io: bool = True
     """For fp16: keep the model's inputs and outputs in fp32, as in `convert_fp16`."""
     sensitive: bool = True
-    """For fp16: keep the operators of `block.sensitive` of `convert_fp16`."""
+    """For fp16: keep the operators that `block.sensitive` of `convert_fp16` keeps."""
     keep: tuple[NamePattern, ...] = ()
     """Names of nodes that are always kept and not searched: globs (`head.*`), or `/.../` for a regular expression
     (RE2's syntax)."""
     op_types: tuple[str, ...] = ()
-    """Search only nodes of these operators; all others get the precision. Empty: search all."""
+    """Search only nodes of these operators; all others are converted. Empty: search all."""
     trials: Annotated[int, Field(ge=1)] = 200
-    """Largest number of trials."""
+    """Maximum number of trials."""
     time: Milliseconds = 600_000.0
-    """Time limit of all trials; when it ends, the best set so far is delivered and reported as such."""
+    """Time limit for all trials together; when it is reached, the result is the best set so far, and reported as
+    such."""
     int8: QuantizeSettings = QuantizeSettings()
     """For int8: the settings of `quantize`."""
 
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:
         if self.precision != "fp16" and not (self.keep_io and self.sensitive):
-            raise ValueError("`keep_io` and `sensitive` are settings of fp16: leave them out for other precisions")
+            raise ValueError("`keep_io` and `sensitive` apply only to fp16: remove them for other precisions")
         return self
 
     def foresee(self) -> Foresight:
@@ -128,13 +129,13 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
 
     def _trial_key(self) -> JsonValue:
-        """Return the settings that determine the outcome of a trial; of the tolerance, those that elements are counted
-        by.
+        """Return the settings that determine the outcome of a trial; of the tolerance, only those that decide which
+        elements are counted.
         """
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
         libraries: dict[str, JsonValue] = {**self.library_versions()}
         elementwise = list(self._tolerance.elementwise())
-        machine = describe_machine()  # stores are shared, and kernels differ between CPUs
+        machine = describe_machine()  # a store may be shared, and kernels differ between CPUs
         return {
             **settings,
             "version": type(self).version,

@@ -15,7 +15,7 @@ from ndld_flow.store.kinds import Onnx
 
 
 class FixShapes(Step[Onnx, Onnx]):
-    """Fix the shapes of inputs, and infer all shapes that follow from them, in subgraphs too.
+    """Fix the shapes of inputs and infer all shapes that depend on them, in subgraphs too.
 
     Without `shapes` and `dims` the shapes of the recipe's `inputs:` are used.
     """

@@ -36,7 +36,7 @@ class Noise(Settings):
     amplitude: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """`uniform`: the noise is in [-amplitude, amplitude]."""
     share: Annotated[Fraction, Field(gt=0, le=1)] | None = None
-    """`salt_pepper`: the share of elements that are replaced, half by each value."""
+    """`salt_pepper`: the share of elements that are replaced, half by the smallest and half by the largest value."""
     inputs: tuple[str, ...] = ()
     """Inputs that get noise; by default all float inputs."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -68,9 +68,9 @@ def _has_reference(step: InspectActivations, *_: str) -> bool:
 class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Run a model on real inputs and inspect the tensors inside it.
 
-    It records maps of channels, histograms, ranges, and counts of NaN, infinity and saturated values for the report.
-    With a `reference` both models run on the same inputs, and their tensors are compared, matched by name. Without
-    `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are selected.
+    It records channel maps, histograms, ranges, and counts of NaN, infinite and saturated values for the report. With a
+    `reference`, both models run on the same inputs, and tensors of the same name are compared. Without `tensors`,
+    `op_types` and `every`, up to 32 tensors spread over the whole model are selected.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("activations", "inspect", "debug")
@@ -99,22 +99,23 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     noise: Noise | None = None
     """Noise on inputs, to measure the model's sensitivity to small differences."""
     layout: dict[NamePattern, Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]] = Field(default={})
-    """Name or pattern -> layout of a tensor's dimensions, where the guess from its operators is wrong."""
+    """Name or pattern -> layout of a tensor's dimensions, if the one inferred from its operators is wrong."""
     format: Literal["fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2"] = "fp16"
     """Format whose range the values are compared with."""
     arithmetic: Literal["stored", "native"] = "stored"
     """`stored`: every fp16 and bf16 tensor is rounded to its type after the node that computes it, as hardware
     stores it. `native`: the arithmetic of the execution provider; on CPUs that is fp32."""
     shown: Annotated[int, Field(ge=0)] = 4
-    """Number of samples whose maps are kept; statistics cover all samples."""
+    """Number of samples whose channel maps are kept; statistics cover all samples."""
     channels: Annotated[int, Field(ge=1)] = 64
-    """Channels of a tensor that are kept as maps: those that differ most from the reference, or have the largest
-    energy without one."""
+    """Number of channels of a tensor whose maps are kept: those that differ most from the reference, or without one
+    those of the highest energy."""
     map_side: Annotated[int, Field(ge=1, le=4096)] = 256
-    """Largest height and width of a map; larger ones keep the element of largest magnitude of each block."""
+    """Maximum height and width of a map in pixels; larger maps are reduced to the element of largest magnitude of each
+    block."""
     map_bytes: Bytes = 10 * 2**20
-    """Bytes of all maps together; each gets a fair share, and is reduced until it fits. A report page embeds nearly
-    all of the default, even of noise; more stays in separate files."""
+    """Size of all maps together; each gets an equal share, and is reduced until it fits. A report page embeds nearly
+    all maps of the default size, even if they are noise and hardly compress; the rest stays in separate files."""
     arrays: bool = False
     """Also keep all values of the samples shown, as `.npy`."""
     fail_on: tuple[Literal["nan", "inf", "saturated"], ...] = ()

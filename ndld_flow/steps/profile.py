@@ -47,8 +47,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Measure a model's latency and memory, and the time of each of its layers.
 
     Every run is a separate process that opens the model and measures it; runs of several profiles take turns, so that
-    drift of the machine affects them equally. The timing pass and the layer pass are separate sessions, because the
-    profiler that times layers slows the model down.
+    the machine's drift affects all of them equally. The timing pass and the layer pass are separate sessions, because
+    the profiler that times layers slows the model down.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("benchmark", "bench", "measure", "latency", "perf", "timing")
@@ -100,40 +100,41 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     )
 
     runs: Annotated[int, Field(ge=1)] = 5
-    """Least number of process runs: each opens the model in a new process and measures it, in turns with the other
-    profiles of the recipe. Passes of one process resemble each other; comparisons count runs."""
+    """Minimum number of process runs: each opens the model in a new process and measures it, in turns with the other
+    profiles of the recipe. Passes of one process are correlated, so that comparisons count runs."""
     passes: Annotated[int, Field(ge=1)] = 100
-    """Least number of measured passes over all runs; each run takes its share."""
+    """Minimum number of measured passes of all runs together; each run takes its share."""
     duration: Milliseconds = 2500.0
-    """Least time of measured passes in ms over all runs; each run takes its share. Comparisons use the minimum
-    latency over half a second, which other load disturbs least."""
+    """Minimum time of the measured passes of all runs together, in ms without a unit; each run takes its share.
+    Comparisons use the minimum latency over half a second, which is disturbed least by other load."""
     stable: Fraction = 0.03
-    """Continue with more runs until the 95 % interval of the median is within this of it (at least 5 runs are
-    needed); `0 %` stops after `runs`."""
+    """Continue with more runs until the 95 % confidence interval of the median is within this share of it (at least 5
+    runs are needed); `0 %` stops after `runs`."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 10_000.0
-    """No run starts when loading, warming up and measuring took this long. Each run gets a share and ends with it
-    (half of it is for passes, however long loading takes). Recording layers is not counted."""
+    """No further run starts once loading, warming up and measuring have taken this long. Each run gets a share of it
+    and ends when that is used up (half of it is for passes, however long loading takes). Recording layers does not
+    count."""
     warmup_passes: Annotated[int, Field(ge=0)] = 5
-    """Least number of warm-up passes of each run."""
+    """Minimum number of warm-up passes of each run."""
     warmup: Milliseconds = 200.0
-    """Least time of warming up each run in ms."""
+    """Minimum time of the warm-up passes of each run, in ms without a unit."""
     sleep: Milliseconds = 0.0
-    """Pause in ms before each measured pass."""
+    """Pause before each measured pass, in ms without a unit."""
     layer_passes: Annotated[int, Field(ge=0)] = 20
-    """Passes with the profiler of ONNX Runtime or TensorRT on, for the layers; 0 skips the layers."""
+    """Number of passes with the profiler of ONNX Runtime or TensorRT, which times the layers; 0 records no layers."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Batch sweep: also measure these batch sizes. The batch is every input's free first dimension."""
+    """Batch sweep: also measure these batch sizes. The batch is the dynamic first dimension of every input."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs."""
     lock_clocks: bool = False
-    """GPU: lock its clock to the base clock during the measurement; needs root. The clock is unlocked however the
-    measurement ends."""
+    """GPU: lock its clock to the base clock during the measurement; needs root. The clock is always unlocked
+    afterwards, even if the measurement fails."""
     reuse_on: Literal["this_host", "same_kind"] = "this_host"
     """Hosts where this measurement may be reused: this host, with the same set of CPUs, container limits, GPU, power
-    limit and variables; or `same_kind`: also hosts with as many CPUs and GPUs of the same type under the same
-    limits, such as the runners of a CI. On a cluster (`--ray`) always `same_kind`."""
+    limit and environment variables; or `same_kind`: also hosts with as many CPUs and GPUs of the same type under the
+    same limits, such as CI runners. On a cluster (`--ray`) always `same_kind`."""
     sample_gpu: bool = False
-    """GPU: sample its use, clocks, power and copies about ten times a second during the measurement."""
+    """GPU: sample its utilization, clocks, power and copies about ten times per second during the measurement."""
     hide_non_compute: bool = False
     """Hide layers that only move or convert data (reformats, casts, copies) in lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
@@ -144,12 +145,12 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     @model_validator(mode="after")
     def _check_device(self) -> ProfileModel:
         if self.device == "cpu" and (self.lock_clocks or self.sample_gpu):
-            raise ValueError("`lock_clocks` and `sample_gpu` need a GPU to be measured: this step measures the CPU")
+            raise ValueError("`lock_clocks` and `sample_gpu` need a GPU, but this step measures on the CPU")
         return self
 
     @model_serializer(mode="wrap")
     def _write_flat(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Return the settings as a recipe has them, with the defaults of the runtimes that are in every key."""
+        """Return the settings as they are in a recipe, with the defaults of the runtimes that are part of every key."""
         values = write(self)
         chosen = values.pop("runtime")
         others: dict[str, JsonValue] = {
@@ -163,7 +164,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @property
     def device(self) -> str:
-        """Return the device that is measured and held exclusively: the CPU, or one of a provider's devices."""
+        """Return the device that is measured, and held exclusively: the CPU, or a device of the provider."""
         return self.runtime.device
 
     def foresee(self) -> Foresight:

@@ -26,13 +26,13 @@ _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
-    """Quantize a model to 8 bits: Q/DQ pairs with ranges measured on samples, or weights alone.
+    """Quantize a model to 8 bits: Q/DQ pairs with ranges measured on samples, or only weights.
 
-    By default only profitable layers are quantized: on a CPU dense convolutions and matrix products, which become 1.3
-    to 2 times faster, but not depthwise convolutions and chains of small operators, which become slower and cost most
-    of the accuracy; `min_intensity` sets the limit. A `find_precision` with `precision: int8` finds layers to leave
-    out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and `check_accuracy`
-    after.
+    By default only layers that profit are quantized: on a CPU dense convolutions and matrix products, which become 1.3
+    to 2 times as fast, but not depthwise convolutions and chains of small operators, which become slower and cost most
+    of the accuracy; `min_intensity` sets the limit. A `find_precision` step with `precision: int8` finds layers to
+    leave out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and
+    `check_accuracy` afterwards.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
@@ -58,7 +58,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     """A `find_precision` step with `precision: int8`: the nodes that it found are not quantized."""
 
     modelopt: ModelOpt | None = None
-    """Quantize with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
+    """Quantize with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. ModelOpt gets the samples, `method` (`minmax` or
     `entropy`), `op_types`, `exclude` and the nodes of `found_by`, and decides the rest itself."""
 
     @model_validator(mode="after")
@@ -67,10 +67,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             return self
         for name, field in QuantizeSettings.model_fields.items():
             if name not in _MODELOPT_TAKES and getattr(self, name) != field.default:
-                raise ValueError(f"`modelopt` decides `{name}` itself: leave one of the two out")
+                raise ValueError(f"`modelopt` decides `{name}` itself: remove one of the two")
         allowed = ("minmax",) if self.modelopt.format == "int4" else ("minmax", "entropy")
         if self.method not in allowed:
-            raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: leave it out")
+            raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: remove it")
         return self
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:

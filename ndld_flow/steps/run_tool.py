@@ -58,18 +58,19 @@ class RunTool(Step[Onnx, Onnx]):
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
-    """The program, found on PATH or by its path, and its arguments. Contents of the program and of arguments that
+    """The program, found on PATH or by its path, and its arguments. The contents of the program and of arguments that
     are files are part of the step's key: a changed script runs again."""
     files: Annotated[tuple[Path, ...], DataFile()] = ()
     """Files that determine the result, such as scripts, modules and configurations; their contents are part of the
     key."""
     environment: dict[str, str | None] = Field(default={})
-    """Variables to set; null passes on the current value, which is part of the step's key and hidden in the log. The
-    value of a credential by its name (`HF_TOKEN`, `..._PASSWORD`) is neither part of the key nor recorded."""
+    """Environment variables to set; null passes on the current value, which is part of the step's key and hidden in the
+    log. The value of a variable that is a credential by its name (`HF_TOKEN`, `..._PASSWORD`) is neither part of the
+    key nor recorded."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
-    """Time limit, such as `10 min`; an hour by default."""
+    """Time limit, such as `10 min`."""
     in_place: bool = False
-    """The program changes $Model itself: it gets a copy, which becomes the result; there is no $Output."""
+    """The program changes $Model in place: it gets a copy, which becomes the result; there is no $Output."""
     deterministic: bool = True
     """The program writes the same model for the same files each time, so that the result may be reused; `false` runs
     it every time."""
@@ -82,15 +83,15 @@ class RunTool(Step[Onnx, Onnx]):
                 near = suggest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
                 raise ValueError(f"there is no ${word}; {near} (`$$` is a dollar sign)")
             if word == "File" and [path.name for path in self.files].count(name or "") > 1:
-                raise ValueError(f"`files` has several {name!r}: files of one name cannot be told apart")
+                raise ValueError(f"`files` has several {name!r}: use different file names")
             if word == "File" and name not in self._files_by_name:
                 near = suggest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {near}")
         if (("Output", None) in used) == self.in_place:
             raise ValueError(
-                "with `in_place` there is no $Output"
+                "there is no $Output with `in_place`"
                 if self.in_place
-                else "name the file it writes its model to: $Output"
+                else "pass $Output, the file to which it writes its model"
             )
         return self
 
@@ -107,7 +108,7 @@ class RunTool(Step[Onnx, Onnx]):
 
     @property
     def _program(self) -> str | None:
-        """Return the program's file, or None when there is none of that name."""
+        """Return the program's file, or None if there is none of that name."""
         return shutil.which(self.command[0].replace("$$", "$"))
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
@@ -128,7 +129,7 @@ class RunTool(Step[Onnx, Onnx]):
         ]
         used = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
         versions = super().library_versions()
-        # The recipe refers to `files` by name, so the name of each content matters.
+        # The recipe refers to `files` by name, so that not only their contents matter but also which name each has.
         for path in (*used, *(path for path in self.files if path.is_file())):
             name = f"file {path.name}"  # files in different folders may have the same name
             names = chain([name], (f"{name} {number}" for number in count(2)))
@@ -141,8 +142,8 @@ class RunTool(Step[Onnx, Onnx]):
         return versions
 
     def passed_variables(self) -> tuple[str, ...]:
-        """Return the variables that the program inherits, except credentials: a token only allows access to a
-        result.
+        """Return the variables that the program inherits, without credentials: a token gives access to a result but
+        does not change it.
         """
         passed = (name for name, value in self.environment.items() if value is None)
         return tuple(name for name in passed if not is_secret_variable(name))
@@ -207,6 +208,6 @@ def _digest(path: Path) -> str:
 
 @lru_cache
 def _digest_of(path: Path, *stamp: int) -> str:
-    """Return the first digits: enough to detect a change, and short enough to read."""
+    """Return the first digits of the digest: enough to detect a change, and short enough to read."""
     del stamp  # part of the cache's key only
     return digest_file(path)[:16]

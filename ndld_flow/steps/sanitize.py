@@ -15,7 +15,7 @@ from ndld_flow.store.kinds import Onnx
 
 
 class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
-    """Fold constants, remove nodes without effect, merge duplicates, fuse patterns into one operator.
+    """Fold constants, remove nodes without effect, merge duplicates, and fuse patterns of nodes.
 
     Inputs and outputs stay as they are, remaining nodes keep their names, only standard operators of the model's own
     opset are used, and the result passes the ONNX checker. Weights in external data stay on disk.

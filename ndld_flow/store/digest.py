@@ -20,10 +20,10 @@ from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import read_note, write_note
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
-"""Smaller files are hashed by every process, without a note on disk: that takes 5 ms at most."""
+"""Smaller files are hashed by every process, without a cached digest on disk: that takes at most 5 ms."""
 
 _WINDOW_BYTES = 16 * 2**20
-"""Bytes that are mapped at once: mapped pages count as this process's memory. Reading would take twice the time."""
+"""Bytes that are mapped at once: mapped pages count as this process's memory. Reading would take twice as long."""
 
 
 def digest_file(path: Path) -> str:
@@ -76,7 +76,7 @@ def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = 
             return f"{size_bytes:,} of {file.size_bytes:,} bytes"
         return "" if digest(path) == file.digest else "its contents have changed"
     except FileNotFoundError:
-        return "it is gone"
+        return "it is missing"
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
 
@@ -112,7 +112,7 @@ class DigestMemory:
 
 @lru_cache(maxsize=100_000)
 def _digest_small(path: Path, *stamp: int) -> str:
-    """Cache digests in memory: each step, and each point of a sweep, asks for the same pictures."""
+    """Cache digests in memory: each step, and each point of a sweep, asks for the same images."""
     del stamp  # only part of the cache's key
     return digest_file(path)
 

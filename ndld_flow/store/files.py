@@ -1,12 +1,12 @@
 """Files of the store: atomic writes, permissions that several users share, and sealed notes.
 
 The first user's umask must not lock the others out, nor may a private folder become public. So, as in a shared Git
-repository, files in a folder that others than its owner can write get its permissions and its group; in any other
-folder, and in a sticky one such as /tmp, the umask decides.
+repository, files in a folder that users other than its owner can write to get its permissions and its group; in any
+other folder, and in a sticky one such as /tmp, the umask applies.
 
 Truncated JSON is invalid, but JSON with a wrong digit is still JSON. So an object's first member, its seal, is the
-digest of the remaining text; a file without a seal is older than seals. Notes hold values that can be recomputed: a
-damaged note counts as missing.
+digest of the remaining text; a file without a seal is older than this scheme. Notes contain values that can be
+recomputed: a damaged note counts as missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from blake3 import blake3
 
 
 def shared_mode(folder: Path) -> int:
-    """Return the permissions that a folder gives to new files; 0 where the umask decides."""
+    """Return the permissions that a folder gives to new files; 0 if the umask applies."""
     if sys.platform == "win32":
         return 0
     try:
@@ -47,7 +47,7 @@ def make_folder(folder: Path) -> None:
         each.mkdir(exist_ok=True)
         share(each)
     if not missing:
-        folder.mkdir(exist_ok=True)  # raises if it is no folder
+        folder.mkdir(exist_ok=True)  # raises if it is not a folder
 
 
 def share(path: Path) -> None:
@@ -88,7 +88,7 @@ def create_file(path: Path, mode: int) -> None:
 
 
 def open_new_file(path: Path, mode: int) -> int:
-    """Create a file with these permissions, whatever the umask; return its descriptor. Raises OSError."""
+    """Create a file with these permissions, regardless of the umask; return its descriptor. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # follows no link
     with contextlib.suppress(OSError, AttributeError):  # not every system has permissions
         os.fchmod(descriptor, mode)
@@ -98,13 +98,13 @@ def open_new_file(path: Path, mode: int) -> int:
 FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file, copy-on-write (btrfs, xfs, bcachefs)."""
 _SYNCED_AT_ONCE = 16
-"""Files that are synced in parallel, which a disk writes together: 1,500 take 0.3 s, one by one 4 s."""
+"""Number of files synced in parallel, which a disk writes together: 1,500 take 0.3 s, one by one 4 s."""
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
 """Errors of systems that cannot sync or open a folder."""
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}", re.DOTALL)
 _LEFT_AFTER_S = 3600.0
 _LETTERS = 60
-"""Characters of a name in its temporary name: each may take four bytes, and most systems allow 255."""
+"""Maximum number of a name's characters in its temporary name: each may take four bytes, and most systems allow 255."""
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -120,7 +120,7 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def writing_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Give a temporary file that is synced and renamed to `path` after the block; missing folders are created.
+    """Yield a temporary file that is synced and renamed to `path` after the block; missing folders are created.
 
     The target of a link is written; a device or a pipe is written directly. Raises OSError; the old file then stays.
     """
@@ -149,9 +149,9 @@ def remember(note: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def building_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that is synced and renamed to `folder` after the block, or removed after an error.
+    """Yield a temporary folder that is synced and renamed to `folder` after the block, or removed after an error.
 
-    Raises OSError where `folder` exists and is not empty.
+    Raises OSError if `folder` exists and is not empty.
     """
     make_folder(folder.parent)
     with _aside(folder) as aside:
@@ -191,7 +191,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    """Give a temporary path in the same folder, which is removed after an error."""
+    """Yield a temporary path in the same folder, which is removed after an error."""
     aside = path.with_name(_aside_name(path.name))
     try:
         yield aside
@@ -216,9 +216,9 @@ def find_leftovers(folder: Path) -> list[Path]:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file's contents, or share its blocks where the file system can (a reflink).
+    """Copy a file's contents, or share its blocks if the file system can (a reflink).
 
-    Never a hard link: a write to one name would change the other, and onnx refuses hard-linked external data.
+    Never a hard link: a write to one name would change the other, and onnx rejects hard-linked external data.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if not share_blocks(source, target):
@@ -226,7 +226,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def share_blocks(source: Path, target: Path) -> bool:
-    """Make a copy that takes no space (a reflink); False where that is impossible, with the target empty or missing."""
+    """Make a copy that takes no space (a reflink); False if that is impossible, with the target empty or missing."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -244,7 +244,7 @@ def sync_folder(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     below = (Path(place, name) for place, _, names in os.walk(folder) for name in ("", *names))
-    paths = [path for path in below if not path.is_symlink()]  # a link is a name in its folder
+    paths = [path for path in below if not path.is_symlink()]  # links are synced with their folder
     try:
         with ThreadPoolExecutor(_SYNCED_AT_ONCE) as several:
             for _ in several.map(sync, paths):
@@ -255,7 +255,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Sync a file's contents, or the names in a folder, to the disk. Raises OSError when the disk fails."""
+    """Sync a file's contents, or the names in a folder, to the disk. Raises OSError if the disk fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -269,7 +269,7 @@ def sync(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Give an empty folder that is removed afterwards. Python's own hangs where it cannot be removed."""
+    """Yield an empty folder that is removed afterwards. Python's own context manager hangs if it cannot be removed."""
     folder = Path(tempfile.mkdtemp(prefix="ndld_flow-"))
     try:
         yield folder
@@ -283,9 +283,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def move_aside(folder: Path, parent: Path) -> Path | None:
-    """Rename a folder to a temporary name in `parent`, to remove it; None where it does not exist.
+    """Rename a folder to a temporary name in `parent`, to remove it; None if it does not exist.
 
-    Raises OSError where that is forbidden. `find_leftovers` finds what a killed process leaves.
+    Raises OSError if that is forbidden. `find_leftovers` finds what a killed process leaves.
     """
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         return folder.rename(parent / _aside_name(folder.name))
@@ -319,12 +319,12 @@ def point_to(link: Path, target: Path) -> None:
 
 
 def follow(link: Path) -> Path | None:
-    """Return the target of a link that `point_to` wrote, or None when the link or its target is missing."""
+    """Return the target of a link that `point_to` wrote, or None if the link or its target is missing."""
     try:
         named = str(link.readlink()) if link.is_symlink() else link.read_text(encoding="utf-8").strip()
         target = link.parent / named
         return target if named and target.exists() else None
-    except (OSError, ValueError):  # no link of `point_to`
+    except (OSError, ValueError):  # not a link of `point_to`
         return None
 
 
@@ -358,7 +358,7 @@ def write_note(path: Path, value: object) -> None:
 
 
 def read_note(path: Path) -> Any:  # noqa: ANN401
-    """Return the value of a note; None where it is missing or damaged."""
+    """Return the value of a note; None if it is missing or damaged."""
     try:
         data = path.read_bytes()
         text = unseal(data)

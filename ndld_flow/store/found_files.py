@@ -29,12 +29,12 @@ _NUMBERS = re.compile("([0-9]+)")
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file that holds samples."""
+    """A file that contains samples."""
 
     path: Path
     """A file, or a folder that is an ONNX test data set (`input_0.pb`, `input_1.pb`, ...)."""
     label: str
-    """Its name; of several files, the path relative to their common folder."""
+    """Its name; for several files, the path relative to their common folder."""
 
     @property
     def contents(self) -> dict[str, Path]:
@@ -48,9 +48,9 @@ def find_files(patterns: Sequence[str]) -> tuple[FoundFile, ...]:
     """Return the files of patterns, in their order; those of one folder or glob by name, numbers in them by value.
 
     Relative paths start at the current directory. A folder means its files of known types, and those of its folders
-    that are ONNX test data sets. Hidden files are left out. A path without wildcards is returned even if the file is
-    missing: the reader raises the error. Raises RequestError for a folder or glob without a file, for a path that is no
-    regular file, and for more than `MOST_FILES`.
+    that are ONNX test data sets. Hidden files are skipped. A path without wildcards is returned even if the file is
+    missing: the reader raises the error. Raises RequestError for a folder or glob without a file, for a path that is
+    not a regular file, and for more than `MOST_FILES`.
     """
     paths = [path for pattern in patterns for path in _matches(pattern)]
     _check_count(paths, patterns)
@@ -68,7 +68,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def absolute_pattern(pattern: str) -> str:
-    """Return a pattern that means the same in any current directory."""
+    """Return a pattern that means the same regardless of the current directory."""
     if not is_glob(pattern):
         return str(Path(pattern).absolute())
     if Path(pattern).is_absolute():
@@ -138,7 +138,7 @@ def _glob_visible(anchor: Path, rest: str, hidden: bool) -> Iterator[Path]:
 
 def _check_count(paths: Sequence[Path], patterns: Sequence[str]) -> None:
     if len(paths) > MOST_FILES:
-        raise RequestError(f"{_shown(patterns)} is more than {MOST_FILES:,} files. Name fewer.")
+        raise RequestError(f"{_shown(patterns)} matches more than {MOST_FILES:,} files. Choose fewer.")
 
 
 def _without_folders(paths: list[Path]) -> list[Path]:
@@ -146,7 +146,7 @@ def _without_folders(paths: list[Path]) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a path is no folder; a missing path counts as a file: its reader raises the error."""
+    """Return whether a path is not a folder; a missing path counts as a file: its reader raises the error."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):

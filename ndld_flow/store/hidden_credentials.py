@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HIDDEN = "***"
 
 _SHORTEST = 4
-"""Shorter texts occur in any other text."""
+"""Shorter texts occur by chance in others."""
 _SHORTEST_VARIABLE = 8
 """Shorter values of variables are words such as `none`, whose replacement would garble texts."""
 _URL = re.compile(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
@@ -39,7 +39,7 @@ _SECRET_VARIABLE = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE
 )
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
-"""A recipe that names a variable reveals nothing."""
+"""References to environment variables, which reveal nothing."""
 _LOGIN_FROM_ENVIRONMENT = re.compile(rf"/?(?:[^:@/]*:)?{_FROM_ENVIRONMENT.pattern}@")
 _MARKED_VARIABLE = re.compile(r"\*\*\*(\w+)\*\*\*")
 
@@ -51,7 +51,7 @@ class Credentials:
     url: str
 
     def hide(self, text: str) -> str:
-        """Return a text, such as the URL itself or an error, with `***` in the place of each secret."""
+        """Return a text, such as the URL itself or an error, with `***` in place of each secret."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         return hide_credentials(text)
@@ -70,7 +70,7 @@ class Credentials:
 
 
 def hide_credentials(text: str) -> str:
-    """Return a text with a mark in the place of each secret in it.
+    """Return a text with a mark in place of each secret in it.
 
     Secrets are, in URLs, everything before `@` and the values of parameters with a secret name or a random value; and
     the values of environment variables with a secret name, wherever they occur. Parameters that only select a file
@@ -80,13 +80,13 @@ def hide_credentials(text: str) -> str:
 
 
 def hide_all_credentials(value: JsonValue) -> JsonValue:
-    """Return plain data with `hide_credentials` applied to all texts, names of keys too."""
+    """Return plain data with `hide_credentials` applied to all texts, including keys."""
     return _hide_all(value, _hider())
 
 
 @lru_cache(maxsize=4096)
 def is_secret_variable(name: str) -> bool:
-    """Return whether an environment variable is a credential by its name; kept, since each text that is hidden asks."""
+    """Return whether an environment variable is a credential by its name; cached, since every redaction asks."""
     return _SECRET_VARIABLE.search(name) is not None
 
 
@@ -105,7 +105,7 @@ def find_redacted(value: object, place: str = "") -> Iterator[str]:
 
 
 def _is_redacted(text: str) -> bool:
-    """Return whether a text has a mark where `hide_credentials` puts one, and not three stars of its own."""
+    """Return whether a text has a mark where `hide_credentials` puts one, and not three original asterisks."""
     if any(is_secret_variable(match[1]) for match in _MARKED_VARIABLE.finditer(text)):
         return True
     urls = [match[0] for match in _URL.finditer(text)]

@@ -80,7 +80,7 @@ class PrecisionDocument(Artifact):
 
 
 class ActivationsDocument(Artifact):
-    """A `records.activations.Activations` as JSON, and the maps, arrays and pictures that it names."""
+    """A `records.activations.Activations` as JSON, and the maps, arrays and images that it names."""
 
     kind = "activations"
     main = "activations.json"

@@ -2,7 +2,7 @@
 
 A process builds the folder under a temporary name and renames it to the lock's name, which fails while another holds
 the lock. It releases the lock by removing the holder's file. The name of that file is used only once, so no process can
-remove another's by mistake, however late: two processes that both find a holder dead do not harm a third one that has
+remove another's by mistake, however late: two processes that both find a holder dead do not affect a third one that has
 taken the lock meanwhile.
 
 The lock of a dead process is free at once for processes that can see its pid. Others watch its heartbeat, which a
@@ -47,7 +47,7 @@ class FolderLock:
         self._owner = f"{name_process()}-{uuid4().hex[:12]}"
 
     def acquire(self, timeout: float) -> None:
-        """Take the lock; wait as many seconds as `timeout`, for ever where that is negative. Raises TimeoutError."""
+        """Take the lock; wait `timeout` seconds, forever if that is negative. Raises TimeoutError."""
         aside = self._path.with_name(f".{self._owner}")
         make_folder(aside)
         (aside / self._owner).touch()
@@ -62,7 +62,7 @@ class FolderLock:
     def release(self) -> None:
         _HEARTBEAT.drop(self._path / self._owner)
         (self._path / self._owner).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another has it already
+        with contextlib.suppress(OSError):  # another process already has it
             self._path.rmdir()
 
     def _wait(self, aside: Path, deadline: float | None) -> None:
@@ -86,7 +86,7 @@ class FolderLock:
 
 
 def free_if_dead(folder: Path) -> bool:
-    """Remove a lock whose holder is dead, or that has none; False where its holder is alive."""
+    """Remove a lock whose holder is dead, or that has no holder; False if its holder is alive."""
     try:
         owners = list(folder.iterdir())
     except NotADirectoryError:
@@ -135,7 +135,7 @@ def _pid_namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return the start of a process, in ticks since boot; `0` where it is unknown, empty for a dead process.
+    """Return the start of a process, in ticks since boot; `0` if it is unknown, empty for a dead process.
 
     A killed process stays in /proc until its parent has waited for it.
     """

@@ -24,14 +24,14 @@ from ndld_flow.store.files import create_file, make_folder, share, shared_mode
 from ndld_flow.store.lock_folders import FolderLock, remove_leftovers
 
 NO_LOCKS = "ndld_flow-no-locks.txt"
-"""A file in the folder of locks where the file system has none, so that all processes use lock folders."""
+"""A file in the folder of locks if the file system does not support locks, so that all processes use lock folders."""
 _WARNED = ".no-locks-told"
 _USES = "uses"
 _COLLECTING = "gc"
 _REFUSALS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 _NOTE = (
-    "This file system had no locks when ndld_flow first checked: it uses folders with heartbeats here. If that has "
-    "changed, delete this file while nothing runs.\n"
+    "This file system did not support locks when ndld-flow first checked, so it uses folders with heartbeats here. If "
+    "that has changed, delete this file while nothing is running.\n"
 )
 
 
@@ -41,7 +41,7 @@ _GUARD = threading.Lock()
 
 
 class Lock(Protocol):
-    """The protocol of locks, of filelock's and ours."""
+    """The protocol of filelock's locks and ours."""
 
     def acquire(self, timeout: float) -> object:
         """Take the lock; wait `timeout` seconds, forever if that is negative. Raises TimeoutError."""
@@ -63,7 +63,7 @@ class Locks:
             yield
 
     def use(self, names: Iterable[str]) -> None:
-        """List keys or digests as used by this process, until the leases end that it holds now.
+        """List keys or digests as used by this process, until the leases that it holds now end.
 
         Call it before reading their results: `gc` may be about to remove them.
         """
@@ -80,7 +80,7 @@ class Locks:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[set[str]]:
-        """Give the keys and digests that runs use; during the block no others are listed."""
+        """Yield the keys and digests that runs use; during the block no others are listed."""
         with self.hold(_USES):
             yield {name for path in self.folder.glob("*.uses") for name in path.read_text(encoding="ascii").split()}
 
@@ -108,7 +108,7 @@ class Locks:
 
     @contextlib.contextmanager
     def leases(self, kind: str) -> Iterator[set[str]]:
-        """Give the names of active leases of a kind; during the block no new ones start."""
+        """Yield the names of active leases of a kind; during the block no new ones start."""
         with self.hold("leases"):
             names = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
             yield {name.removeprefix(f"{kind}-") for name in names if not self._remove_free(name)}
@@ -183,13 +183,14 @@ class Locks:
         return FileLock(path, mode=mode)
 
     def warn_once(self, report: Callable[[str], None]) -> None:
-        """Warn, once for a store, that its file system has no locks."""
+        """Warn, once per store, that its file system does not support locks."""
         if (self.folder / NO_LOCKS).exists():
             with contextlib.suppress(FileExistsError):
                 (self.folder / _WARNED).touch(exist_ok=False)
                 report(
-                    f"the file system of {self.folder} has no locks: ndld_flow uses folders with heartbeats, which is "
-                    "slower. The locks of a process that is killed on one machine block others for 5 minutes"
+                    f"the file system of {self.folder} does not support locks, so ndld-flow uses folders with "
+                    "heartbeats, which is slower. Locks of a process that is killed on one machine block others for 5 "
+                    "minutes"
                 )
 
     def _list(self, lease: str, names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@
     URL/objects/ab/abcdef.../model.onnx     an artifact's files
     URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
 
-Files are written first and the record last, so an existing record has its artifact. Where a protocol shows incomplete
+Files are written first and the record last, so an existing record has its artifact. If a protocol shows incomplete
 files, a file is written under another name and moved. Nothing from a remote store is trusted: data that does not match
 its digest, or its key, counts as missing, and the next push writes it again.
 """
@@ -28,7 +28,7 @@ from ndld_flow.store.hidden_credentials import Credentials
 from ndld_flow.store.store import Store
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
-"""Protocols that never show incomplete files, and can refuse to replace one."""
+"""Protocols that never show incomplete files, and can avoid replacing one."""
 
 
 class RemoteStore:
@@ -77,7 +77,7 @@ class RemoteStore:
         return records if whole and len({record.started_at for record in records}) == 1 else None
 
     def pull_artifact(self, artifact: ArtifactRecord, store: Store) -> bool:
-        """Copy an artifact into a store; False when it is incomplete, or does not match its digest."""
+        """Copy an artifact into a store; False if it is incomplete, or does not match its digest."""
         if not _is_valid(artifact):
             return False
         if store.is_intact(artifact):
@@ -91,7 +91,7 @@ class RemoteStore:
         return False
 
     def push_artifact(self, artifact: ArtifactRecord, store: Store) -> None:
-        """Write an artifact of a store, unless it exists already."""
+        """Write an artifact of a store, unless it already exists."""
         for file in artifact.files:
             place = self._object(artifact, file)
             if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
@@ -134,7 +134,7 @@ class RemoteStore:
         return True
 
     def _size(self, place: str) -> int | None:
-        """Return the size of a remote file in bytes; None when it does not exist."""
+        """Return the size of a remote file in bytes; None if it does not exist."""
         with self._explaining("cannot be read"):
             self._place[0].invalidate_cache()
             try:
@@ -155,7 +155,7 @@ class RemoteStore:
 
     @contextlib.contextmanager
     def _writing(self, place: str) -> Iterator[str]:
-        """Give the path to write to, so that an incomplete file is never seen at `place`."""
+        """Yield the path to write to, so that an incomplete file is never seen at `place`."""
         system = self._place[0]
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
         with self._explaining("cannot be written"):

@@ -8,7 +8,7 @@
     store/sources/....json                    a fetched model's ArtifactRecord, by its origin
     store/locks/  store/building/.../         work in progress, and its owner
     store/caches/                             files that only save time, such as TensorRT's timing caches
-    store/salt                                random bytes: without them nobody can try passwords against a key
+    store/salt                                random bytes: without them nobody can test passwords against a key
     store/damaged/                            files that did not match their digest or seal
 
 Everything is built in a temporary folder, synced and renamed: a killed process leaves at most a folder in `building/`,
@@ -55,7 +55,7 @@ class SetAside:
     """Damaged files that were moved away."""
 
     damage: str
-    """The damage in a few words."""
+    """A short description of the damage."""
     place: Path
 
 
@@ -116,7 +116,7 @@ class Store:
         return self.root / "records" / key[:2] / f"{key}.json"
 
     def read_record(self, key: str) -> StepRecord | None:
-        """Return the record of a key; None when it is missing or unreadable, and must be recomputed.
+        """Return the record of a key; None if it is missing or unreadable, and must be recomputed.
 
         Raises NewerFormatError for one of a later version, which must not be recomputed.
         """
@@ -223,7 +223,7 @@ class Store:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Path]:
-        """Give an empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
+        """Yield an empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
         folder = self.root / "building" / uuid4().hex[:12]
         with self.locks.lease("building", folder.name):
             make_folder(folder)
@@ -249,7 +249,7 @@ def _read_salt(path: Path) -> bytes:
         return b""
     except OSError as error:
         raise OutputsError(
-            f"{path} cannot be read: {error.strerror}. It is part of the keys of settings with credentials. Make "
+            f"{path} cannot be read: {error.strerror}. Keys of settings with credentials depend on it. Make "
             "it readable for all users of this store, or remove it, which discards their results."
         ) from None
     return salt if len(salt) == _SALT_BYTES else b""
@@ -285,7 +285,7 @@ def open_store(root: Path) -> None:
 
 
 def _read_format(root: Path) -> int | None:
-    """Return the format of a store; None where it is missing or unreadable."""
+    """Return the format of a store; None if it is missing or unreadable."""
     try:
         with (root / FORMAT_FILE).open("rb") as file:
             text = file.read(_LONGEST).decode("utf-8", "replace")
@@ -296,5 +296,5 @@ def _read_format(root: Path) -> int | None:
 
 
 def _write_format(root: Path, number: int) -> None:
-    sentence = f"A store of ndld-flow, format {number} (results by digest). Leave it to ndld-flow: verify, gc, runs."
+    sentence = f"A store of ndld-flow, format {number} (results by digest). Manage it with ndld-flow: verify, gc, runs."
     write_text_atomically(root / FORMAT_FILE, f"{number}\n{sentence}\n")

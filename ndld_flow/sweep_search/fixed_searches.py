@@ -34,20 +34,19 @@ class Grid:
 
 
 def check_countable(space: Space, method: str) -> None:
-    """Raise ValueError, with a sentence, for an axis whose values are not countable."""
+    """Raise ValueError for an axis whose values are not countable."""
     for axis in space.axes:
         if isinstance(axis, Numbers) and axis.step is None and not axis.integer and axis.low < axis.high:
             raise ValueError(
-                f"{visible_name(axis.name)}: any number from {axis.low:g} to {axis.high:g} is too many for {method}; "
+                f"{visible_name(axis.name)}: {method} cannot try every number from {axis.low:g} to {axis.high:g}; "
                 "give a `step`, or use `method: random` or `method: tpe`."
             )
 
 
 class OneAtATime:
-    """The recipe's own point first, then every other value of each axis, the rest as in the recipe.
+    """The recipe's own point first, then every other value of each axis, with all other axes as in the recipe.
 
-    On an axis where the recipe has no value, the first value is used. The order does not depend on the size of
-    requests.
+    If the recipe has no value for an axis, the first value is used. The order does not depend on the size of requests.
     """
 
     def __init__(self, space: Space, start: Assignment | None) -> None:

@@ -1,4 +1,4 @@
-"""Hill climbing: from point to better neighbour until none is better; then from another point."""
+"""Hill climbing: move to a better neighbour until there is none; then restart from another point."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _STRIDES = tuple(2.0**-halvings for halvings in range(2, 9))
 class HillClimb:
     """Measure all neighbours, move to the best if it is better, else restart from a random point.
 
-    A neighbour differs on one axis. On a long axis neighbours are at first a quarter of its length away; where none is
-    better the stride is halved, down to the next value (a compass search: Kolda, Lewis and Torczon, 2003, Optimization
+    A neighbour differs on one axis. On a long axis neighbours are at first a quarter of its length away; if none is
+    better, the stride is halved, down to the next value (a compass search: Kolda, Lewis and Torczon, 2003, Optimization
     by direct search). Neighbours that were measured before are not requested again.
 
-    It starts at the recipe's own point. The order does not depend on the size of requests.
-    Raises ValueError, with a sentence, unless there is one objective.
+    It starts at the recipe's own point. The order does not depend on the size of requests. Raises ValueError unless
+    there is exactly one objective.
     """
 
     def __init__(self, space: Space, options: SearchOptions) -> None:
         if len(options.directions) != 1:
             number = f"there are {len(options.directions)}" if options.directions else "there is none"
-            raise ValueError(f"`method: hill_climb` climbs by one objective, and {number}.")
+            raise ValueError(f"`method: hill_climb` requires exactly one objective, but {number}.")
         self._direction = options.directions[0]
         self._space = NumberedSpace(space)
         self._untried = UntriedPoints(self._space, options.seed)
@@ -61,7 +61,7 @@ class HillClimb:
                 self._restart()
 
     def _climb(self) -> bool:
-        """Move to the best neighbour, or reduce the stride; False when none is better at the smallest stride."""
+        """Move to the best neighbour, or reduce the stride; False if none is better at the smallest stride."""
         best = min(self._neighbours, key=self._known.__getitem__, default=None)
         if best is not None and (self._here is None or self._known[best] < self._known[self._here]):
             self._here = best
@@ -82,6 +82,6 @@ class HillClimb:
 
 
 def _strides(axes: Sequence[AxisValues]) -> Iterator[float]:
-    """Yield strides, as shares of an axis' length, that exceed the distance of values on the longest axis."""
+    """Yield strides, as fractions of an axis's length, that exceed the distance of values on the longest axis."""
     lengths = [math.inf if axis.count is None else axis.count for axis in axes if axis.ordered]
     return (stride for stride in _STRIDES if stride * (max(lengths, default=1) - 1) > 1)

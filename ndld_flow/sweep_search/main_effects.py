@@ -27,12 +27,12 @@ class Observed:
 
 @dataclass(frozen=True)
 class Level:
-    """One value of an axis, or neighbouring values where there are many."""
+    """One value of an axis, or neighbouring values if there are many."""
 
     values: tuple[JsonValue, ...]
-    """One value; of a group of numbers the smallest and the largest."""
+    """One value; for a group of numbers, the smallest and the largest."""
     observed: tuple[float, ...]
-    """The objective of each of its points, ascending; for a paired effect without the effects of other axes."""
+    """The objective of each of its points, ascending; for a paired effect, without the effects of other axes."""
 
     @property
     def median(self) -> float:
@@ -45,13 +45,13 @@ class Effect:
 
     axis: str
     levels: tuple[Level, ...]
-    """Levels with points, in the axis' order."""
+    """Levels with points, in the axis's order."""
     paired: bool
-    """True if the compared points are equal on the other axes; if not, their effects are mixed in."""
+    """True if the compared points are equal on the other axes; otherwise the other axes' effects are mixed in."""
 
     @property
     def size(self) -> float:
-        """Range of the levels' medians, relative to the middle of them: 0.5 is half of it."""
+        """Range of the levels' medians, relative to the middle of that range: 0.5 is half of it."""
         medians = [level.median for level in self.levels]
         middle = abs(statistics.median(medians))
         reach = max(medians) - min(medians)
@@ -61,17 +61,17 @@ class Effect:
 def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Observed]) -> tuple[Effect, ...]:
     """Return the effect of every axis with at least two values that have points, the largest first.
 
-    `axes`: name -> the values that points have, in the axis' order.
+    `axes`: name -> the values that points have, in the axis's order.
 
     Where possible an effect is *paired*: a block consists of points that are equal on all other axes and together have
-    each value of this one. With y the objective and g the geometric mean of a block, the level of a value is the
-    median over the blocks of G * y / g, where G is the geometric mean of all g: differences between blocks cancel out
-    (the main effect of a complete block design: Montgomery, Design and Analysis of Experiments, chapters 4 and 5; with
-    medians, so that one odd point does not decide). Where a y is not above 0, differences stand for ratios: the median
-    of A + y - a, with arithmetic means. Blocks are used when they hold at least half of the points of every value but
-    the commonest: all of a full grid, and the points that one-at-a-time varies. Otherwise a level is the median over
-    all points with the value. That mixes in the effects of other axes, evenly if points were drawn at random; a search
-    that concentrates on good points is not even.
+    each value of this one. With y the objective and g the geometric mean of a block, the level of a value is the median
+    over the blocks of G * y / g, where G is the geometric mean of all g: differences between blocks cancel out (the
+    main effect of a complete block design: Montgomery, Design and Analysis of Experiments, chapters 4 and 5; with
+    medians, so that a single outlier has no influence). If a y is not above 0, differences are used instead of ratios:
+    the median of A + y - a, with arithmetic means. Blocks are used if they contain at least half of the points of every
+    value except the most common one: all of a full grid, and the points that one-at-a-time varies. Otherwise a level is
+    the median over all points with the value. That mixes in the effects of other axes, evenly if points were drawn at
+    random; a search that concentrates on good points is not even.
     """
     compared = [_Point(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
     effects = [_effect(name, values, compared) for name, values in axes.items()]

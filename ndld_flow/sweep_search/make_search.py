@@ -1,4 +1,4 @@
-"""Create the search that a recipe asks for."""
+"""Create the search of a recipe."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Budget:
 def make_search(space: Space, options: SearchOptions) -> Search:
     """Create the search of a space.
 
-    Raises ValueError, with a sentence, where the method does not fit the space or the objectives.
-    Raises BackendError when the method needs a library that is not installed.
+    Raises ValueError if the method does not fit the space or the objectives. Raises BackendError if the method needs a
+    library that is not installed.
     """
     search = (
         _by_method(space, options) if options.saturation is None else _saturating(space, options, options.saturation)
@@ -53,9 +53,7 @@ def make_search(space: Space, options: SearchOptions) -> Search:
 
 def _saturating(space: Space, options: SearchOptions, saturation: Saturation) -> Search:
     if not options.directions:
-        raise ValueError(
-            "`saturation` ends a search that gains too little: set an objective with `minimize` or `maximize`."
-        )
+        raise ValueError("`saturation` requires an objective: set one with `minimize` or `maximize`.")
     direction = options.directions[0]
     if not saturation.along:
         return Saturating(_by_method(space, options), saturation, direction)

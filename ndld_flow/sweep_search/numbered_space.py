@@ -20,7 +20,7 @@ Place = tuple[Position, ...]
 """A point by its position on each axis, in the order of the axes."""
 
 _Exclusion = dict[int, set[Position]]
-"""Axis by number -> positions: a place with one of them on each of these axes is excluded."""
+"""Index of an axis -> positions: a place with one of them on each of these axes is excluded."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class NumberedSpace:
     """Points in the order of a grid, the last axis fastest; excluded points have no number.
 
     The axes form a tree whose leaves are the points. The number of leaves below a branch depends only on the exclusions
-    that its path matches so far, so each such set is counted once. A continuous axis counts as one position.
-    Raises ValueError, with a sentence, for invalid bounds and for exclusions of unknown axes.
+    that its path matches so far, so each such set is counted once. A continuous axis counts as one position. Raises
+    ValueError for invalid bounds and for exclusions of unknown axes.
     """
 
     def __init__(self, space: Space) -> None:
@@ -77,7 +77,7 @@ class NumberedSpace:
         return tuple(place)
 
     def number(self, place: Place) -> int | None:
-        """Return the number of the point at a place; None when it is excluded."""
+        """Return the number of the point at a place; None if it is excluded."""
         if self._excludes(place):
             return None
         number, matched = 0, self._any
@@ -159,7 +159,7 @@ def _length(axis: AxisValues) -> int:
 
 
 def neighbours_of(place: Place, axes: Sequence[AxisValues], stride: float = 0.0) -> Iterator[Place]:
-    """Yield places that differ on one axis, by a share of its length or by one value, whichever is more.
+    """Yield places that differ on one axis, by a fraction of its length or by one value, whichever is more.
 
     On an axis without an order, all other values are neighbours.
     """
@@ -179,7 +179,7 @@ def _away(axis: AxisValues, position: Position, stride: float) -> list[Position]
 def count_points(space: Space) -> int | None:
     """Return the number of points that are not excluded; None with a continuous axis.
 
-    Raises ValueError, with a sentence, for invalid bounds and for exclusions of unknown axes.
+    Raises ValueError for invalid bounds and for exclusions of unknown axes.
     """
     return NumberedSpace(space).size
 
@@ -196,7 +196,7 @@ _TRIES = 64
 class UntriedPoints:
     """Gives each point once, at random or by place; the order depends only on the seed.
 
-    A draw costs the same however many points are excluded or left.
+    The cost of a draw does not depend on how many points are excluded or left.
     """
 
     def __init__(self, space: NumberedSpace, seed: int) -> None:
@@ -214,7 +214,7 @@ class UntriedPoints:
         return ""
 
     def take(self, place: Place) -> bool:
-        """Take this point; False when it is excluded or was taken before."""
+        """Take this point; False if it is excluded or was taken before."""
         number = self._space.number(place)
         if number is None or place in self._taken:
             return False
@@ -224,7 +224,7 @@ class UntriedPoints:
         return True
 
     def draw(self) -> Place | None:
-        """Take a random point, uniformly, and log-uniformly on logarithmic axes. None when none is left.
+        """Take a random point, uniformly, and log-uniformly on logarithmic axes. None if none is left.
 
         When logarithmic axes are nearly exhausted, the remaining points are equally likely.
         """

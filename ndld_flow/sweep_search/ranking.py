@@ -1,4 +1,4 @@
-"""Rank points, and choose those that are measured again before a decision."""
+"""Rank points, and choose those that are measured again before the best is determined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Goal:
 
     direction: Direction
     noise: float = 0.0
-    """Relative difference that is noise: 0.03 is 3 %; 0 for counted values."""
+    """Relative difference that counts as noise: 0.03 is 3 %; 0 for counted values."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Place:
     rank: int | None = None
     """1 is the best; ranks are unique."""
     tied: bool = False
-    """Not the best, but the difference is inside the noise."""
+    """Not the best, but within the noise of the best."""
     on_front: bool = False
-    """No other point is better in one objective and not worse in any; only where there are several objectives."""
+    """No other point is better in one objective and not worse in any; only if there are several objectives."""
 
 
 def rank_points(points: Collection[Contender], goals: Sequence[Goal]) -> dict[int, Place]:
@@ -107,7 +107,7 @@ def choose_winners(points: Collection[Contender], goals: Sequence[Goal], count: 
 
 
 def _ranking_values(objectives: Sequence[float | None], point: Contender, goals: Sequence[Goal]) -> _Values:
-    """Return the values that a point is ranked by; empty when it is not ranked."""
+    """Return the values by which a point is ranked; empty if it is not ranked."""
     known = [value for value in objectives if value is not None and not math.isnan(value)]
     if not point.passed or len(known) < len(goals):
         return ()
@@ -132,7 +132,8 @@ def _in_order(values: Mapping[int, _Values], front: Collection[int]) -> list[int
 
 
 def _is_tie(point: Contender, best: int, values: Mapping[int, _Values], goals: Sequence[Goal]) -> bool:
-    """Return whether a point is within the noise of the best in all goals; in the first, its verdict decides."""
+    """Return whether a point is within the noise of the best in all goals; for the first goal, by its verdict if it has
+    one."""
     close = [
         _is_inside(ours, theirs, goal.noise)
         for ours, theirs, goal in zip(values[point.number], values[best], goals, strict=True)
@@ -161,8 +162,8 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
 def remove_session_drift(points: Sequence[Contender], session: Mapping[int, int | None]) -> list[Contender]:
     """Return points whose only objective is divided by the median of their measurement session.
 
-    Valid where points are assigned to sessions at random: then medians of sessions differ mostly by the machine's
-    drift. The result only selects points to measure again; its values are not shown.
+    Valid if points are assigned to sessions at random: then medians of sessions differ mostly by the machine's drift.
+    The result only selects points to measure again; its values are not shown.
     """
     by_session: dict[int | None, list[float]] = defaultdict(list)
     for point in points:

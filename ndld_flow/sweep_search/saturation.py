@@ -15,7 +15,7 @@ from ndld_flow.sweep_search.space import Assignment, Space, values_of
 class Saturating:
     """A search that ends after several points in a row with too little gain.
 
-    It requests no more points than could be needed, so its end does not depend on the size of requests.
+    It requests no more points than could be needed, so where it ends does not depend on the size of requests.
     """
 
     def __init__(self, search: Search, saturation: Saturation, direction: Direction) -> None:
@@ -40,8 +40,8 @@ class SaturatingAxis:
     """One axis tried in order, value by value, for each point of a search over the others; each series ends separately.
 
     The search over the others gets the best point of each series, by the first objective. A series ends before the next
-    starts, and requests no more points than it could need, so the order does not depend on the size of requests.
-    Raises ValueError, with a sentence, when `saturation.along` is not an axis of countable values.
+    starts, and requests no more points than it could need, so the order does not depend on the size of requests. Raises
+    ValueError if `saturation.along` is not an axis of countable values.
     """
 
     def __init__(self, space: Space, others: Search, saturation: Saturation, direction: Direction) -> None:
@@ -109,7 +109,8 @@ class SaturatingAxis:
 class _Streak:
     """Points in a row with too little gain, since the last with enough.
 
-    Nothing counts before the first allowed point was measured. Afterwards failed and refused points count as no gain.
+    Nothing counts before the first allowed point was measured. Afterwards, points that fail or violate a constraint
+    count as no gain.
     """
 
     def __init__(self, saturation: Saturation, direction: Direction) -> None:

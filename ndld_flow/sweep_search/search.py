@@ -31,7 +31,7 @@ class SearchOptions:
 
     method: Method = "grid"
     directions: tuple[Direction, ...] = ()
-    """One for each objective; empty without objectives."""
+    """One per objective; empty without objectives."""
     points: int | None = None
     """Upper bound of the points to try."""
     seed: int = 0
@@ -46,9 +46,9 @@ class Trial:
 
     point: Assignment
     objectives: tuple[float, ...] | None
-    """In the order of `directions`; None when it failed, or was not measured because a constraint failed."""
+    """In the order of `directions`; None if it failed, or was not measured because a constraint failed."""
     violation: float = 0.0
-    """0: every constraint holds; else the largest distance from a bound, relative to it."""
+    """0 if every constraint is met; else the largest distance from a bound, relative to it."""
 
 
 class Search(Protocol):
@@ -56,14 +56,14 @@ class Search(Protocol):
 
     @property
     def size(self) -> int | None:
-        """Upper bound of its points; None where it is unknown."""
+        """Upper bound of its points; None if it is unknown."""
 
     @property
     def stopped_because(self) -> str:
         """The reason why it ended, such as `all 24 points tried` or `40 of 512 points: the budget`; else empty."""
 
     def ask(self, count: int) -> list[Assignment]:
-        """Return at most `count` new points; none when the search has ended."""
+        """Return at most `count` new points; none if the search has ended."""
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take the results of the points of the last `ask`, in its order."""

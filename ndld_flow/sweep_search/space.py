@@ -15,7 +15,8 @@ from pydantic import JsonValue
 from ndld_flow.base.text import visible_name
 
 Assignment = Mapping[str, JsonValue]
-"""Axis -> the value a point has on it: one point of the space. Equal points have equal `json.dumps(sort_keys=True)`."""
+"""Axis -> the value a point has on it: one point of the space. Equal points have the same
+`json.dumps(sort_keys=True)`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Numbers:
     low: float
     high: float
     step: float | None = None
-    """Distance of neighbours; None: any number between the bounds (every integer, for integers)."""
+    """Distance between neighbours; None for any number between the bounds (for integers, every integer)."""
     integer: bool = False
     log: bool = False
     """True if searches draw and move on a logarithmic scale."""
@@ -54,7 +55,7 @@ class Space:
 
 Position = int | float
 _DIGITS = 6
-"""Digits of numbers that are drawn between two bounds: users read them and write them into recipes."""
+"""Significant digits of numbers drawn between two bounds: users read them and write them into recipes."""
 
 
 class AxisValues(Protocol):
@@ -62,7 +63,7 @@ class AxisValues(Protocol):
 
     @property
     def count(self) -> int | None:
-        """Number of positions, from 0; None where every number between two bounds is a value."""
+        """Number of positions, from 0; None if every number between two bounds is a value."""
 
     @property
     def ordered(self) -> bool:
@@ -76,7 +77,7 @@ class AxisValues(Protocol):
         """Return the value at a position."""
 
     def position(self, value: JsonValue) -> Position | None:
-        """Return the position of a value; None when it is not on the axis. 2 equals 2.0, but 1 does not equal true."""
+        """Return the position of a value; None if it is not on the axis. 2 equals 2.0, but 1 does not equal true."""
 
     def share(self, position: Position) -> float:
         """Return the relative position: 0 for the smallest value, 1 for the largest; logarithmic if the axis is."""
@@ -89,7 +90,7 @@ class AxisValues(Protocol):
 
 
 def values_of(axis: Axis) -> AxisValues:
-    """Return the values of an axis. Raises ValueError, with a sentence, for invalid bounds."""
+    """Return the values of an axis. Raises ValueError for invalid bounds."""
     if isinstance(axis, Choices):
         if not axis.values:
             raise ValueError(f"{visible_name(axis.name)}: it has no values to try.")
@@ -107,7 +108,7 @@ def key_of(value: JsonValue) -> str:
 
 
 class Listed:
-    """Listed values without repetition. Numbers are ordered, in whatever order they were listed."""
+    """Listed values without repetition. Numbers count as ordered regardless of the order in which they are listed."""
 
     log = False
 
@@ -232,14 +233,16 @@ class Between:
 def _check_bounds(axis: Numbers) -> None:
     if not (math.isfinite(axis.low) and math.isfinite(axis.high) and axis.low <= axis.high):
         raise ValueError(
-            f"{visible_name(axis.name)}: goes from {axis.low:g} to {axis.high:g}; give the smaller number first."
+            f"{visible_name(axis.name)}: it goes from {axis.low:g} to {axis.high:g}; give the smaller number first."
         )
     if axis.log and axis.low <= 0:
-        raise ValueError(f"{visible_name(axis.name)}: begins at {axis.low:g}, and a logarithmic axis begins above 0.")
+        raise ValueError(
+            f"{visible_name(axis.name)}: it starts at {axis.low:g}, but a logarithmic axis must start above 0."
+        )
     if axis.step is not None and not (math.isfinite(axis.step) and axis.step > 0):
-        raise ValueError(f"{visible_name(axis.name)}: its step is {axis.step:g}; a step is a number above 0.")
+        raise ValueError(f"{visible_name(axis.name)}: its step is {axis.step:g}, but must be above 0.")
     if axis.integer and not all(float(number).is_integer() for number in (axis.low, axis.step or 1)):
-        raise ValueError(f"{visible_name(axis.name)}: whole numbers begin at a whole number and have a whole step.")
+        raise ValueError(f"{visible_name(axis.name)}: integers must start at an integer and have an integer step.")
 
 
 def _log_share(number: float, low: float, high: float) -> float:

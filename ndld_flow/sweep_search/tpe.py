@@ -1,4 +1,4 @@
-"""The tree-structured Parzen estimator: new points where good ones are more likely than bad ones."""
+"""The tree-structured Parzen estimator: proposes points where good ones are more likely than bad ones."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ _VIOLATION = "violation"
 class Tpe:
     """The tree-structured Parzen estimator of Optuna, several objectives and constraints included.
 
-    Bergstra et al., 2011, Algorithms for hyper-parameter optimization; Watanabe, 2023, arXiv:2304.11127.
-    The recipe's own point comes first, then random points, then those of Optuna. Its repeated and excluded proposals
-    are replaced by a random neighbour, or any other point where none is left. Failed points count as worse than any
-    that violates a constraint.
+    Bergstra et al., 2011, Algorithms for hyper-parameter optimization; Watanabe, 2023, arXiv:2304.11127. The recipe's
+    own point comes first, then random points, then those of Optuna. Its repeated and excluded proposals are replaced by
+    a random neighbour, or any other point if no neighbour is left. Failed points count as worse than any that violates
+    a constraint.
 
     The order depends on the size of requests: the points of a batch are chosen without each other's results. The same
-    results of the same batches give the same points.
-    Raises ValueError, with a sentence, without objectives, and BackendError without Optuna.
+    results of the same batches give the same points. Raises ValueError without objectives, and BackendError without
+    Optuna.
     """
 
     def __init__(self, space: Space, options: SearchOptions) -> None:
         if not options.directions:
-            raise ValueError(
-                "`method: tpe` searches for the best points: set an objective with `minimize` or `maximize`."
-            )
+            raise ValueError("`method: tpe` requires an objective: set one with `minimize` or `maximize`.")
         self._space = NumberedSpace(space)
         self._untried = UntriedPoints(self._space, options.seed)
         self._random = random.Random(options.seed)  # noqa: S311 (it keeps nothing secret)

@@ -288,5 +288,5 @@ def test_topk_is_named_with_its_k() -> None:
     assert higher_is_better("top3")
     assert not higher_is_better("topple")
     assert outside({"cosine": 1.0}, {"top5": 0.9}) == [
-        "top5 is not defined for it (its rows have too few elements for top5), so it cannot be checked"
+        "top5 is not defined for this output (its rows have too few elements for top5), so it cannot be checked"
     ]

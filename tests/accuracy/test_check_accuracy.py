@@ -117,7 +117,7 @@ def test_nan_only_in_the_candidate_fails_and_is_reported(tmp_path: Path) -> None
     other = tmp_path / "other"
     other.mkdir()
     ran, accuracy = compare(other, candidate, reference, {"x": {"shape": [64]}}, tolerance={"max_abs": 1})
-    assert "differ from the NaN or infinity of the reference" in accuracy.outputs[0].failed[0]
+    assert "differ from the NaN or infinity in the reference" in accuracy.outputs[0].failed[0]
 
 
 def test_the_same_infinities_agree(tmp_path: Path) -> None:
@@ -175,22 +175,22 @@ def test_tolerance_for_an_unknown_output_is_refused(tmp_path: Path) -> None:
         (
             "g (float[4] x) => (float[4] y) { y = Relu(x) }",
             "g (float[4] x) => (float[a, b] y) <int64[2] s = {2, 2}> { y = Reshape(x, s) }",
-            "its shape is 2x2 where the reference has 4",
+            "its shape is 2x2, and 4 in the reference",
         ),
         (
             "g (float[4] x) => (float[4] y) { y = Relu(x) }",
             "g (float[4] x) => (int64[4] y) { y = Cast<to = 7>(x) }",
-            "it is int64 where the reference has float32",
+            "it is int64, and float32 in the reference",
         ),
         (
             "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Exp(x) }",
             "g (float[4] x) => (float[4] y) { y = Relu(x) }",
-            "only the reference has this output",
+            "the reference has this output, and the candidate does not",
         ),
         (
             "g (float[4] x) => (float[4] y) { y = Relu(x) }",
             "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Exp(x) }",
-            "only the candidate has this output",
+            "the candidate has this output, and the reference does not",
         ),
         (
             "g (float[4] x) => (seq(float[n]) y) { y = SplitToSequence(x) }",
@@ -314,7 +314,7 @@ def test_emulated_storage_reveals_an_overflow_that_native_execution_hides(tmp_pa
     assert "emulated" not in ran.result.summary
     assert accuracy.notes == (
         "ONNX Runtime computes fp16 in fp32 on the CPU, where nothing overflows: overflows of candidate on a GPU "
-        "only show with `arithmetic: stored`",
+        "are visible only with `arithmetic: stored`",
     )
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO)
     assert not ran.result.passed

@@ -81,10 +81,13 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
     ("bounds", "message"),
     [
         ({"accuracy": {"min": "90 %"}}, "accuracy 0.25 is less than 0.9"),
-        ({"accuracy": {"drop": "1 %"}}, "accuracy 0.25 is 0.75 less than the reference's 1, allowed is 0.01"),
-        ({"accuracy": {"relative_drop": 0.5}}, "accuracy 0.25 is 0.75 less than the reference's 1, allowed is 50 % of"),
+        ({"accuracy": {"drop": "1 %"}}, "accuracy 0.25 is 0.75 less than the reference's 1, the limit is 0.01"),
+        (
+            {"accuracy": {"relative_drop": 0.5}},
+            "accuracy 0.25 is 0.75 less than the reference's 1, the limit is 50 % of",
+        ),
         ({"largest": {"max": 3}}, "largest 3.625 is more than 3"),
-        ({"largest": {"rise": 1.0}}, "largest 3.625 is 1.125 more than the reference's 2.5, allowed is 1"),
+        ({"largest": {"rise": 1.0}}, "largest 3.625 is 1.125 more than the reference's 2.5, the limit is 1"),
         ({"accuracy": {"min": 0.25, "drop": 0.75, "max": 1}, "largest": {"relative_rise": 0.45, "min": -1}}, ""),
     ],
 )
@@ -154,7 +157,7 @@ def test_a_metric_may_modify_the_outputs_it_receives(tmp_path: Path) -> None:
         ("def metric(outputs, label):\n    return {f'c{label}': 1}", "returns c1 for one sample and c0 for others"),
         ("def metric(outputs):\n    return 1", r"write it as `def metric\(outputs, label\)`; it is `def metric\(outp"),
         ("def evaluate(a, b):\n    return 1", r"write it as `def evaluate\(predictions\)`"),
-        ("def evaluate(predictions):\n    return len(next(iter(predictions)))", "took 1 of 4 predictions"),
+        ("def evaluate(predictions):\n    return len(next(iter(predictions)))", "read 1 of 4 predictions"),
         ("def measure(outputs, label):\n    return 1", r"has neither `def metric\(outputs, label\)`"),
         ("def metric(o, l): ...\ndef evaluate(p): ...", "has both"),
         ("def metric(outputs, label)\n    return 1", r"metric.py:1: SyntaxError"),
@@ -242,7 +245,7 @@ def test_npy_labels_are_one_per_row(tmp_path: Path) -> None:
     [
         ("l.csv", b"image,class\na.png,1\n", "its first line is not `file,label`"),
         ("l.csv", b"", "its first line is not `file,label`"),
-        ("l.csv", b"file,label\n", "it holds no labels"),
+        ("l.csv", b"file,label\n", "it contains no labels"),
         ("l.csv", b"file,label\na.png\nb.png,1\nc.png,1,2\n", r"2 rows do not have two columns \(row 2, row 4\)"),
         ("l.csv", b"file,label\na.png,1\na.png,2\nb.png,1\n", r"1 file is labelled twice \(a.png\)"),
         ("l.csv", b"file,label\n\xff,1\n", "cannot be read: .*utf-8"),

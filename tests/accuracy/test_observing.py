@@ -464,7 +464,7 @@ def test_bf16_has_range_and_few_bits(tmp_path: Path) -> None:
     assert not any(error.nonfinite for error in result.values())
     assert 1e-3 < result["b"].relative_rms < 1e-2
     old = write_model(tmp_path / "old.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
-    with pytest.raises(RequestError, match="bf16 needs opset 13 or later, and the model has 12"):
+    with pytest.raises(RequestError, match="bf16 requires opset 13 or later, but the model has 12"):
         errors(old, "bf16", x=np.ones(2, np.float32))
 
 

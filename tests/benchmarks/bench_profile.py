@@ -34,7 +34,7 @@ from tests.support.samples import copy_samples
 
 PASSES, WARMUP, TURNS = 300, 30, 5
 GIVEN = {"silero_vad": {"input": InputSpec(shape=(1, 576)), "sr": InputSpec(data=16000)}}
-"""Model -> inputs, for those that do not run with free dimensions as 1."""
+"""Model -> inputs, for those that do not run with dynamic dimensions as 1."""
 PLAIN_LOOP = """
 import json, statistics, sys, time
 import numpy as np

@@ -80,7 +80,7 @@ def measure_page(page: Page, report: Path) -> None:
         "timeline in": KEY % "+",
         "timeline whole": KEY % "0",
         "select all": SELECT_ALL,
-        "types by mean": PRESS % "mean a layer",
+        "types by mean": PRESS % "mean per layer",
         "next profile": TAB,
     }
     for name, act in acts.items():

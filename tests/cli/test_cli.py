@@ -137,7 +137,7 @@ def built_in(in_folder: Path) -> Path:
         (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
         (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
         (["steps.half.block.nodes=[nothing*]"], "nothing*"),
-        (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe promises"),
+        (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe expects"),
     ],
 )
 def test_errors_of_built_in_steps_are_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
@@ -310,7 +310,7 @@ def test_user_defined_steps_have_help_and_schema(in_folder: Path) -> None:
     make_toy(in_folder)
     page = ndld_flow("steps", "stamp", "--from", "stamp.py", cwd=in_folder).stdout
     assert "Stamp a model with a word." in page
-    assert 'word: text = "x"' in page
+    assert 'word: string = "x"' in page
     schema = json.loads(ndld_flow("schema", "--from", "stamp.py", cwd=in_folder).stdout)
     assert "word" in schema["$defs"]["step_stamp"]["properties"]
 

@@ -102,7 +102,7 @@ def test_runs_are_named_by_tag_recipe_and_step(
     standing: Path, references: Sequence[str], names: Sequence[str] | None
 ) -> None:
     if names is None:
-        with pytest.raises(RequestError, match="has no profile of a name that first has"):
+        with pytest.raises(RequestError, match="has no profile with the same name as one of first"):
             api.compare(references)
         return
     assert labels(api.compare(references).comparison) == list(names)

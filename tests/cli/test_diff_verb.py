@@ -69,10 +69,10 @@ def test_text_lists_the_changes_for_a_reviewer(pair: tuple[str, str]) -> None:
         "A  before.onnx\n"
         "B  after.onnx\n"
         "\n"
-        "nodes: 1 node added, 1 renamed, 1 with other attributes, 1 rewired in consequence\n"
+        "nodes: 1 node added, 1 renamed, 1 with other attributes, 1 rewired as a consequence\n"
         "+ Identity new  (s) -> (i)\n"
         "~ Softmax out  axis: 1 -> 0\n"
-        "~ Relu act -> relu  input 0: s -> i (in consequence)\n"
+        "~ Relu act -> relu  input 0: s -> i (as a consequence)\n"
         "\n"
         "weights: 1 weight changed\n"
         "~ b float32 3  1 of 3 values differ, by 0.5 at most  values: [1, 2, 3] -> [1, 2.5, 3]\n"
@@ -112,10 +112,10 @@ def test_sections_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["before.onnx", "missing.onnx"], "missing.onnx: there is no such model file, and no such run."),
+        (["before.onnx", "missing.onnx"], "missing.onnx: there is neither a model file nor a run of this name."),
         (["before.onnx", "nothing"], "there is no such run, tag or recipe"),
         (["before.onnx", "after.onnx", "--only", "node"], '--only node: did you mean "nodes"?'),
-        (["before.onnx", "after.onnx", "--only", ","], "--only: name one part or several"),
+        (["before.onnx", "after.onnx", "--only", ","], "--only: name one or more"),
         (["before.onnx", "after.onnx", "--json", "--markdown"], "give one of them"),
         (["before.onnx", "empty.onnx"], "the model file is empty"),
     ],

@@ -294,5 +294,5 @@ def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> N
     assert api.inspect("r:source", Query(node="inner")).nodes is not None
     with pytest.raises(RequestError, match="has no model `chang`"):
         api.inspect("r:chang")
-    with pytest.raises(RequestError, match=r"there is no such model file"):
+    with pytest.raises(RequestError, match=r"there is neither a model file nor a run of this name"):
         api.inspect("nowhere.onnx")

@@ -228,7 +228,7 @@ def test_a_page_shows_all_fields() -> None:
     assert "  axis: int = required" in say("Concat")
     assert "  inputs: T, variadic, 1 or more" in say("Concat")
     assert "deprecated" in say("Upsample").splitlines()[0]
-    assert "Written in other operators\n" in say("LessOrEqual")
+    assert "Definition in other operators\n" in say("LessOrEqual")
 
 
 def test_json_has_the_same_contents() -> None:

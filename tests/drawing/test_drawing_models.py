@@ -86,7 +86,7 @@ def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
 
 def test_only_unusual_dtypes_are_shown(tmp_path: Path) -> None:
     graph = read_graph(make_tfm(tmp_path / "tfm.onnx"), Reading())
-    assert "tensors are float32" in graph.subtitle
+    assert "tensors without a dtype are float32" in graph.subtitle
     shape = next(edge for edge in graph.edges if graph.nodes[edge.source].label == "Shape")
     assert shape.label.startswith("int64 ")
     product = next(edge for edge in graph.edges if graph.nodes[edge.source].label == "MatMul")
@@ -121,11 +121,11 @@ def test_the_requested_precision_is_the_last_line_of_a_node(tmp_path: Path) -> N
     path = make_cnn(tmp_path / "cnn.onnx")
     plain = read_graph(path, Reading())
     asked = read_graph(constrain(path, Conv_0="fp32"), Reading())
-    assert named(asked, "Conv_0").details == (*named(plain, "Conv_0").details, "asked fp32")
+    assert named(asked, "Conv_0").details == (*named(plain, "Conv_0").details, "requested fp32")
     assert [node.details for node in asked.nodes if node.id != named(asked, "Conv_0").id] == [
         node.details for node in plain.nodes if node.id != named(plain, "Conv_0").id
     ]
-    assert b"asked fp32" in picture_bytes(asked, ".svg", Look())
+    assert b"requested fp32" in picture_bytes(asked, ".svg", Look())
     assert b"asked" not in picture_bytes(plain, ".svg", Look())
 
 

@@ -245,7 +245,10 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("free", ("x [batch, length] has free dimensions", "mask [batch, length]", "profiles[0]", "x: {min: [1, 1]")),
+        (
+            "free",
+            ("x [batch, length] has dynamic dimensions", "mask [batch, length]", "profiles[0]", "x: {min: [1, 1]"),
+        ),
         ("half_a_profile", ("profiles[0] lacks shapes: mask [batch, length]",)),
         ("no_shape_values", ("shape [2] is a shape tensor, whose values are missing",)),
         ("wrong_input", ('profiles[0]: "X" is not an input of the model', 'did you mean "x"?')),
@@ -368,8 +371,8 @@ def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
         ("no_plugin", BackendError, ("plugin.so does not load", "file too short")),
         ("wrong_weights", RequestError, ('"no such" names no weights',)),
         ("strings", ModelError, ("cannot use this model: Failed to convert",)),
-        ("too_large", BackendError, ("refuses these shapes", "x [1, 4]")),
-        ("wrong_tensor", RequestError, ('"X" is no input or output', 'did you mean "x"?')),
+        ("too_large", BackendError, ("rejects these shapes", "x [1, 4]")),
+        ("wrong_tensor", RequestError, ('"X" is not an input or output', 'did you mean "x"?')),
     ],
 )
 def test_failed_builds_explain_the_reason(
@@ -427,7 +430,7 @@ def test_where_an_engine_may_be_used_again() -> None:
 
 def test_a_missing_release_is_reported(tmp_path: Path) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), {**RTX, "release": "1.2"})
-    with pytest.raises(BackendError, match=r"TensorRT-RTX 1\.2 is asked for"):
+    with pytest.raises(BackendError, match=r"TensorRT-RTX 1\.2 is required"):
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
 
 
@@ -468,8 +471,8 @@ def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> Non
     )
     with pytest.raises(KilledError) as raised:
         build_engine(asked.request(tmp_path / "build"), crash)
-    assert "died of SIGSEGV while building" in str(raised.value)
-    assert "Its last output: [" in str(raised.value)
+    assert "was killed by SIGSEGV while building" in str(raised.value)
+    assert "Last output: [" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "[INFO] " in (tmp_path / "build/out" / Engine.log).read_text(), "the log tells how far it was"
 

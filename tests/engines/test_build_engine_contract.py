@@ -311,7 +311,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
 
 def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(weak: Mapping[str, Came]) -> None:
     assert weak["obey"].answer.error == "RequestError"
-    assert "int32 ignored: its layers hold nothing that could be int32 (1 node, such as 'multiply')" in (
+    assert "int32 ignored: its layers have no output that could be int32 (1 node, such as 'multiply')" in (
         weak["obey"].error
     )
     assert not (weak["obey"].out / "build.json").exists()

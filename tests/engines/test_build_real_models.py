@@ -224,5 +224,5 @@ def test_layers_of_an_engine_are_a_table(transformer: Transformer, toy: Toy) -> 
     assert list(table["name"]) == [layer.name for layer in transformer.build.layers]
     assert set(table["precision"]) >= {"float16", "unknown"}
     assert api.layers(str(transformer.engine / Engine.build)).equals(table)
-    with pytest.raises(RequestError, match="layers and no times: there is nothing to compare"):
+    with pytest.raises(RequestError, match="layers but no times, so there is nothing to compare"):
         api.compare([f"{transformer.first.folder}:engine", transformer.first.folder])

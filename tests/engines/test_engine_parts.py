@@ -79,7 +79,7 @@ def test_shapes_that_do_not_fit_are_refused(network_input: NetworkInput, shape: 
 def test_missing_shapes_are_named_with_dimensions_and_a_remedy() -> None:
     with pytest.raises(RequestError) as raised:
         choose_profiles([IMAGE, NetworkInput("b", (-1, 4)), NetworkInput("y", (-1, -1))], BuildSettings(), {})
-    assert "x [n, 3, h, w] has free dimensions; y [?, ?] has free dimensions" in str(raised.value)
+    assert "x [n, 3, h, w] has dynamic dimensions; y [?, ?] has dynamic dimensions" in str(raised.value)
     assert "profiles: [{x: {min: [1, 3, 1, 1], opt: [1, 3, 1, 1], max: [1, 3, 1, 1]}}]" in str(raised.value)
 
 

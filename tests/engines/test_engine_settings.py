@@ -292,7 +292,7 @@ TYPING: list[tuple[str, Sequence[str], TypingPlan]] = [
     ("{typing: strong, tf32: false}", (*WEAK, *STRONG), strong(tf32=False)),
     ("{}", STRONG, strong()),
     ("typing: obey", STRONG, strong(", constraints as Casts", casts=True)),
-    ("typing: prefer", STRONG, strong(", preferred constraints carried out exactly, as Casts", casts=True)),
+    ("typing: prefer", STRONG, strong(", preferred constraints applied exactly, as Casts", casts=True)),
 ]
 
 
@@ -328,7 +328,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
     return arrange
 
 
-NO_GPU = "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without one"
+NO_GPU = "TensorRT needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds without one"
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ NO_GPU = "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend:
         (
             "{batch: {max: 8, opt: 4}, hardware_compatibility: ampere_plus}",
             "11.4.0.106",
-            "TensorRT 11.4: strongly typed; batch 1 to 8, best at 4; for Ampere and later GPUs",
+            "TensorRT 11.4: strongly typed; batch 1 to 8, optimized for 4; for Ampere and later GPUs",
         ),
         (
             "{hardware_compatibility: same_compute_capability, advanced: {runtime_platform: windows_amd64}}",
@@ -367,7 +367,7 @@ def test_rtx_builds_without_a_gpu(here: Any) -> None:
     assert seen.notes == ("TensorRT-RTX 1.7: strongly typed, constraints as Casts; for SM 8.6, 12.0",)
     assert seen.obstacles == ()
     seen = foresee_build(settings("{}"))
-    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed; for every RTX GPU from Ampere on",)
+    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed; for every RTX GPU since Ampere",)
     assert seen.obstacles == ()
 
 
@@ -389,7 +389,7 @@ def test_problems_are_those_of_the_requested_release(here: Any) -> None:
     assert seen.notes == ("TensorRT 11.4: strongly typed; for this machine's GPU",)
     assert seen.problems == refused("fp16: true", names_of("11.4"))
     assert seen.lacks == (
-        "TensorRT 11.4 is not installed: `pip install 'tensorrt==11.4.*'`, or name the folder of one in `library`",
+        "TensorRT 11.4 is not installed: `pip install 'tensorrt==11.4.*'`, or set `library` to its folder",
         NO_GPU,
     )
 
@@ -403,14 +403,14 @@ def test_another_release_than_the_installed_one(here: Any) -> None:
     seen = foresee_build(settings("{release: 10.8.0.43, fp16: true}"))
     assert seen.notes == ("TensorRT 10.8: weakly typed: FP16, TF32; for this machine's GPU",)
     assert seen.lacks == (
-        "TensorRT 10.8.0.43 is asked for, and 10.16.1.11 is installed: `pip install 'tensorrt==10.8.0.43'` into an "
-        "environment of its own and name its folder in `library`, or change `release`",
+        "TensorRT 10.8.0.43 is required, but 10.16.1.11 is installed: `pip install 'tensorrt==10.8.0.43'` into an "
+        "environment of its own and set `library` to its folder, or change `release`",
     )
     here("tensorrt", "10.16.1.11", ["NVIDIA L4"], origin="archive /opt/trt")
     seen = foresee_build(settings("{release: '10.16', library: /opt/trt}"))
     assert seen.notes == ("TensorRT 10.16 (archive /opt/trt): weakly typed: TF32; for this machine's GPU",)
     (lack,) = foresee_build(settings("{release: '10.8', library: /opt/trt}")).lacks
-    assert lack.startswith("TensorRT 10.8 is asked for, and 10.16.1.11 is in the archive /opt/trt: `pip install")
+    assert lack.startswith("TensorRT 10.8 is required, but 10.16.1.11 is in the archive /opt/trt: `pip install")
 
 
 def test_an_unknown_release_is_judged_by_the_nearest(here: Any) -> None:
@@ -418,7 +418,7 @@ def test_an_unknown_release_is_judged_by_the_nearest(here: Any) -> None:
     seen = foresee_build(settings("fp16: true"))
     assert seen.notes == (
         "TensorRT 11.9: strongly typed; for this machine's GPU",
-        "TensorRT 11.9 is not known here: its settings are judged as those of TensorRT 11.4",
+        "TensorRT 11.9 is unknown to ndld_flow: its settings are checked as those of TensorRT 11.4",
     )
     assert len(seen.problems) == 1
 
@@ -443,7 +443,7 @@ def test_the_hardware_of_the_machine_is_checked(here: Any) -> None:
     here("tensorrt", "11.4.0.106", cpu="aarch64")
     assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (), "a Jetson's GPU is in no list"
     assert foresee_build(settings("advanced: {runtime_platform: windows_amd64}")).lacks == (
-        "`advanced.runtime_platform: windows_amd64`: such engines are built on Linux x86-64 only",
+        "`advanced.runtime_platform: windows_amd64`: such engines are built only on Linux x86-64",
     )
 
 
@@ -459,9 +459,9 @@ def test_missing_files_are_reported(here: Any, tmp_path: Path) -> None:
     )
     end = "; paths are relative to the current directory"
     assert foresee_build(asked).problems == (
-        f"`calibration_cache`: there is no file {tmp_path}/calibration.cache{end}",
-        f"`timing_cache_file`: there is no file {tmp_path}/timing␛[2J.cache{end}",
-        f"`plugins[1]`: there is no file {tmp_path}/gone.so{end}",
+        f"`calibration_cache`: no file {tmp_path}/calibration.cache{end}",
+        f"`timing_cache_file`: no file {tmp_path}/timing␛[2J.cache{end}",
+        f"`plugins[1]`: no file {tmp_path}/gone.so{end}",
     )
 
 
@@ -469,7 +469,7 @@ def test_a_folder_without_tensorrt_is_a_lack(tmp_path: Path) -> None:
     seen = foresee_build(BuildSettings(library=tmp_path, backend="tensorrt"))
     assert (seen.notes, seen.problems) == ((), ())
     (lack,) = seen.lacks
-    assert lack.startswith(f"library {tmp_path} has no TensorRT: expected is a virtual or conda environment")
+    assert lack.startswith(f"library {tmp_path} has no TensorRT: expected a virtual or conda environment")
 
 
 def test_foresight_imports_no_heavy_library() -> None:

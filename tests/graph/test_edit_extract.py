@@ -81,7 +81,7 @@ def test_extract_between_inputs_and_outputs_types_the_new_inputs() -> None:
         ({"outputs": ["x"]}, "output 'x': there is no node between the inputs and this tensor"),
         ({"outputs": ["b"], "inputs": ["b"]}, "output 'b': there is no node between"),
         ({"outputs": ["b"], "types": {"q": "float32[1]"}}, "`types`: 'q' becomes neither input nor output"),
-        ({"outputs": ["b"], "types": {"b": "float32"}}, "'float32' is no tensor type: write a dtype and a shape"),
+        ({"outputs": ["b"], "types": {"b": "float32"}}, "'float32' is not a tensor type: write a dtype and a shape"),
         ({"outputs": ["b"], "types": {"b": "floot32[1]"}}, "there is no element type 'floot32'"),
         ({"select": "nothing*"}, "no node has the name 'nothing*'"),
     ],
@@ -96,7 +96,7 @@ def test_invalid_parts_are_refused(options: dict[str, object], message: str) -> 
     "options", [{}, {"outputs": ["a"], "select": "x"}, {"select": "x", "inputs": ["a"]}, {"select": "x", "scope": "f"}]
 )
 def test_a_part_is_specified_in_one_form(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"by `outputs`|belong to `outputs`"):
+    with pytest.raises(ValueError, match=r"with `outputs`|belong to `outputs`"):
         edit(CHAIN, {"extract": options})
 
 

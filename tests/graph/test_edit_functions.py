@@ -263,7 +263,7 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
     model.ir_version = 7
     edited = apply(model, "make_function", function="m::B", select=FIRST_BLOCK)
     assert edited.model.ir_version == 9
-    assert edited.notes == ["IR version 7 -> 9: the first that can hold this"]
+    assert edited.notes == ["IR version 7 -> 9: the first that supports this"]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_nodes_of_two_graphs_cannot_become_one() -> None:
     message = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
     assert (
         message
-        == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one by `scope`"
+        == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one with `scope`"
     )
 
 
@@ -293,7 +293,7 @@ def test_a_selection_or_the_largest_block_is_required() -> None:
     operation = find_operation("make_function")
     assert operation is not None
     for both in ({"function": "m::B"}, {"function": "m::B", "select": "x", "repeated": True}):
-        with pytest.raises(ValueError, match="either nodes by `select`"):
+        with pytest.raises(ValueError, match="either nodes with `select`"):
             operation.model_validate(both)
 
 
@@ -420,7 +420,7 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2 are given"),
         (
             {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},
-            "there is a node or tensor 'y' in this model already",
+            "there is already a node or tensor 'y' in this model",
         ),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}}, 'did you mean "slope"?'),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value of attribute"),
@@ -460,7 +460,7 @@ def test_deleted_functions_leave_custom_operators_when_asked() -> None:
     assert message.startswith("f::Leaky is called by 'n': inline it, or keep its calls as custom operators")
     edited = apply(FUNCTIONS, "remove_functions", select=["Leaky"], leave_calls=True)
     assert [key[1] for key in edited.model.functions] == ["Outer", "Twice", "Same", "Unused"]
-    assert edited.notes == ["2 calls of removed functions are custom operators now"]
+    assert edited.notes == ["2 calls of removed functions are now custom operators"]
     assert not apply(FUNCTIONS, "remove_functions", select=["Unused"]).notes
     assert not apply(FUNCTIONS, "remove_functions", select=["*"], leave_calls=True).model.functions
 
@@ -475,7 +475,7 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
 
 def test_functions_cannot_share_a_name() -> None:
     message = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
-    assert message == "there is a function 'm::Same' in this model already; choose another name"
+    assert message == "there is already a function 'm::Same' in this model; choose another name"
     assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
 
 

@@ -190,7 +190,7 @@ def test_a_value_of_another_type_or_shape_is_refused_unless_allowed(tmp_path: Pa
     np.save(tmp_path / "b.npy", np.zeros(4, np.float64))
     np.save(tmp_path / "code.npy", np.array([print], dtype=object), allow_pickle=True)
     for change, options in (
-        ({"file": str(tmp_path / "b.npy")}, "holds float64, but the tensor is float32"),
+        ({"file": str(tmp_path / "b.npy")}, "contains float64, but the tensor is float32"),
         ({"file": str(tmp_path / "code.npy")}, "is not a .npy file of numbers"),
         ({"value": [1, 2]}, "the numbers have the shape [2], not [4]"),
         ({"value": 1, "shape": [5]}, "'b' has the shape [4]; `reshape: true` allows another"),
@@ -394,7 +394,7 @@ def test_weights_too_large_for_one_file_are_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("ndld_flow.graph.edit.operations.inline_weights._MAX_MODEL_BYTES", 1000)
     source = models.make_ext(tmp_path / "ext.onnx", width=32)
     (tmp_path / "out").mkdir()
-    with pytest.raises(RequestError, match=r"would hold 12.0 KiB of weights, and the limit of one file is 2 GB"):
+    with pytest.raises(RequestError, match=r"would contain 12.0 KiB of weights, and the limit of one file is 2 GB"):
         edit_path(source, tmp_path / "out" / "model.onnx", {"inline_weights": {}})
 
 

@@ -54,7 +54,7 @@ def test_an_input_is_added_after_the_others() -> None:
 
 
 def test_an_input_cannot_take_an_existing_name_even_of_a_subgraph() -> None:
-    with pytest.raises(RequestError, match=r"there is a tensor 'inner' already in choice/then_branch"):
+    with pytest.raises(RequestError, match=r"there is already a tensor 'inner' in choice/then_branch"):
         edit(BRANCHES, {"add_inputs": {"inputs": {"inner": {"dtype": "float"}}}})
     with pytest.raises(RequestError, match=r"no element type 'flaot32'; did you mean \"float32\""):
         edit(TWO, {"add_inputs": {"inputs": {"k": {"dtype": "flaot32"}}}})
@@ -102,7 +102,7 @@ def test_texts_replace_an_input() -> None:
 def test_an_unused_input_is_removed_and_a_used_one_only_with_a_value() -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
     assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
-    with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; give a constant by `replace_by`"):
+    with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; give a constant with `replace_by`"):
         edit(TWO, {"remove_inputs": {"select": "m"}})
 
 
@@ -170,9 +170,9 @@ def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
 def test_types_that_cannot_be_inferred_must_be_declared() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
-    with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; give it by `dtype`"):
+    with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; give it with `dtype`"):
         edit(custom, {"add_outputs": {"select": "h"}})
-    with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; give it by `shape`"):
+    with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; give it with `shape`"):
         edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16"}})
     model = edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16", "shape": ["n"]}})
     assert types(model)["h"] == "float16[n]"

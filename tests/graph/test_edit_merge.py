@@ -69,7 +69,7 @@ def test_inputs_and_outputs_are_matched_by_order_when_names_differ() -> None:
         ({"prepend_model": {"model": "tail", "connect": {"x": "z"}}}, "model 'tail' has no output 'z'"),
         ({"prepend_model": {"model": "tail", "connect": {"z": "y"}}}, "this model has no input 'z'"),
         ({"merge_model": {"model": "tail", "share_inputs": ["m"]}}, "this model has no input 'm'"),
-        ({"import_model": {"model": "tail", "outputs": {"y": "x"}}}, "there is a tensor 'x' already"),
+        ({"import_model": {"model": "tail", "outputs": {"y": "x"}}}, "there is already a tensor 'x'"),
         ({"import_model": {"model": "tail", "outputs": {"z": "q"}}}, "model 'tail' has no output 'z'"),
         ({"import_model": {"model": "tail", "as_function": "Tail"}}, "'Tail' is not a function name"),
         ({"append_model": {"model": "wide"}}, "their shapes are [N, 3] and [B, 4]"),

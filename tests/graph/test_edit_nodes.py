@@ -183,7 +183,7 @@ def test_a_node_is_added_in_a_function() -> None:
         ),
         ({"op_type": "FusedConv", "inputs": ["x"]}, "in the domain 'ai.onnx'; there is com.microsoft::FusedConv"),
         ({"op_type": "QuikGelu", "domain": "com.microsoft"}, 'did you mean "QuickGelu"?'),
-        ({"op_type": "Gelu", "inputs": ["x"]}, "Gelu came with opset 20 of ai.onnx; the model has 17"),
+        ({"op_type": "Gelu", "inputs": ["x"]}, "Gelu was introduced in opset 20 of ai.onnx; the model has 17"),
         ({"op_type": "Upsample", "inputs": ["x", "b"]}, "Upsample is no longer an operator in opset 17"),
         ({"op_type": "Add", "inputs": ["x"]}, "Add requires its input `B` (index 1)"),
         ({"op_type": "Add", "inputs": ["x", ""]}, "Add requires its input `B` (index 1)"),
@@ -195,9 +195,9 @@ def test_a_node_is_added_in_a_function() -> None:
             {"op_type": "Relu", "inputs": ["X"]},
             "there is no tensor 'X' that is visible from the main graph; did you mean \"x\"?",
         ),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is a tensor 'y' already, and"),
-        ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is a tensor 'p' already"),
-        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "there is a node 'mid' already; choose another name"),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is already a tensor 'y', and"),
+        ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is already a tensor 'p'"),
+        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "there is already a node 'mid'; choose another name"),
         (
             {"op_type": "Gather", "inputs": ["x", "b"]},
             "Gather does not accept tensor(float) ('b') for its input `indices`",
@@ -221,7 +221,7 @@ def test_invalid_additions_are_refused(node: dict[str, Any], message: str) -> No
 def test_contradictory_types_are_refused() -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
     message = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
-    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have one type" in message
+    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have the same type" in message
 
 
 # ------------------------------------------------------------------------------------------------------- inserting
@@ -429,7 +429,7 @@ def test_a_node_without_inputs_has_no_bridge() -> None:
 
 def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
     message = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
-    assert "node 'branch' has subgraphs: give by `through` the input that replaces it" in message
+    assert "node 'branch' has subgraphs: give with `through` the input that replaces it" in message
 
 
 def test_a_reader_in_a_body_is_named() -> None:
@@ -714,7 +714,7 @@ def test_invalid_names_are_refused(operation: dict[str, Any], message: str) -> N
 
 def test_an_ambiguous_name_is_refused() -> None:
     text = NESTED.replace("[inner]", "[pre]")
-    assert "2 nodes are named 'pre'; choose one by `select` and `scope`" in refused(
+    assert "2 nodes are named 'pre'; choose one with `select` and `scope`" in refused(
         text, {"rename_nodes": {"names": {"pre": "a"}}}
     )
 
@@ -722,7 +722,7 @@ def test_an_ambiguous_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select": "*", "to": "{nam}"}, 'there is no {nam}; did you mean "name"?'),
+        ({"select": "*", "to": "{nam}"}, 'there is no placeholder {nam}; did you mean "name"?'),
         ({"select": "*", "to": "a{"}, "has a single `{`; write `{{` for the character itself"),
         ({"select": "*"}, "give either `select` and `to`, or `names`"),
         ({"select": "*", "to": "a", "names": {"a": "b"}}, "give either `select` and `to`, or `names`"),

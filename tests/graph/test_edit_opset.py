@@ -187,7 +187,7 @@ def test_the_file_format_follows_the_opset() -> None:
 @pytest.mark.parametrize(
     ("opset", "text", "target", "message"),
     [
-        (20, "g (float[2] x) => (float[2] y) { [gelu] y = Gelu(x) }", 17, "Gelu 'gelu': it came with opset 20"),
+        (20, "g (float[2] x) => (float[2] y) { [gelu] y = Gelu(x) }", 17, "Gelu 'gelu': it was introduced in opset 20"),
         (
             13,
             "g (float[2,3,4] x) => (float[2,3,4] y) { [s] y = Softmax<axis = 1>(x) }",
@@ -198,7 +198,7 @@ def test_the_file_format_follows_the_opset() -> None:
             15,
             "g (float[2,3] x) => (int64[1] y) { [s] y = Shape<start = 1>(x) }",
             14,
-            "Shape 's': its attribute start came with opset 15",
+            "Shape 's': its attribute start was introduced in opset 15",
         ),
         (
             14,
@@ -210,7 +210,7 @@ def test_the_file_format_follows_the_opset() -> None:
             13,
             "g (float[2,3] x, int64[1] k) => (float[2,1] y) { [r] y = ReduceSum(x, k) }",
             12,
-            "one of its inputs would become an attribute, but is no constant",
+            "one of its inputs would become an attribute, but is not a constant",
         ),
         (12, "g (float[2] x) => (float[2] y) { y = Relu(x) }", 99, "there is no opset 99; the installed onnx has 1 to"),
         (
@@ -247,7 +247,7 @@ def test_a_default_of_an_input_is_not_a_constant() -> None:
     text = "g (float[2,1,4] x, int64[1] k) => (float y) <int64[1] k = {1}> { y = Squeeze(x, k) }"
     model = at(13, text)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    with pytest.raises(RequestError, match="is no constant"):
+    with pytest.raises(RequestError, match="is not a constant"):
         edit(model, {"set_opset": {"to": 12}})
 
 
@@ -300,7 +300,7 @@ def test_metadata_of_the_model_and_of_nodes_is_set() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({}, "give something to set"), ({"select": "a", "domain": "d"}, "nodes have `doc_string` and `metadata` only")],
+    [({}, "give something to set"), ({"select": "a", "domain": "d"}, "nodes have only `doc_string` and `metadata`")],
 )
 def test_incomplete_or_contradictory_metadata_is_refused(settings: dict[str, object], message: str) -> None:
     from pydantic import ValidationError

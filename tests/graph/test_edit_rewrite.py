@@ -355,10 +355,10 @@ def test_many_commutative_nodes_are_matched_quickly() -> None:
         ({"pattern": "(x) => (y) { y = Relu(x) y = Relu(x) }"}, "`pattern`: 'y' is defined twice"),
         ({"pattern": "(x) => (x) { y = Relu(x) }"}, "`pattern`: output 'x' is produced by none of its nodes"),
         ({"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"}, "are not connected"),
-        ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is no input of the pattern; known: x"),
+        ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is not an input of the pattern; known: x"),
         ({"replacement": "(x) => (y, x) { y = Relu(x) }"}, "`replacement` has 2 outputs, and `pattern` has 1"),
         ({"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"}, "`replacement`: $a is not in the pattern"),
-        ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is no input of the pattern; known: x"),
+        ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is not an input of the pattern; known: x"),
         ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is not an attribute of the pattern; it has none"),
         ({"where": {"dtypes": {"x": "flot32"}}}, "there is no element type 'flot32'"),
     ],
@@ -411,8 +411,18 @@ TANH = "(x) => (y) { y = Tanh(x) }"
         ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' is listed twice"),
         ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' is listed twice"),
         ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "it has no such variables"),
-        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": [1, [2]]}}, "'c' is a number, or even lists of"),
-        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": "one"}}, "'c' is a number, or even lists of"),
+        (
+            "(x, c) => (y) { y = Add(x, c) }",
+            TANH,
+            {"constants": {"c": [1, [2]]}},
+            "'c' must be a number, or nested lists",
+        ),
+        (
+            "(x, c) => (y) { y = Add(x, c) }",
+            TANH,
+            {"constants": {"c": "one"}},
+            "'c' must be a number, or nested lists",
+        ),
     ],
 )
 def test_contradictory_rules_are_reported(

@@ -256,7 +256,7 @@ def test_an_invalid_result_is_reported(tmp_path: Path) -> None:
     ("settings_", "message"),
     [
         ({"function": "edi"}, "there is no function 'edi' in it; did you mean \"edit\"?"),
-        ({"function": "wrong"}, "wrong returned int; it may return an onnx_ir.Model, a text"),
+        ({"function": "wrong"}, "wrong returned int; it may return an onnx_ir.Model, a"),
         ({"function": "fails"}, "mine.py:18: KeyError: 'no\\nsuch'"),
         ({"arguments": {"nothing": 1}}, "TypeError: edit() got an unexpected keyword argument 'nothing'"),
     ],

@@ -99,7 +99,7 @@ def test_a_branch_captures_tensors_named_like_its_inputs() -> None:
     model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
     lost = parse("agraph (float[3] q) => (float[3] r) { r = Neg(q) }")
-    with pytest.raises(RequestError, match="a branch of an If has no inputs: give by `connect` the tensors for 'q'"):
+    with pytest.raises(RequestError, match="a branch of an If has no inputs: give with `connect` the tensors for 'q'"):
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
 
 
@@ -177,7 +177,7 @@ def test_invalid_bodies_are_refused(model: str, scope: str, text: str, message: 
 def test_a_body_has_one_source(settings: dict[str, object]) -> None:
     with pytest.raises(
         ValueError,
-        match=r"give the subgraph by `text`, `model` or `copy_of`|`connect` belongs to `model` and `copy_of`",
+        match=r"give the subgraph with `text`, `model` or `copy_of`|`connect` belongs to `model` and `copy_of`",
     ):
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", **settings}})
 
@@ -207,7 +207,7 @@ def test_copying_out_of_scope_is_refused() -> None:
     }"""
     branch = "outer/then_branch/inner"
     with pytest.raises(
-        RequestError, match="reads 'u', which is not visible at 'other': give another tensor by `connect`"
+        RequestError, match="reads 'u', which is not visible at 'other': give another tensor with `connect`"
     ):
         edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/then_branch"}})
     model = edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/else_branch"}})

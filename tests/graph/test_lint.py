@@ -189,7 +189,7 @@ def test_problems_of_values_are_reported(tmp_path: Path) -> None:
         ("fp16_range", "warning", "tiny"),
         ("float64", "warning", "wide"),
     }
-    assert any("2 NaN of 4" in f.message for f in findings.findings)
+    assert any("2 NaNs in 4" in f.message for f in findings.findings)
 
 
 def test_shape_inference_names_the_node(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ g (bool c, float[2] x) => (float[2] y) {
 
 def test_subgraphs_are_named_by_their_path() -> None:
     result = diff(IF, IF.replace("Relu(x)", "Tanh(x)"))
-    assert result.one_line == "1 node of another operator"
+    assert result.one_line == "1 node with another operator"
     assert result.nodes.changed[0].before.scope == "choose/then_branch"
 
 
@@ -334,7 +334,7 @@ def test_the_summary_covers_the_inputs_and_outputs_of_the_model() -> None:
     assert result.outputs.counts == result.outputs.in_bodies == {"changed": 1, "name": 1}
     assert result.one_line == "1 output renamed"
     result = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg").replace("Abs", "Exp"))
-    assert result.one_line == "1 node of another operator"
+    assert result.one_line == "1 node with another operator"
 
 
 def test_inferred_types_in_a_body_are_no_difference() -> None:
@@ -343,7 +343,7 @@ def test_inferred_types_in_a_body_are_no_difference() -> None:
 
 def test_many_kinds_of_change_are_summarized_by_their_number() -> None:
     after = CHAIN.replace("axis = 1", "axis = 0").replace("[mul]", "[matmul]").replace("Relu(s)", "Tanh(s)")
-    assert diff(CHAIN, after).one_line == "1 node renamed, 1 of another operator, 1 with other attributes"
+    assert diff(CHAIN, after).one_line == "1 node renamed, 1 with another operator, 1 with other attributes"
     assert diff(CHAIN, after.replace("(h, b)", "(b, h)")).one_line == "4 nodes changed"
 
 
@@ -370,7 +370,7 @@ g (float[2] x) => (float[2] y) { [call] y = here.Twice(x) }
 
 def test_changes_of_functions_are_found() -> None:
     result = diff(FUNCTION, FUNCTION.replace("Relu(t)", "Tanh(t)"))
-    assert result.one_line == "1 node of another operator; 1 function changed"
+    assert result.one_line == "1 node with another operator; 1 function changed"
     assert result.nodes.changed[0].before.scope == "here::Twice"
     result = diff(FUNCTION, FUNCTION.replace("Twice", "Double"))
     assert result.functions.counts == {"changed": 1, "name": 1}

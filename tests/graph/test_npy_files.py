@@ -79,7 +79,7 @@ def test_other_files_are_refused_and_no_code_is_run(tmp_path: Path) -> None:
     for name, message in {
         "none.npy": "there is no file",
         "archive.npz": "an archive of several arrays",
-        "pairs.npy": "no tensor can hold",
+        "pairs.npy": "no tensor can have",
         "folder.npy": "is not a file",
         "pipe.npy": "is not a file",
         **dict.fromkeys(

@@ -180,7 +180,7 @@ def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monke
 
 
 def test_the_help_of_edit_has_no_heading_without_operations(tmp_path: Path) -> None:
-    text = ndld_flow("steps", "edit", cwd=tmp_path).stdout.partition("Explained by")[2]
+    text = ndld_flow("steps", "edit", cwd=tmp_path).stdout.partition("explained by")[2]
     sections = text.strip().split("\n\n")[2:]  # after those without heading
     assert len(sections) > 3
     for section in sections:

@@ -192,7 +192,7 @@ def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
             }"""
         )
     )
-    with pytest.raises(RequestError, match="2 nodes are named 'same'; choose one by `scope`"):
+    with pytest.raises(RequestError, match="2 nodes are named 'same'; choose one with `scope`"):
         find_nodes(result, NodeSelect(after="same"))
     with pytest.raises(RequestError, match="2 tensors are named 'r'"):
         find_nodes(result, NodeSelect(after="r"))

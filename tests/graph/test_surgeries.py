@@ -481,7 +481,7 @@ def test_nodes_that_prevent_a_dynamic_batch_are_named() -> None:
     squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
     model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
     with pytest.raises(
-        RequestError, match=r"the batch cannot be free: lonely \(Squeeze\) cannot take another one than 1"
+        RequestError, match=r"the batch cannot be dynamic: lonely \(Squeeze\) cannot take another one than 1"
     ):
         operate(model, MakeBatchDynamic())
     model = parsed(squeezed % "[mixing] y = ReduceSum <keepdims = 0> (x, a)")

@@ -80,10 +80,10 @@ def test_nan_is_read() -> None:
         ("[1, 2", "column 6: `,` or `]` is missing"),
         ("[1,,2]", "column 4: a value is missing"),
         ("[1 2]", "column 4: `,` or `]` is missing"),
-        ("1 2", "column 3: the value has ended here"),
-        ("[1, two]", "column 5: `two` is not a number, `true` or `false`; texts are quoted: `'two'`"),
+        ("1 2", "column 3: the value ends here"),
+        ("[1, two]", "column 5: `two` is not a number, `true` or `false`; strings are quoted: `'two'`"),
         ("['a\\q']", "column 4: `\\q` is not an escape sequence"),
-        ("['abc]", "column 2: the text that begins here has no end"),
+        ("['abc]", "column 2: the string that begins here is not closed"),
         ("1e999", "column 1: `1e999` is not a number"),
         ("[" * 40, "column 33: lists are nested deeper than 32"),
         ("9" * 401, "column 1:"),
@@ -146,7 +146,7 @@ def test_floats_are_rounded_and_never_clipped(dtype: ir.DataType, number: float)
         (8, "float4_e2m1fn", "8 does not fit float4_e2m1fn, which goes from -6 to 6"),
         (10**400, "float64", "does not fit float64"),
         (math.inf, "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
-        (1, "complex64", "complex64 cannot be written as text; give a .npy file"),
+        (1, "complex64", "complex64 cannot be written in a recipe; give a .npy file"),
     ],
 )
 def test_values_that_a_dtype_cannot_hold_are_refused(value: Value, dtype: str, message: str) -> None:

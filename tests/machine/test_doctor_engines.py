@@ -179,11 +179,11 @@ def test_a_gpu_without_nvml_reports_how_to_get_it(
     ("break_it", "found"),
     [
         (("max(0, value)", "value"), "TensorRT computes relu(-1, 2, -3, 4) as [-1.0, 2.0, -3.0, 4.0]"),
-        (("return Engine()", "return None"), "TensorRT does not open the engine it built: it gives no reason"),
-        (("return True", "return False"), "TensorRT does not run the engine it built: it gives no reason"),
+        (("return Engine()", "return None"), "TensorRT does not open the engine it built: it reports no reason"),
+        (("return True", "return False"), "TensorRT does not run the engine it built: it reports no reason"),
         (
             ('return b"plan"', 'self.logger.log(ILogger.Severity.ERROR, "no kernel\\n for it"); return None'),
-            "TensorRT builds no engine: no kernel for it",
+            "TensorRT does not build an engine: no kernel for it",
         ),
         (
             ("self.logger = logger", f"logger.log(ILogger.Severity.ERROR, {OLD_DRIVER!r}); raise TypeError('nullptr')"),
@@ -235,7 +235,7 @@ def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path:
     assert checks["tensorrt"].state == "ok"
     assert checks["tensorrt"].found.startswith(f"10.8.0.43, environment {place}; its settings are guessed from 10.8.0")
     assert "tensorrt-rtx" in checks
-    with pytest.raises(BackendError, match="expected is a virtual or conda environment"):
+    with pytest.raises(BackendError, match="expected a virtual or conda environment"):
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")
 
 

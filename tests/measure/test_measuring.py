@@ -80,7 +80,7 @@ def test_models_measured_in_turns_continue_until_all_are_stable() -> None:
     assert not go_on([hungry, hungry])
     both = [calm, hungry]
     assert stopped_because(calm, both) == "stable: ±0.8 % after 5 runs"
-    assert stopped_because(hungry, both) == "budget of 40 s for 2 that took turns used: ±27.3 % after 5 runs"
+    assert stopped_because(hungry, both) == "budget of 40 s for 2 models in turns used: ±27.3 % after 5 runs"
 
 
 @given(st.lists(st.floats(1e-3, 1e4), min_size=2, max_size=12))
@@ -119,7 +119,7 @@ def test_disturbances_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> No
     assert doubts(conditions) == (
         f"the machine is busy: load {cpus * 0.95:.1f} on {result}; expect noise",
         "the CPU governor is powersave, not performance: clock rates vary with load",
-        f"this container may use 0.5 CPUs' time on {result}: it is stopped when it uses more",
+        f"this container is limited to the time of 0.5 CPUs on {result}: it is throttled when it uses more",
         "other measurements are running: trtexec (process 4711)",
         "GPU A100 </script> is busy: 87 % used; expect noise",
     )

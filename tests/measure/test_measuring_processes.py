@@ -301,7 +301,7 @@ def test_a_crash_is_reported(word: str, model: Path, tmp_path: Path, workers: li
 
     with pytest.raises(KilledError) as caught:
         measure(tmp_path, request(model, **FOREVER), progress=crash)
-    assert f"the process that measured {model} on cpu died of {word} while pass " in str(caught.value)
+    assert f"the process that measured {model} on cpu was killed by {word} while pass " in str(caught.value)
     assert ("short of memory" in str(caught.value)) == (word == "SIGKILL")
 
 

@@ -200,7 +200,7 @@ def test_a_pass_is_captured_in_a_cuda_graph(trt: Bench, monkeypatch: pytest.Monk
     assert trt.cuda_calls.count("launch 1") == 6  # warm-up and five passes; the layer pass is without
     assert len(result.layers) == 3
     monkeypatch.setenv("CUDA_STANDIN_CAPTURE", "no")
-    with pytest.raises(BackendError, match=r"CUDA graph: cudaStreamEndCapture failed: .*leave out `cuda_graph`"):
+    with pytest.raises(BackendError, match=r"CUDA graph: cudaStreamEndCapture failed: .*remove `cuda_graph`"):
         trt.profile(trt.engine(), cuda_graph=True)
 
 
@@ -234,7 +234,7 @@ def test_waiting_by_spinning_or_sleeping(spin: bool, calls: set[str], trt: Bench
 
 @pytest.mark.parametrize("way", [{}, {"cuda_graph": True}, {"streams": 2, "batches": [1, 4]}])
 def test_all_device_resources_are_released(way: dict[str, Any], trt: Bench) -> None:
-    """Also what the session without profiler held, before the one with it begins."""
+    """Also what the session without a profiler held, before the one with it begins."""
     trt.profile(trt.engine(), **way, layer_passes=2)
     calls = [call.partition(" ") for call in trt.cuda_calls]
     counted = {
@@ -416,7 +416,7 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
 
 def test_an_engine_of_another_release_names_both_versions(standins: Standins, trt: Bench) -> None:
     newer = standins.library("tensorrt", "10.9")
-    message = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: rebuild it, .*`version_compatible: true`"
+    message = r"was built by TensorRT 10\.8\.0\.43, and this is 10\.9\.\S+: rebuild it, .*`version_compatible: true`"
     with pytest.raises(BackendError, match=message):
         trt.profile(trt.engine(), library=str(newer))
     with pytest.raises(BackendError, match=message):
@@ -425,9 +425,9 @@ def test_an_engine_of_another_release_names_both_versions(standins: Standins, tr
 
 def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
     engine = trt.engine(version_compatible=True)
-    with pytest.raises(RequestError, match=r"^the engine of step builds has code of its own .*`trust_engine: true`"):
+    with pytest.raises(RequestError, match=r"^the engine of step builds contains embedded code .*`trust_engine: true`"):
         trt.profile(engine)
-    with pytest.raises(BackendError, match=r"code of its own embedded .*`trust_engine: true`"):
+    with pytest.raises(BackendError, match=r"contains embedded code .*`trust_engine: true`"):
         trt.profile(None, engine_file=str(engine.path))
     _, result = trt.profile(engine, trust_engine=True)
     assert result.runs
@@ -477,7 +477,7 @@ def test_layers_show_requested_and_measured_precisions(asked: str, shown: str, t
 def test_layers_known_by_name_only_are_noted(trt: Bench) -> None:
     _, result = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
     assert [layer.name for layer in result.layers] == ["node_of_a", "node_of_b", "node_of_y"]
-    assert any("layers are known by name only" in note for note in result.notes)
+    assert any("only the names of layers are known" in note for note in result.notes)
 
 
 @pytest.mark.thorough
@@ -516,7 +516,7 @@ def test_errors_of_cuda_are_quoted(
 
 
 def test_a_missing_gpu_is_an_error(trt: Bench) -> None:
-    with pytest.raises(BackendError, match="gpu: 3 is not here: this machine has 1, counted from 0"):
+    with pytest.raises(BackendError, match="gpu: 3 does not exist: this machine has 1, counted from 0"):
         trt.profile(trt.engine(), gpu=3)
 
 
@@ -548,7 +548,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)
     assert [backend for _, backend in began] == ["onnxruntime", "tensorrt"] * 2
     wrong = turn("wrong", {"engine": engine}, **of_engine, gpu=7)
-    with pytest.raises(BackendError, match=r"^step wrong: gpu: 7 is not here"):
+    with pytest.raises(BackendError, match=r"^step wrong: gpu: 7 does not exist"):
         ProfileModel.run_together([turn("again", {}), wrong])
 
 
@@ -571,7 +571,7 @@ def test_a_crash_of_tensorrt_is_reported(trt: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
     given = QUICK | {"backend": "tensorrt", "library": str(trt.library), "engine": "builds", "duration": 60_000}
     model = write_model(trt.folder / "m.onnx", CHAIN)
-    with pytest.raises(KilledError, match=r"on tensorrt died of SIGSEGV while .*TensorRT or a library of it crashed"):
+    with pytest.raises(KilledError, match=r"on tensorrt was killed by SIGSEGV while .*TensorRT or one of its lib"):
         run_step(ProfileModel, model, trt.folder / "ran", given, TWO_ROWS, artifacts={"engine": engine}, progress=crash)
 
 
@@ -607,7 +607,7 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
         ({"backend": "tensorrt", "engine": "e", "engine_file": "f"}, "either `engine` or `engine_file`"),
         ({"backend": "tensorrt", "engine": "e", "threads": 2}, r"`threads`: for ONNX Runtime only"),
         ({"engine": "e", "cuda_graph": True}, r"`engine`, `cuda_graph`: for TensorRT only, .*`backend: tensorrt_rtx`"),
-        ({"lock_clocks": True}, "need a GPU to be measured: this step measures the CPU"),
+        ({"lock_clocks": True}, "need a GPU, but this step measures on the CPU"),
         ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
     ],
 )
@@ -633,7 +633,7 @@ def test_missing_requirements_are_foreseen(trt: Bench) -> None:
         pytest.skip("needs a machine without a GPU")
     here = step_of(backend="tensorrt", engine="e", library=str(trt.library)).foresee()
     assert here.lacks == (
-        "no NVIDIA GPU here, and profile needs one for TensorRT: leave the step out with '~steps.NAME', or use "
+        "no NVIDIA GPU here, and profile needs one for TensorRT: remove the step with '~steps.NAME', or use "
         "`backend: onnxruntime`",
     )
     nothing = step_of(backend="tensorrt", engine="e", library=str(trt.folder)).foresee()

@@ -150,7 +150,7 @@ def test_a_changed_setting_of_one_is_the_reason_of_the_other(toy: Toy) -> None:
     toy.run()
     plan = toy.plan("steps.speed.word=z")
     assert plan["speed"] == ("settings changed", "word x -> z")
-    assert plan["base"] == ("measured in turns", "what it takes turns with changed")
+    assert plan["base"] == ("measured in turns", "a step with which it takes turns changed")
 
 
 def test_a_lost_half_measures_both_again(toy: Toy) -> None:
@@ -265,7 +265,7 @@ def test_models_have_names_of_their_own(toy: Toy) -> None:
     with pytest.raises(RecipeError) as caught:
         toy.plan()
     text = str(caught.value)
-    assert "`base` names a step too" in text
+    assert "`base` is also the name of a step" in text
     assert "`a b` cannot name a model" in text
 
 

@@ -31,7 +31,7 @@ def test_a_tensor_that_just_fits_is_read_and_the_next_is_not(monkeypatch: pytest
     monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
     fits, beyond = read(LIMIT // 4, 1)
     assert fits.numbers is not None and not fits.unread
-    assert beyond.numbers is None and "were read before it" in beyond.unread
+    assert beyond.numbers is None and "were read first" in beyond.unread
     assert beyond.dtype == "float32" and beyond.first
 
 
@@ -45,8 +45,8 @@ def test_a_tensor_over_its_own_limit_is_not_one_over_that_of_all(monkeypatch: py
     monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT - 4)
     monkeypatch.setattr(model_document, "DEFAULT_LIMIT_BYTES", LIMIT)
     at_limit, over = read(LIMIT // 4, LIMIT // 4 + 1)
-    assert "were read before it" in at_limit.unread
-    assert "were read before it" not in over.unread  # `tensor_statistics` decides on its own limit
+    assert "were read first" in at_limit.unread
+    assert "were read first" not in over.unread  # `tensor_statistics` decides on its own limit
 
 
 def test_strings_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

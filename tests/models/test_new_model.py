@@ -74,7 +74,7 @@ def test_unknown_opsets_and_domains_are_refused(tmp_path: Path, source: str, mes
 
 
 def test_a_digest_that_differs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="the recipe promises"):
+    with pytest.raises(SourceError, match="the recipe expects"):
         find(tmp_path, "new:20", "0" * 64)
 
 

@@ -251,7 +251,7 @@ def test_a_length_that_contradicts_the_shape_is_refused(tmp_path: Path) -> None:
     proto = onnx.load(path, load_external_data=False)
     proto.graph.initializer[0].dims[:] = [256, 255]
     onnx.save(proto, path)
-    with pytest.raises(ModelError, match="type and shape need"):
+    with pytest.raises(ModelError, match="type and shape require"):
         load_model(path)
 
 

@@ -140,7 +140,7 @@ def test_tensors_above_the_limit_are_not_read(tmp_path: Path) -> None:
     before = data.stat()
     weight = largest(path)
     statistics = tensor_statistics(weight, limit_bytes=1000)
-    assert statistics.numbers is None and statistics.unread == "256 KiB are over the limit of 1,000 B"
+    assert statistics.numbers is None and statistics.unread == "256 KiB exceed the limit of 1,000 B"
     assert (statistics.shape, statistics.size_bytes) == ((256, 256), 256 * 256 * 4)
     assert data.stat().st_atime_ns == before.st_atime_ns
     read = tensor_statistics(weight).numbers
@@ -163,7 +163,7 @@ def test_a_tensor_shorter_than_declared_is_refused() -> None:
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 8)
     )
     statistics = tensor_statistics(short)
-    assert statistics.numbers is None and statistics.unread == "it has fewer values than its shape needs"
+    assert statistics.numbers is None and statistics.unread == "it has fewer values than its shape requires"
     assert first_values(short, 9) == (0.0, 0.0)
 
 

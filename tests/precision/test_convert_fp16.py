@@ -404,7 +404,9 @@ def test_layers_kept_in_fp32_are_not_reported_to_overflow(tmp_path: Path) -> Non
         assert result.change is not None
         notes = [note for note in result.change.notes if "may overflow fp16" in note]
         assert len(notes) == 2 - len(kept)
-        assert all("mean 6e+04 and deviation 1000, so 65504 is 5.5 deviations away" in note for note in notes)
+        assert all(
+            "mean 6e+04 and standard deviation 1000, so 65504 is 5.5 standard deviations away" in note for note in notes
+        )
         assert not any(f"{name!r}" in note for name in kept for note in notes)
 
 

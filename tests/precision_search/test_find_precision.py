@@ -164,7 +164,7 @@ def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> No
     assert [trial.phase for trial in result.trials] == ["whole", "suspects", "verify"]
     assert result.passed
     assert ran.result.passed
-    assert any(note.startswith("the budget ended the search") for note in result.notes)
+    assert any(note.startswith("the search ended because its budget") for note in result.notes)
 
 
 def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
@@ -173,7 +173,9 @@ def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
     assert result.kept == ()
     assert not ran.result.passed
     assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the tolerance is not met"
-    assert result.notes == ("the budget ended the search: no trial was better than keeping nothing",)
+    assert result.notes == (
+        "the search ended because its budget was used up: no trial was better than keeping nothing",
+    )
 
 
 def test_the_search_is_limited_to_given_operators(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"keep_io": False}, {"sensitive": False}])
 def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool]) -> None:
-    with pytest.raises(ValueError, match="settings of fp16"):
+    with pytest.raises(ValueError, match="apply only to fp16"):
         FindPrecision.model_validate({"precision": "bf16", **settings})
 
 
@@ -254,7 +256,7 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
     ("text", "tolerance", "message"),
     [
         (NAN, {"cosine": 0.99}, 'output "y" of the unconverted model is NaN or infinite everywhere'),
-        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for it"),
+        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for this output"),
         (SEQUENCE, {"cosine": 0.99}, "no output to compare on these samples"),
     ],
 )
@@ -268,7 +270,7 @@ def test_an_impossible_bound_is_refused_before_any_trial(
 
 def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
-    with pytest.raises(RequestError, match="bf16 needs opset 13 or later, and the model has 12"):
+    with pytest.raises(RequestError, match="bf16 requires opset 13 or later, but the model has 12"):
         run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
 
 
@@ -341,8 +343,8 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told:
     ran = use(ConvertFp16, tmp_path, file, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
     assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
-        "found_by: the search had `keep_io: true`, this step has false: the nodes found may not be enough",
-        "found_by: the search ran on the model of source, this is the model of candidate",
+        "found_by: the search had `keep_io: true`, but this step has false: the nodes found may not be enough",
+        "found_by: the search ran on the model of source, but this is the model of candidate",
     ]
 
 

@@ -245,7 +245,7 @@ def test_engines_without_times_have_nothing_to_compare(tmp_path: Path, other: st
     second = tmp_path / "b"
     second.mkdir()
     write(second, build().to_json() if other == "build.json" else SHAPES["11"], other)
-    with pytest.raises(RequestError, match="4 layers and no times: there is nothing to compare") as caught:
+    with pytest.raises(RequestError, match="4 layers but no times, so there is nothing to compare") as caught:
         api.compare([str(first), str(second / other)], outputs=tmp_path / "outputs")
     assert f"`ndld-flow report {first}`" in str(caught.value)
     assert not (tmp_path / "outputs").exists()
@@ -258,12 +258,12 @@ def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder:
     table = api.layers(f"{folder}:other")
     assert list(table["name"]) == [layer.name for layer in detector()[:5]]
     assert not {"median_ms", "share"} & {*table.columns}, "nobody ran it"
-    with pytest.raises(RequestError, match=f"holds several profiles. Name one: {folder}:engine, {folder}:other"):
+    with pytest.raises(RequestError, match=f"contains several profiles. Name one: {folder}:engine, {folder}:other"):
         api.layers(str(folder))
     with pytest.raises(RequestError, match='has no profile `engin`; did you mean "engine"'):
         api.layers(f"{folder}:engin")
     with pytest.raises(
-        RequestError, match=r"5 layers and no times: there is nothing to compare.*`ndld-flow report engin"
+        RequestError, match=r"5 layers but no times, so there is nothing to compare.*`ndld-flow report engin"
     ):
         api.compare([f"{folder}:other", str(folder)])
 

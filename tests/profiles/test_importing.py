@@ -542,7 +542,7 @@ def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
         assert recognize(tmp_path / "x.json") is None
         with pytest.raises(RequestError, match=r"in a supported format; supported formats: a profile\.json "):
             read_profile(tmp_path / "x.json")
-    with pytest.raises(RequestError, match="holds no profile in a supported format"):
+    with pytest.raises(RequestError, match="contains no profile in a supported format"):
         read_profile(tmp_path)
     with pytest.raises(RequestError, match="does not exist"):
         read_profile(tmp_path / "missing")

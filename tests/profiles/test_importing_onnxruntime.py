@@ -112,7 +112,7 @@ def test_times_of_silero_add_up(sample_model: Callable[[str], Path], tmp_path: P
 def test_several_profiles_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(TEXT)
-    with pytest.raises(RequestError, match=r"holds several profiles \(a\.json, b\.json\); give one file"):
+    with pytest.raises(RequestError, match=r"contains several profiles \(a\.json, b\.json\); give one file"):
         read_profile(tmp_path)
     assert read_profile(tmp_path / "b.json").label == "b"
 
@@ -150,7 +150,7 @@ def test_a_single_pass_is_not_dropped_as_warm_up(tmp_path: Path) -> None:
 
 def test_a_profile_without_a_complete_pass_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(document(event("session_initialization", 0, 90), node("a", 1, 2)))
-    with pytest.raises(RequestError, match="holds no complete pass"):
+    with pytest.raises(RequestError, match="has no complete pass"):
         read_profile(tmp_path / "x.json")
 
 

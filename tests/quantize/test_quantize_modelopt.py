@@ -135,7 +135,7 @@ def test_external_data_is_passed_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("does", "kind", "message"),
     [
-        ("raise SystemExit('no such format')", RequestError, "ended with code 1. Its last output: no such format"),
+        ("raise SystemExit('no such format')", RequestError, "ended with code 1. Last output: no such format"),
         ("", ModelError, "wrote no model"),
         ("open(said.output_path, 'w').write('x')", ModelError, "not a valid model"),
     ],
@@ -164,7 +164,7 @@ SLEEPS = """
 @pytest.mark.thorough
 def test_a_timeout_ends_all_child_processes(tmp_path: Path) -> None:
     python = stand_in(tmp_path, SLEEPS)
-    with pytest.raises(RequestError, match="did not end within 3 s"):
+    with pytest.raises(RequestError, match="did not finish within 3 s"):
         use(tmp_path, python, modelopt={"timeout": "3 s"})
     assert_gone([int(pid) for pid in (tmp_path / "bin/pids").read_text().split()])
 

@@ -47,7 +47,7 @@ def test_a_file_without_a_step_is_explained(tmp_path: Path, source: str, message
 
 def test_a_file_that_is_not_python_is_explained(tmp_path: Path) -> None:
     (tmp_path / "word.txt").write_text(STAMP)
-    with pytest.raises(RequestError, match=r"word\.txt: a step's file is Python and ends in `\.py`"):
+    with pytest.raises(RequestError, match=r"word\.txt: a step's file is a Python file whose name ends in `\.py`"):
         StepTypes((tmp_path / "word.txt",)).find("word")
 
 

@@ -201,13 +201,13 @@ def test_a_gate_has_at_most_500_characters() -> None:
     ("text", "message"),
     [
         ("1 < 2", "a gate names at least one metric"),
-        ("speed < 2", "`speed` names no metric; write `step.metric`"),
-        ("a.b < True", "made of metrics, numbers"),
-        ("a.b + +a.c < 1", "made of metrics, numbers"),
-        ("a.b ** 2 < 1", "made of metrics, numbers"),
+        ("speed < 2", "`speed` is not a metric; write `step.metric`"),
+        ("a.b < True", "consists of metrics, numbers"),
+        ("a.b + +a.c < 1", "consists of metrics, numbers"),
+        ("a.b ** 2 < 1", "consists of metrics, numbers"),
         ("a.b != 1", "compares two sides with one of <= < >= > =="),
         ("a.b < 1 < 2", "compares two sides with one of <= < >= > =="),
-        ("(1).a < a.b", "made of metrics, numbers"),
+        ("(1).a < a.b", "consists of metrics, numbers"),
     ],
 )
 def test_errors_name_the_mistake_in_a_gate(text: str, message: str) -> None:

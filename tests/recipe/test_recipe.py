@@ -72,7 +72,7 @@ gates: ["second.length ~ 2"]
         (("from: source", "from: nowhere"), "there is no step `nowhere`"),
         (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "inputs.x.data.0: expected text, found 1"),
         (("steps:", "inputs: {x: {range: [1]}}\nsteps:"), "inputs.x.range.1: needs 2 values"),
-        (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "inputs.x.shape.1: expected a whole number, found 'a'"),
+        (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "inputs.x.shape.1: expected an integer, found 'a'"),
         (("name: toy", "name: ../toy"), "does not have the form"),
         (("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"), "either `shape` or"),
         (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),
@@ -81,9 +81,9 @@ gates: ["second.length ~ 2"]
         (("name: toy", "name: !!python/object:os.system {}"), "has no meaning in a recipe"),
         (("name: toy", "_target_: os.system"), "there is no setting `_target_`"),
         (("word: b", "word: '${nowhere}'"), "nowhere"),
-        (("[second.length >= 2]", "[first >= 2]"), "names no metric"),
+        (("[second.length >= 2]", "[first >= 2]"), "is not a metric"),
         (("[second.length >= 2]", "[2 >= 1]"), "names at least one metric"),
-        (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "made of metrics, numbers"),
+        (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "consists of metrics, numbers"),
     ],
 )
 def test_a_mistake_is_explained(folder: Path, change: tuple[str, str], message: str) -> None:
@@ -243,7 +243,7 @@ def parse_scalar(value: str) -> int | str:
 
 
 def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=f"r.yaml:1: key: a whole number has at most {MAX_DIGITS} digits"):
+    with pytest.raises(RecipeError, match=f"r.yaml:1: key: an integer has at most {MAX_DIGITS} digits"):
         parse_yaml(tmp_path / "r.yaml", f"key: {'9' * (MAX_DIGITS + 1)}\n")
 
 
@@ -256,7 +256,7 @@ steps:
   speed: {step: profile, iterations: 5, intra_op_num_threads: 2}
 """
     hints = "\n".join(mistakes(folder, text))
-    for hint in ("`convert_fp16`? Name the step so", '"quantize"?', '"passes"?', '"threads"?'):
+    for hint in ("`convert_fp16`? Give the step that name", '"quantize"?', '"passes"?', '"threads"?'):
         assert f"did you mean {hint}" in hints
 
 

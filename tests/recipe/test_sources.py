@@ -108,7 +108,7 @@ def test_missing_external_data_is_named(find: Callable[..., FoundModel], in_fold
 
 def test_a_digest_that_differs_is_refused(find: Callable[..., FoundModel], in_folder: Path) -> None:
     make_cnn(in_folder / "m.onnx")
-    with pytest.raises(SourceError, match="the recipe promises"):
+    with pytest.raises(SourceError, match="the recipe expects"):
         find("m.onnx", "0" * 64)
 
 

@@ -110,7 +110,7 @@ def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:
 def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) -> None:
     save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
     (in_folder / "photos").mkdir()
-    with pytest.raises(RequestError, match="takes pictures; it has x 4"):
+    with pytest.raises(RequestError, match="takes images; it has x 4"):
         write(RecipeOptions(images=Path("photos")))
     with pytest.raises(RequestError, match="does not exist"):
         write(RecipeOptions(images=Path("nowhere")))

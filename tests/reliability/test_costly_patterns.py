@@ -70,7 +70,7 @@ def test_unsupported_syntax_is_refused_on_one_line_and_nothing_else_is_printed(
 
 def test_the_length_of_a_pattern_is_limited() -> None:
     assert name_matcher(f"/{'a' * MAX_PATTERN}/")("a" * MAX_PATTERN)
-    with pytest.raises(RequestError, match="it has 1,001 characters, and at most 1,000 are allowed"):
+    with pytest.raises(RequestError, match="it has 1,001 characters; at most 1,000 are allowed"):
         name_matcher(f"/{'a' * (MAX_PATTERN + 1)}/")
 
 

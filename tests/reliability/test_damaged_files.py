@@ -210,7 +210,7 @@ def test_files_set_aside_are_reported(in_folder: Path) -> None:
     CUTS[1](model)
     assert f"artifact damaged  model.onnx: {size // 2:,} of {size:,} bytes" in victim.do("plan", "RECIPE", "--trust")
     result = victim.run()
-    assert f"set aside: the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
+    assert f"the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
     [aside] = (victim.outputs / "store" / "damaged").iterdir()
     assert f"it is kept in outputs/store/damaged/{aside.name} and is recomputed" in result
     assert (aside / "model.onnx").stat().st_size == size // 2
@@ -254,7 +254,7 @@ def test_files_in_place_of_the_store_marker_are_named(in_folder: Path) -> None:
     toy = make_toy(in_folder, TOY)
     (in_folder / "outputs" / "store" / "FORMAT").mkdir(parents=True)
     result = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
-    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in result
+    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file that has this name" in result
 
 
 def test_a_damaged_result_replaced_by_force_is_reported_in_the_log(in_folder: Path) -> None:

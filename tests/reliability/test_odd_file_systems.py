@@ -261,7 +261,7 @@ def test_missing_locks_are_reported_once(tmp_path: Path) -> None:
     heard: list[str] = []
     for _ in range(2):
         Locks(tmp_path).warn_once(heard.append)
-    assert [text.count("has no locks") for text in heard] == [1]
+    assert [text.count("does not support locks") for text in heard] == [1]
 
 
 def test_lock_files_without_a_holder_are_removed(tmp_path: Path) -> None:

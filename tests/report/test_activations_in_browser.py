@@ -387,7 +387,7 @@ def test_the_strip_selects_tensors_and_shows_other_quantities(pages: Pages) -> N
     expect(page.locator(".tensor-head h3")).to_have_text("relu_0.tmp_0")
     expect(strip).to_have_attribute("aria-valuetext", re.compile("^relu_0.tmp_0, Relu"))
     assert page.locator(".depth .spot-bad").count() == 1
-    page.get_by_role("button", name="Sizes of values").click()
+    page.get_by_role("button", name="Magnitudes of values").click()
     assert page.locator(".depth .of-candidate.beyond").count() == 1
     expect(page.locator(".depth")).to_contain_text("fp16's largest")
 
@@ -483,12 +483,12 @@ def test_limits_match_the_format_that_ranges_are_compared_with(pages: Pages) -> 
     names = page.locator(".depth .limit-name")
     expect(names).to_have_text(["fp8e4m3's largest", "fp8e4m3's smallest in full", "fp8e4m3's smallest"])
     label = page.locator(".tensor-list .sizes").first.get_attribute("aria-label")
-    assert str(label).endswith("fp8e4m3 holds up to 448")
+    assert str(label).endswith("fp8e4m3 represents values up to 448")
 
 
 def test_without_maps_there_are_statistics(pages: Pages) -> None:
     page = pages.show("single", tensor="sigmoid_0.tmp_0")
-    expect(page.locator(".maps")).to_contain_text("This page holds no map of this tensor.")
+    expect(page.locator(".maps")).to_contain_text("This page has no map of this tensor.")
 
 
 def test_hostile_names_stay_text(pages: Pages) -> None:

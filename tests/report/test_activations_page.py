@@ -112,7 +112,7 @@ def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) ->
 def test_two_models_at_a_glance(pair: Path) -> None:
     page = page_of(pair)
     assert (page.title, page.verdict) == ("half against source", "failed")
-    assert page.result == "1 of 11 tensors holds NaN or infinity"
+    assert page.result == "1 of 11 tensors contains NaN or infinity"
     assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
     told = {one.title: (one.figure, one.note, one.tensor) for one in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
@@ -385,7 +385,7 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "holds no activations"),
+        (None, "contains no activations"),
         ("{}", "is not a document of activations this version can read: model"),
         ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
     ],

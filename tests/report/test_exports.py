@@ -270,7 +270,7 @@ def test_a_comparison_is_written_as_markdown() -> None:
     assert markdown.count("<details>") == markdown.count("</details>") == 3
     # A block of HTML ends at an empty line, and only then Markdown begins again.
     assert markdown.count("</summary>\n\n") == 3
-    assert "2 differences in circumstances, 1 of which forbid a verdict" in markdown
+    assert "2 differences in conditions, 1 of which forbid a verdict" in markdown
     assert "- &#96;other&#96; has no partner" in markdown
 
 

@@ -202,7 +202,7 @@ def test_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
     told = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
     assert [one.numbers is None for one in told] == [False, False, True]
-    assert "were read before it" in told[2].unread and told[2].first
+    assert "were read first" in told[2].unread and told[2].first
 
 
 def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "g", [tensor("x", [1])], [tensor("y", None)], [weight])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     (told,) = document(save(model, tmp_path / "m.onnx")).held
-    assert told.numbers is None and told.unread == "95.4 MiB are over the limit of 64.0 MiB"
+    assert told.numbers is None and told.unread == "95.4 MiB exceed the limit of 64.0 MiB"
     assert told.first[:2] == ("0", "0")
 
 
@@ -307,8 +307,8 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"look": Look(grid=True, palette="grey")}, "palette and grid: these options are for pictures"),
-        ({"reading": Reading(depth=1)}, "depth: these options are for pictures"),
+        ({"look": Look(grid=True, palette="grey")}, "palette and grid: these options are only for pictures"),
+        ({"reading": Reading(depth=1)}, "depth: these options are only for pictures"),
     ],
 )
 def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], message: str) -> None:

@@ -113,7 +113,15 @@ def test_a_click_shows_all_facts_of_a_node(show: Pages) -> None:
     page = show.open("cnn")
     expect(page.locator("#summary")).to_contain_text("ai.onnx 17")
     click(page, local(page, "Conv"))
-    for part in ("Conv_0", "kernel_shape", "[3, 3]", '"NOTSET" (default)', "Asked precision", "fp32", "After it: 1"):
+    for part in (
+        "Conv_0",
+        "kernel_shape",
+        "[3, 3]",
+        '"NOTSET" (default)',
+        "Requested precision",
+        "fp32",
+        "After it: 1",
+    ):
         expect(panel(page)).to_contain_text(part)
     expect(panel(page)).to_contain_text("The convolution operator consumes an input tensor and a filter")
     expect(page.locator("#summary")).to_be_hidden()

@@ -442,7 +442,7 @@ def test_important_settings_are_reported() -> None:
         return build(options=BuildSettings(**options).model_dump(mode="json"))
 
     assert has(with_options(int8=True, placeholder_ranges=True), "meaningless on purpose")
-    assert has(with_options(weights="strip"), "holds no weights")
+    assert has(with_options(weights="strip"), "has no weights")
     assert has(with_options(version_compatible=True), "Compatibility excludes tactics")
     assert not has(with_options(), "Compatibility")
     rtx = rtx_build(options=BuildSettings(hardware_compatibility="ampere_plus").model_dump(mode="json"))

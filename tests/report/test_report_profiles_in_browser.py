@@ -375,7 +375,7 @@ def test_the_chart_of_types_shows_totals_means_and_shares_and_filters(page: Page
     part.button("%", "types").click()
     whole = sum(layer.median_ms for layer in half.layers)
     expect(rows.first).to_contain_text(f"{100 * sum(convs) / whole:.1f} %")
-    part.button("mean a layer", "types").click()
+    part.button("mean per layer", "types").click()
     means = {kind: [one.median_ms for one in half.layers if one.type == kind] for kind in ("Conv", "Add")}
     expect(rows.filter(has_text="Conv")).to_contain_text(f"{100 * sum(convs) / len(convs) / whole:.1f} %")
     part.button("ms", "types").click()

@@ -327,7 +327,7 @@ def test_axes_alone_have_no_trade_off_chart(pages: Pages) -> None:
 @pytest.mark.thorough
 def test_the_legend_lists_only_kinds_that_occur(pages: Pages) -> None:
     page = pages.show("builds")
-    expect(page.locator("#trade .mark-keys")).to_have_text("besttie: inside the noiseon the frontpassedrefusedfailed")
+    expect(page.locator("#trade .mark-keys")).to_have_text("besttie: within the noiseon the frontpassedrefusedfailed")
     page = pages.show("look")
     expect(page.locator("#trade .mark-keys")).to_have_text("on the frontpassed")
 

@@ -259,10 +259,13 @@ def test_empty_sections_are_omitted() -> None:
 def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
     figures = {one.title: (one.figure, one.note) for one in page.head.figures}
-    assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded beforehand")
+    assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded in advance")
     assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
-    assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms a point")
-    assert page.head.objective == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
+    assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms per point")
+    assert (
+        page.head.objective
+        == "minimize speed.latency.median and minimize engine.build_s, subject to agree.cosine >= 0.999"
+    )
     assert page.head.best is not None
     assert page.head.best.command.splitlines() == [
         "cd /home/ada/models",
@@ -617,7 +620,7 @@ def test_the_summary_for_pull_requests() -> None:
     assert text == (
         "### ❌ <code>failed</code>: No point passed: 1 refused, 2 failed.\n"
         "\n"
-        "Objective: least speed.latency.min, where agree.cosine >= 0.999. 3 points tried: 1 refused, 2 failed; "
+        "Objective: minimize speed.latency.min, subject to agree.cosine >= 0.999. 3 points tried: 1 refused, 2 failed; "
         "2 min 04 s, 63 ms of it overhead of ndld-flow; all 3 points tried.\n"
         "\n"
         "<details><summary>3 points did not pass</summary>\n"

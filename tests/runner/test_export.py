@@ -89,13 +89,13 @@ def test_a_file_of_the_user_is_never_replaced(there: str, recipe: Path, in_folde
     if there == "changed":
         run(recipe, output="mine.onnx")
     target.write_bytes(b"mine")
-    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
         run(recipe, output="mine.onnx")
     assert target.read_bytes() == b"mine"
 
 
 def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path) -> None:
-    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
         run(recipe, output="model.onnx")
 
 
@@ -113,7 +113,7 @@ def test_external_data_of_the_user_are_never_replaced(in_folder: Path) -> None:
     run(write(in_folder), output="out/big.onnx")
     data = next((in_folder / "out").glob("*.data*"))
     (in_folder / data.name).write_bytes(b"mine")
-    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
         run(write(in_folder), output="big.onnx")
     assert (in_folder / data.name).read_bytes() == b"mine"
     assert not (in_folder / "big.onnx").exists()

@@ -83,7 +83,7 @@ def test_a_missing_result_without_a_change_was_removed_or_had_another_key() -> N
     record = step_record(StepSketch("speed", "profile")).model_copy(update={"parts": parts_of(), "key": "0" * 64})
     assert _explain(parts_of(), record) == (Reason.TOOL, "an earlier ndld-flow computed keys differently")
     together = parts_of(together=("", "ee"))
-    assert explain(together) == (Reason.TOGETHER, "what it takes turns with changed")
+    assert explain(together) == (Reason.TOGETHER, "a step with which it takes turns changed")
 
 
 def test_three_differences_are_shown_and_the_rest_counted() -> None:

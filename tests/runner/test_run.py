@@ -237,7 +237,7 @@ def test_a_resolved_recipe_refuses_another_model(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     done, _ = toy.run()
     make_ext(in_folder / "model.onnx")
-    with pytest.raises(RequestError, match="the recipe promises"):
+    with pytest.raises(RequestError, match="the recipe expects"):
         api.run(Path(done.folder) / "recipe.yaml", outputs=in_folder / "outputs", trust=True)
 
 

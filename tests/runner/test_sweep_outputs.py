@@ -156,7 +156,7 @@ def test_reports_of_sweeps_and_points_are_drawn_again(kept: Kept) -> None:
         (folder / "report.html").unlink()
         assert api.report(reference, outputs=kept.toy.outputs) == folder / "report.html"
         assert (folder / "report.html").read_bytes() == before
-    with pytest.raises(RequestError, match="Leave out --to"):
+    with pytest.raises(RequestError, match="Remove --to"):
         api.report("toy#2", outputs=kept.toy.outputs, to=kept.toy.folder / "x.html")
 
 

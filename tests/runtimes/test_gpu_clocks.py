@@ -163,7 +163,7 @@ def test_a_refusal_names_a_remedy(log: Path) -> None:
 def test_without_any_tool_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     _hide_nvml(tmp_path, monkeypatch)
-    with pytest.raises(BackendError, match=r"neither nvidia-ml-py .* nor nvidia-smi is here"), locked_clocks(0):
+    with pytest.raises(BackendError, match=r"neither nvidia-ml-py .* nor nvidia-smi is installed"), locked_clocks(0):
         pytest.fail("it was not locked")
 
 
@@ -258,7 +258,7 @@ def test_the_gpu_is_sampled_during_the_passes(monkeypatch: pytest.MonkeyPatch) -
     assert "counters" in result
     before = samples.within([(began - 2, began - 1)])
     assert before == {"samples": 0}
-    assert "passes ended before the first sample" in samples.describe(before)
+    assert "passes finished before the first sample" in samples.describe(before)
 
 
 def test_the_reason_for_missing_samples_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_all_profiles_of_the_session_get_the_notes(log: Path, monkeypatch: pytes
             conditions, notes = watch.describe(side.request, [timing])
             assert conditions == {"locked_clocks": "to 1410 MHz by nvidia-smi"}
             assert notes == [
-                "the GPU's clock was locked to its base clock during the measurement, to 1410 MHz by nvidia-smi"
+                "the GPU's clock was locked to the base clock during the measurement, to 1410 MHz by nvidia-smi"
             ]
         assert watch.describe(cpu.request, [timing]) == ({}, [])
     assert sum("--lock-gpu-clocks" in call for call in _calls(log)) == 1

@@ -104,7 +104,7 @@ def test_fallbacks_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_models_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model at all")
-    with pytest.raises(ModelError, match=r"refuses .*broken\.onnx"):
+    with pytest.raises(ModelError, match=r"rejects .*broken\.onnx"):
         open_model(broken, SessionSettings())
     with pytest.raises(ModelError, match="there is no model file"):
         open_model(tmp_path / "missing.onnx", SessionSettings())

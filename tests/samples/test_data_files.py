@@ -149,7 +149,7 @@ def test_too_many_files_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(found_files, "MOST_FILES", 3)
     touch(*(f"c/{i}.png" for i in range(4)), "d/a.png", "d/b.png")
     for patterns in (["c"], ["c/*"], ["d", "d"]):
-        with pytest.raises(RequestError, match=r"is more than 3 files\. Name fewer"):
+        with pytest.raises(RequestError, match=r"matches more than 3 files\. Choose fewer"):
             find_files(patterns)
 
 

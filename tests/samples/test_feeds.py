@@ -161,9 +161,9 @@ def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path) -> N
     feed = make_feeds([half], specs({"x": {"data": "f64.npy"}}))["x"]
     assert feed.values.dtype == np.float16
     assert feed.description == "f64.npy cast, float16 2"
-    with pytest.raises(RequestError, match=r"big\.npy holds float32 values that do not fit the model's float16"):
+    with pytest.raises(RequestError, match=r"big\.npy contains float32 values that do not fit the model's float16"):
         values(half, data="big.npy")
-    with pytest.raises(RequestError, match=r"i\.npy holds int64, the model expects float16"):
+    with pytest.raises(RequestError, match=r"i\.npy contains int64, but the model expects float16"):
         values(half, data="i.npy")
     with pytest.raises(RequestError, match="do not fit the model's uint8"):
         values(TensorSpec("x", "uint8", (2,)), data="i.npy")
@@ -171,10 +171,10 @@ def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path) -> N
 
 def test_a_file_of_another_shape_names_both(in_folder: Path) -> None:
     np.save("x.npy", np.zeros((1, 4, 2, 2), np.float32))
-    with pytest.raises(RequestError, match=r"x\.npy has shape 1x4x2x2, expected is batchx3xhxw"):
+    with pytest.raises(RequestError, match=r"x\.npy has shape 1x4x2x2, expected batchx3xhxw"):
         values(X, data="x.npy")
     np.save("x.npy", np.zeros((1, 3, 2, 2), np.float32))
-    with pytest.raises(RequestError, match="1x3x2x2, expected is 1x3x4x4"):
+    with pytest.raises(RequestError, match="1x3x2x2, expected 1x3x4x4"):
         values(X, data="x.npy", shape=[1, 3, 4, 4])
 
 
@@ -269,7 +269,7 @@ def test_a_batch_replaces_free_first_dimensions_and_repeats_files(in_folder: Pat
     assert feeds["x"].values.shape == (3, 3, 8, 8)
     assert feeds["m"].values.tolist() == [[1, 2]] * 3
     assert feeds["s"].values.shape == (2, 3, 4)
-    with pytest.raises(RequestError, match="half has no input whose first dimension is free"):
+    with pytest.raises(RequestError, match="half has no input whose first dimension is dynamic"):
         make_feeds([TensorSpec("x", "float32", (1, 2))], {}, batch=2, model="half")
 
 
@@ -309,5 +309,5 @@ def test_a_number_is_every_element(dtype: str, value: float) -> None:
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", 0.5), ("uint8", 256), ("float16", 1e6)])
 def test_a_number_the_input_cannot_hold_is_refused(dtype: str, value: float) -> None:
-    with pytest.raises(RequestError, match="hold"):
+    with pytest.raises(RequestError, match=r"cannot represent|has the range"):
         make_feeds([TensorSpec("sr", dtype, ())], {"sr": InputSpec(data=value)})

@@ -127,9 +127,9 @@ def test_a_program_that_changes_its_input_is_an_error(tmp_path: Path) -> None:
         (
             "print('one'); print('two'); raise SystemExit(7)",
             RequestError,
-            r"ended with code 7\. Its last output: one / two",
+            r"ended with code 7\. Last output: one / two",
         ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It had no output"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It printed n"),
         ("pass", ModelError, r"succeeded but wrote no model to \$Output"),
         ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, r"not a valid model: this is not an ONNX model"),
         (
@@ -170,8 +170,8 @@ def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"command": ["t", "$Modle", "$Output"]}, r"there is no \$Modle; did you mean \"Model\""),
-        ({"command": ["t", "$Model"]}, r"name the file it writes its model to: \$Output"),
-        ({"command": ["t", "$Output"], "in_place": True}, r"with `in_place` there is no \$Output"),
+        ({"command": ["t", "$Model"]}, r"pass \$Output, the file to which it writes its model"),
+        ({"command": ["t", "$Output"], "in_place": True}, r"there is no \$Output"),
         ({"command": ["t", "$File{a.py}", "$Output"], "files": ["b.py"]}, "`files` has no 'a.py'"),
         ({"command": ["t", "$Shape{x}", "$Output"]}, r"there is no \$Shape"),
         ({"command": []}, "at least 1"),
@@ -201,7 +201,7 @@ def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
     with pytest.raises(RequestError) as refused:
         use(other, "import os; raise SystemExit(os.environ['TOKEN'])", environment={"TOKEN": None})
     assert "s3cr3t" not in str(refused.value)
-    assert "Its last output: $TOKEN" in str(refused.value)
+    assert "Last output: $TOKEN" in str(refused.value)
 
 
 def test_inputs_and_files_are_passed(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_lines_are_reported_at_once_with_any_line_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
 def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(RequestError, match=r"did not end within 1 s and was stopped.*Its last output: waiting"):
+    with pytest.raises(RequestError, match=r"did not finish within 1 s and was stopped.*Last output: waiting"):
         use(tmp_path, SLEEPS, str(tmp_path / "pids"), "$Output", timeout="1 s")
     assert time.monotonic() - start < 10
     assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])

@@ -91,11 +91,11 @@ def test_a_value_listed_twice_is_one_value() -> None:
     ("space", "message"),
     [
         (Space((Choices("a", ()),)), "a: it has no values to try."),
-        (Space((Numbers("a", 2, 1),)), "a: goes from 2 to 1; give the smaller number first."),
-        (Space((Numbers("a", 0, float("inf")),)), "a: goes from 0 to inf; give the smaller number first."),
-        (Space((Numbers("a", 0, 1, log=True),)), "a: begins at 0, and a logarithmic axis begins above 0."),
-        (Space((Numbers("a", 0, 1, step=0),)), "a: its step is 0; a step is a number above 0."),
-        (Space((Numbers("a\x1b", 0.5, 3, integer=True),)), "a␛: whole numbers begin at a whole number"),
+        (Space((Numbers("a", 2, 1),)), "a: it goes from 2 to 1; give the smaller number first."),
+        (Space((Numbers("a", 0, float("inf")),)), "a: it goes from 0 to inf; give the smaller number first."),
+        (Space((Numbers("a", 0, 1, log=True),)), "a: it starts at 0, but a logarithmic axis must start above 0."),
+        (Space((Numbers("a", 0, 1, step=0),)), "a: its step is 0, but must be above 0."),
+        (Space((Numbers("a\x1b", 0.5, 3, integer=True),)), "a␛: integers must start at an integer"),
         (
             Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
             'thread is in `exclude` but is not swept; did you mean "threads"?',

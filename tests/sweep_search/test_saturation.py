@@ -168,7 +168,7 @@ def test_saturation_needs_an_objective_and_an_axis() -> None:
             make_search(space, options)
         return str(error.value)
 
-    assert refused(LINE, SearchOptions(saturation=Saturation())).startswith("`saturation` ends a search that gains too")
+    assert refused(LINE, SearchOptions(saturation=Saturation())).startswith("`saturation` requires an objective")
     assert refused(BATCHES, along_batches(saturation=Saturation(along="batches"))) == (
         '`saturation.along` names batches, which is not swept; did you mean "batch"?'
     )

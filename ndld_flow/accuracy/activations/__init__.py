@@ -1,1 +1,1 @@
-"""The values inside a model on given inputs, written as a document for the report."""
+"""The values inside a model for given inputs, written as a document for the report."""

@@ -49,7 +49,7 @@ class Noise:
 def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
     """Return the inputs that get noise.
 
-    Raises `RequestError` for an input that the model does not have or that is not float, and where the model has no
+    Raises `RequestError` for an input that the model does not have or that is not float, and if the model has no
     float input.
     """
     floats = [spec.name for spec in inputs if (dtype := numpy_dtype(spec.dtype)) is not None and is_float(dtype)]
@@ -57,11 +57,11 @@ def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
         if name in floats:
             continue
         if any(spec.name == name for spec in inputs):
-            raise RequestError(f'noise: input "{name}" is not float, so it cannot have noise. Leave it out.')
+            raise RequestError(f'noise: input "{name}" is not float, so it cannot have noise. Remove it.')
         near = suggest(name, [spec.name for spec in inputs])
         raise RequestError(f'noise: the model has no input "{name}"; {near}')
     if not floats:
-        raise RequestError("noise: the model has no float input. Leave `noise` out.")
+        raise RequestError("noise: the model has no float input. Remove `noise`.")
     return frozenset(noise.inputs or floats)
 
 
@@ -93,14 +93,14 @@ _ADDED: Mapping[str, Callable[[Array, float, np.random.Generator], Array]] = {
 LARGEST_SIDE = 512
 """Pixels."""
 _FAR = (-1.0, 2.0)
-"""Pixels are 0 to 1; values this far outside are not normalized pixels and are stretched instead."""
+"""Normalized pixels are 0 to 1; values this far outside are not normalized pixels, and are stretched instead."""
 
 
 def write_picture(values: Array, given: InputSpec, path: Path) -> bool:
     """Write the first item of a batch as PNG with `mean` and `std` undone, noise included.
 
-    Return False and write nothing for values that are no image: those of another rank, or whose channels are not 1, 3
-    or 4.
+    Return False and write nothing for values that are not an image: those of another rank, or with other than 1, 3 or 4
+    channels.
     """
     pixels = _pixels(values, given)
     if pixels is None:
@@ -148,7 +148,7 @@ def with_short_labels(samples: Sequence[SampleShown]) -> Iterator[SampleShown]:
 
 
 def _endings(paths: Sequence[str]) -> list[str]:
-    """Return the last parts of all paths, equally many of each; equal paths stay equal."""
+    """Return the last parts of all paths, the same number of each; equal paths stay equal."""
     wanted = len(set(paths))
     most = max(path.count("/") for path in paths) + 1
     cut = (["/".join(path.split("/")[-parts:]) for path in paths] for parts in range(1, most + 1))
@@ -163,7 +163,7 @@ class Fed:
     """One sample, ready for both models."""
 
     reference: Arrays
-    """Arrays under the reference's names, or the candidate's where there is no reference."""
+    """Arrays under the reference's names, or the candidate's if there is no reference."""
     candidate: Arrays
 
 
@@ -234,7 +234,7 @@ class Feeding:
         return replace(sample, feeds=feeds)
 
     def _picture(self, sample: Sample, out: Path, number: int) -> str:
-        """Write an image of the first input that is one and return its file. Generated values are no images, whatever
+        """Write an image of the first input that is one and return its file. Generated values are not images, whatever
         their shape.
         """
         name = f"samples/{number}.png"

@@ -37,7 +37,7 @@ def truncate_after(source: Path, target: Path, until: str) -> tuple[str, ...]:
     """Write the model up to a tensor, or a node with all its outputs; return the tensors that end it.
 
     All nodes before it in the order of execution stay, and all inputs. Raises `RequestError` with the nearest name
-    where the main graph has neither such a tensor nor such a node.
+    if the main graph has neither such a tensor nor such a node.
     """
     model = load_model(source)
     graph = model.graph
@@ -95,7 +95,7 @@ def report_original_paths(folders: Mapping[Path, InspectedModel]) -> Iterator[No
 
 
 def truncate_model(side: InspectedModel, until: str, scratch: Path) -> InspectedModel:
-    """Return the model up to `until`, or as it is where that is empty."""
+    """Return the model up to `until`, or the whole model if that is empty."""
     if not until:
         return side
     target = scratch / _CUT
@@ -104,7 +104,7 @@ def truncate_model(side: InspectedModel, until: str, scratch: Path) -> Inspected
 
 
 def truncate_reference(side: InspectedModel, until: str, scratch: Path) -> tuple[InspectedModel, tuple[str, ...]]:
-    """Truncate the reference, which runs whole where it has no such tensor; return a note about that too."""
+    """Truncate the reference, which runs in full if it has no such tensor, and return a note about that."""
     try:
         return truncate_model(side, until, scratch), ()
     except RequestError:
@@ -125,7 +125,7 @@ class PreparedModel:
     notes: tuple[str, ...]
 
     def captured(self, names: Sequence[str], samples: Iterator[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
-        """Yield the values of these tensors and inputs, one dict a sample; non-tensors are left out."""
+        """Yield the values of these tensors and inputs, one dict per sample; non-tensors are left out."""
         inside = [name for name in names if name not in self.view.inputs]
         outside = [name for name in names if name in self.view.inputs]
         fed: deque[Mapping[str, Array]] = deque()  # `capture` may read several samples before it yields the first
@@ -183,7 +183,7 @@ def inspect_tensors(
     """Run on all samples and describe the selected tensors; write maps and images into `out`.
 
     The tensors of one sample are held at a time. Raises `RequestError` for names that the model does not have and for
-    settings that cannot be met; `ModelError` and `BackendError` when a model cannot be run.
+    settings that cannot be met; `ModelError` and `BackendError` if a model cannot be run.
     """
     progress(0, 0, "reading the model")
     folders = {scratch / "candidate": candidate, scratch / "reference": reference or candidate}
@@ -298,7 +298,7 @@ class _Inspection:
         for tensor in self._looked:
             name = tensor.name
             if name not in candidate or candidate[name].dtype.kind not in "biufV":
-                self.notes.append(f"{name} ({tensor.op_type}) is not a numeric tensor and is left out")
+                self.notes.append(f"{name} ({tensor.op_type}) is not a numeric tensor and was skipped")
                 continue
             mine, other = _plain(candidate[name]), _plain(reference[name]) if name in reference else None
             if other is not None and other.shape != mine.shape:

@@ -1,4 +1,4 @@
-"""Maps of captured tensors as files of 16-bit codes, and their full values where requested.
+"""Maps of captured tensors as files of 16-bit codes, and their full values if requested.
 
 Files are numbered because tensor names may not be valid file names. See `records.activations.ActivationMap`."""
 
@@ -48,7 +48,7 @@ def fit(shape: PlaneShape, channels: int, side: int, most: int) -> MapSize:
     """Return the largest map of planes of this shape within limits of channels, of elements in height and width, and of
     bytes.
 
-    Planes are pooled until the map fits, but below 64 elements a side only where not even one channel does.
+    Planes are pooled until the map fits, but below 64 elements per side only if not even one channel fits.
     """
     shown, scale = min(shape[0], channels), max(1, -(-max(shape[1:]) // side))
     size = _pooled(shape, shown, scale)
@@ -62,7 +62,7 @@ def fit(shape: PlaneShape, channels: int, side: int, most: int) -> MapSize:
 
 
 def share_out(sizes: Sequence[int], total: int) -> int:
-    """Return the most bytes that each may have so that all together stay within `total`; unused shares go to the
+    """Return the maximum number of bytes for each so that all together stay within `total`; unused shares go to the
     others.
     """
     left, waiting = total, sorted(sizes)
@@ -74,7 +74,7 @@ def share_out(sizes: Sequence[int], total: int) -> int:
 def pool(sides: Sequence[Array], scale: int) -> list[Array]:
     """Pool every `scale x scale` block of channels x height x width to one element, the same in all arrays.
 
-    It is the element of largest absolute value in any array; NaN and infinity come first.
+    That is the element of largest absolute value in any array; NaN and infinity take precedence.
     """
     if scale == 1:
         return list(sides)
@@ -120,7 +120,7 @@ def _blocks(side: Array, scale: int) -> Array:
 
 
 Sides = Mapping[str, Array]
-"""`candidate`, and `reference` where there is one -> values."""
+"""`candidate`, and `reference` if there is one -> values."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class MapLimits:
     samples: int
     """Number of samples shown, from the first."""
     channels: int
-    """Most channels of a tensor."""
+    """Maximum number of channels of a tensor."""
     side: int
     """Largest height and width of a map."""
     total: int
@@ -142,7 +142,7 @@ class MapLimits:
 class MapFiles:
     """The maps of one document.
 
-    Samples get equal parts of all bytes, and tensors fair parts of a sample's.
+    Samples get equal shares of all bytes, and tensors equal shares of a sample's.
     """
 
     def __init__(self, out: Path, limits: MapLimits, samples: int) -> None:
@@ -167,7 +167,7 @@ class MapFiles:
     def _written(
         self, name: str, sample: int, meter: TensorMeter, sides: Sides, size: MapSize
     ) -> Iterator[ActivationMap]:
-        """Write the maps of both models, pooled, selected and coded alike."""
+        """Write the maps of both models, pooled, selected and encoded in the same way."""
         whole = {side: planes(values, meter.layout) for side, values in sides.items()}
         total, height, width = plane_shape(sides["candidate"].shape, meter.layout)
         ranked = meter.ranked if len(meter.ranked) == total else tuple(range(total))

@@ -69,11 +69,11 @@ class Choice:
     outputs: Collection[str]
     is_float: Callable[[str], bool]
     sizes: Mapping[str, tuple[int, ...]]
-    """Tensor -> height and width, or its other dimensions after the channels, where known."""
+    """Tensor -> height and width, or its other dimensions after the channels, if known."""
 
     shared: Collection[str]
-    """Tensors that the reference has too; they are preferred in an automatic selection. All tensors where there is
-    no reference."""
+    """Tensors that the reference has too; they are preferred in an automatic selection. All tensors if there is no
+    reference."""
 
     @property
     def floats(self) -> list[TensorPlace]:
@@ -130,7 +130,7 @@ def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:
 def _spread(choice: Choice) -> list[str]:
     """Return outputs, the last layer before each change of resolution, and evenly spaced layers in between.
 
-    Tensors with one number a channel, as in the gates of squeeze and excitation, are skipped: they make no image.
+    Tensors with one number per channel, such as the gates of squeeze and excitation, are skipped: they give no image.
     """
     floats = [place for place in choice.floats if place.name in choice.shared] or choice.floats
     floats = [place for place in floats if set(choice.sizes.get(place.name, ())) != {1}] or floats
@@ -170,7 +170,7 @@ class ModelView:
         return name in self.inputs or (name in self.places and not self.places[name].in_body)
 
     def dtype(self, name: str) -> str:
-        """Return the name in numpy or ml_dtypes; empty where it is not known before the model runs."""
+        """Return the name in numpy or ml_dtypes; empty if it is not known before the model runs."""
         value = self._values.get(name)
         if value is None or not isinstance(value.type, ir.TensorType):
             return ""
@@ -196,7 +196,7 @@ class ModelView:
     def _is_float(self, name: str) -> bool:
         value = self._values.get(name)
         if value is None or value.type is None:
-            return True  # after unknown operators; non-tensors are never captured
+            return True  # unknown after unknown operators; non-tensors are never captured
         if not isinstance(value.type, ir.TensorType) or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
             return False
         return value.dtype is not None and is_float(value.dtype.numpy())

@@ -52,7 +52,7 @@ _TO_FIRST = ((0, 3, 1, 2), (0, 2, 1))
 
 
 def channel_places(graph: ir.Graph) -> dict[str, str]:
-    """Return tensor -> `first`, `last` or `transposed` where operators determine the place of its channels.
+    """Return tensor -> `first`, `last` or `transposed` for tensors whose channel position follows from operators.
 
     A Conv determines it, a Relu keeps that of its input, a Transpose changes it.
     """
@@ -138,7 +138,7 @@ _BY_OPERATOR: Mapping[str, Bounds] = {
 
 
 def activation_bounds(node: ir.Node | None) -> Bounds:
-    """Return the values at which a node's output saturates. A Clip's 0 does not count: it cuts off as a Relu does."""
+    """Return the values at which a node's output saturates. A Clip's 0 does not count: it acts like a Relu."""
     if node is None:
         return ()
     if node.op_type == "Cast" and node.inputs[0] is not None:
@@ -235,7 +235,7 @@ def channel_statistics(
 def _difference(candidate: Array, reference: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         difference: Array = candidate.astype(np.float64) - reference.astype(np.float64)
-    # Elements where only the reference is not finite are no fault of the candidate.
+    # Elements where only the reference is not finite are not errors of the candidate.
     return np.where(np.isfinite(reference.astype(np.float64)), difference, 0.0)
 
 
@@ -254,7 +254,7 @@ def _rms(finite: Array) -> float:
 
 BINS = 64
 _FINE = 64 * BINS
-"""Bins counted internally: enough to join them into the reported bins close to the values."""
+"""Number of fine bins: enough to merge them into reported bins that fit the values closely."""
 _CHUNK = 1 << 20
 
 
@@ -323,7 +323,7 @@ class SharedHistogram:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """Return edges with a positive distance: a single value is in the middle."""
+    """Return edges with a positive distance; a single value is in the middle."""
     if low < high:
         return low, high
     margin = max(abs(low), 1.0) / 2
@@ -331,7 +331,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 
 MOST_CHANNELS = 256
-"""Most channels recorded for a tensor; a document with all of 4096 would be too large."""
+"""Maximum number of channels recorded for a tensor; a document with all of 4096 would be too large."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ class InspectedTensor:
     dtype: str
     """The candidate's dtype."""
     reference_dtype: str = ""
-    """The reference's dtype; empty where it has no such tensor or there is no reference."""
+    """The reference's dtype; empty if it has no such tensor or there is no reference."""
     in_both: bool = False
     """The reference has the tensor too."""
     channels: str = ""
@@ -359,7 +359,7 @@ class InspectedTensor:
 class TensorMeter:
     """Measures one tensor.
 
-    The first sample's values determine shape and layout; they must be added too. Values of the reference are None where
+    The first sample's values determine shape and layout; they must be added too. Values of the reference are None if
     it has no such tensor. Raises `RequestError` for a layout of another rank.
     """
 
@@ -370,7 +370,7 @@ class TensorMeter:
         if RANKS.get(self.layout, first.ndim) != first.ndim:
             raise RequestError(
                 f'layout: tensor "{tensor.name}" is {shape_text(first.shape)}, which cannot be {self.layout}. '
-                "Give the pattern another layout, or leave it out."
+                "Give the pattern another layout, or remove it."
             )
         self.maps: list[ActivationMap] = []
         self.compared = reference is not None
@@ -430,7 +430,7 @@ class TensorMeter:
         )
 
     def divergence(self) -> LayerDivergence | None:
-        """Return the candidate's divergence from the reference; None where they were not compared."""
+        """Return the divergence of the candidate from the reference; None if they were not compared."""
         if not self.compared:
             return None
         tensor = self.tensor

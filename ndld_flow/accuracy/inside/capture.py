@@ -110,9 +110,9 @@ class TensorPlace:
     position: int
     """Position of the node in the order of execution, from 0; nodes of a body come after the node that holds it."""
     in_body: bool
-    """It is inside an If, Loop or Scan: it has no single value and cannot be captured."""
+    """True if it is inside an If, Loop or Scan: it has no single value and cannot be captured."""
     type: str
-    """Type in ONNX's notation: `tensor(float16)`, `seq(tensor(float))`; empty where it is not known."""
+    """Type in ONNX's notation: `tensor(float16)`, `seq(tensor(float))`; empty if it is not known."""
     reads: tuple[str, ...]
     """Names of the values that the node and its bodies read."""
 
@@ -125,7 +125,7 @@ class TensorPlace:
 def tensors_of(path: Path) -> tuple[TensorPlace, ...]:
     """Return every tensor that a node computes, in the order of execution, without those inside local functions.
 
-    Raises `ModelError` when the model cannot be read.
+    Raises `ModelError` if the model cannot be read.
     """
     state = path.stat() if path.is_file() else None
     return _read_places(path, state and (state.st_mtime_ns, state.st_size, state.st_ino))
@@ -133,7 +133,7 @@ def tensors_of(path: Path) -> tuple[TensorPlace, ...]:
 
 @lru_cache(maxsize=4)
 def _read_places(path: Path, _state: tuple[int, int, int] | None) -> tuple[TensorPlace, ...]:
-    """Read the tensors; cached because one comparison reads the same model several times."""
+    """Read the tensors; cached because a comparison reads the same model several times."""
     model = load_model(path)
     types = infer_types(model)
     return tuple(
@@ -176,7 +176,7 @@ def _inferred_counts(path: Path, feeds: Mapping[str, Array]) -> dict[str, int]:
         if fed is not None:
             value.shape = ir.Shape(fed.shape)
     computed = [value for node in model.graph for value in node.outputs]
-    for value in computed:  # declared shapes are for all sizes, and would be kept
+    for value in computed:  # declared shapes are for all sizes, and shape inference would keep them
         value.shape = None
     infer_shapes(model)
     counts = {}
@@ -195,7 +195,7 @@ def _element_bytes(type_: str) -> int:
 
 
 def in_parts(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
-    """Split names in their order into groups within the budget of bytes; a larger one is alone."""
+    """Split names, in their order, into groups within the budget of bytes; a larger tensor is a group of its own."""
     parts: list[list[str]] = []
     held = 0
     for name, size in sizes.items():
@@ -220,7 +220,7 @@ def nearest_before(places: Iterable[TensorPlace], chosen: frozenset[str]) -> dic
 
 
 BUDGET_BYTES = 2**29
-"""Most bytes of captured arrays held at once; more take several runs."""
+"""Maximum number of bytes of captured arrays held at once; more take several runs."""
 
 Feeds = Mapping[str, Array]
 
@@ -233,12 +233,12 @@ def capture(
     scratch: Path,
     budget: int = BUDGET_BYTES,
 ) -> Iterator[dict[str, Array]]:
-    """Run a model on every sample and yield the values of these tensors, one dict a sample.
+    """Run a model on every sample and yield the values of these tensors, one dict per sample.
 
-    Where a sample's tensors exceed `budget` bytes, the model runs several times over all samples, and the arrays are
-    mapped from files in `scratch`, which are deleted with the next sample. Tensors in bodies and non-tensors are left
-    out. ONNX Runtime reads external data from its original place. Raises `RequestError` for a name that no node of the
-    model computes, `ModelError` and `BackendError` as `open_model`.
+    If a sample's tensors exceed `budget` bytes, the model runs several times over all samples, and the arrays are
+    mapped from files in `scratch`, which are deleted with the next sample. Tensors in bodies and non-tensors are
+    skipped. ONNX Runtime reads external data from its original place. Raises `RequestError` for a name that no node of
+    the model computes, `ModelError` and `BackendError` as `open_model`.
     """
     places = chosen_places(path, tensors)
     return _captured(path, places, samples, replace(settings, memory_reuse=False), scratch, budget)
@@ -265,7 +265,7 @@ def capture_part(
     settings: SessionSettings,
     changed: bytes | None = None,
 ) -> Iterator[dict[str, Array]]:
-    """Yield the values of these tensors, all held at once, one dict a sample; non-tensors are left out.
+    """Yield the values of these tensors, all held at once, one dict per sample; non-tensors are left out.
 
     `changed` is run instead of the file, as by `open_model`.
     """
@@ -306,7 +306,7 @@ def _captured(
 
 
 class _Stored:
-    """An array in a file; empty arrays and text stay in memory."""
+    """An array in a file; empty arrays and strings stay in memory."""
 
     def __init__(self, array: Array, path: Path) -> None:
         self.path, self._shape, self._dtype = path, array.shape, array.dtype

@@ -3,8 +3,8 @@
 A layer is off when it has NaN or infinities that the reference does not have there, when the error of one of its slices
 exceeds the bounds on slices, or when its noise exceeds what the other bounds allow; all of these are relative to the
 layer's own signal. That alone is not enough: a tensor of small values may be far off and then be added to large correct
-ones, and errors may cancel out. So a layer counts only where its error persists: where a chain of layers that are off
-leads from it to one that no other layer reads. The first of those in the order of execution is the origin. Where NaN or
+ones, and errors may cancel out. So a layer counts only if its error persists: if a chain of layers that are off leads
+from it to one that no other layer reads. The first such layer in the order of execution is the origin. If NaN or
 infinities persist, it is the first layer that has them, because nothing before is as severe.
 """
 
@@ -38,7 +38,7 @@ from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
 
 USUAL_NOISE = 0.045
-"""Relative RMS allowed where no bound is relative to the signal: that of a cosine of 0.999."""
+"""Relative RMS that is allowed if no bound is relative to the signal: that of a cosine of 0.999."""
 
 
 def allowed_noise(bounds: Mapping[str, float]) -> float:
@@ -88,7 +88,7 @@ Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""
 Feeds = Mapping[str, Array]
 _FLOATS = ("bfloat16", "double", "float", "float16", "")
-"""Compared element types; the empty text is an unknown type."""
+"""Compared element types; the empty string is an unknown type."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class _Layer:
     agreement: LayerAgreement = field(default_factory=lambda: LayerAgreement(by_slice=True))
     shape: tuple[int, ...] = ()
     comparable: bool = False
-    """It is float, and of the same shape in both models."""
+    """True if it is float, and of the same shape in both models."""
 
     def add(self, reference: Array | None, candidate: Array | None) -> None:
         if reference is None or candidate is None or reference.shape != candidate.shape:
@@ -147,9 +147,9 @@ def diverge(
 
     `samples` use the names of the reference's inputs, and are read once for each part of the layers that fits in
     memory; each model runs once for a sample and part. `tensors` are the reference's names to compare, None for all.
-    `precision` (`fp16`, `bf16`, ...) adds the reference's ranges against that format. Tensors of another shape in the
-    candidate are left out. Raises `RequestError` for a name that the reference does not have, `ModelError` and
-    `BackendError` when a model cannot be run.
+    `precision` (`fp16`, `bf16`, ...) adds the reference's ranges against that format. Tensors that have another shape
+    in the candidate are skipped. Raises `RequestError` for a name that the reference does not have, `ModelError` and
+    `BackendError` if a model cannot be run.
     """
     layers = _layers(reference, candidate, tensors, precision)
     first = next(iter(samples), None)

@@ -27,7 +27,7 @@ FORMAT_LIMITS: Mapping[str, FormatLimits] = {
 }
 """`fp16`, `bf16`, `fp32`, `fp64`, `fp8e4m3`, `fp8e5m2` -> largest, smallest normal and smallest number."""
 CHUNK = 8192
-"""Elements processed at once: they stay in the processor's cache, and BLAS does not split so few among threads,
+"""Elements processed at once: they fit the processor's cache, and are too few for BLAS to split them among threads,
 which would cost far more than it saves."""
 
 
@@ -97,7 +97,7 @@ def _chunks(flat: Array) -> Iterator[Array]:
 
 
 def _smallest_above_zero(size: Array) -> float:
-    """Return the smallest value above 0, infinity when all are 0.
+    """Return the smallest value above 0, or infinity if all are 0.
 
     Bits of positive floats have the order of the floats; those of 0, minus 1, come last.
     """
@@ -114,7 +114,7 @@ class LayerAgreement:
         self.nonfinite = 0
         """Elements that are NaN or infinite in the candidate only."""
         self.worst_slice = ""
-        """The slice where `slice_rms` is worst, such as `channel 4`; empty where it is the whole tensor."""
+        """The slice where `slice_rms` is worst, such as `channel 4`; empty if it is the whole tensor."""
         self._by_slice = by_slice
         self._worst: dict[str, float] = {}
 
@@ -146,9 +146,9 @@ class LayerAgreement:
             self._worst["slice_rms"], self.worst_slice = worst.value, worst.place
 
     def metrics(self) -> dict[str, float]:
-        """Return `cosine`, `snr_db`, `relative_rms`, `max_abs`, and `slice_rms` where requested.
+        """Return `cosine`, `snr_db`, `relative_rms`, `max_abs`, and `slice_rms` if requested.
 
-        Empty where no value was finite on both sides.
+        Empty if no value was finite on both sides.
         """
         return {name: min(value, sys.float_info.max) for name, value in self._worst.items()}
 

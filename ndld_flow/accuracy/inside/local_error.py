@@ -1,4 +1,4 @@
-"""The error of every node by itself at reduced precision: a twin of each node is fed the reference's exact values."""
+"""The error of each single node at reduced precision: a twin of each node gets the reference's exact values."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _WITHOUT_TWIN = (
     "RandomUniform",
     "RandomUniformLike",
 )
-"""Operators that compute nothing, or that are random."""
+"""Operators that compute nothing, or are random."""
 _STORED_BYTES = 2**20
-"""Larger weights are not stored a second time, but rounded when the model runs."""
+"""Size in bytes above which weights are not stored a second time, but rounded when the model runs."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _TwinMaker:
         self._weights: dict[ir.Value, RoundedTensor] = {}
 
     def twin(self, node: ir.Node, position: int) -> Twin | None:
-        """Append a node's twin to the graph, or return None where it cannot have one."""
+        """Append a node's twin to the graph, or return None if it cannot have one."""
         signature = signature_of(node, self._opsets)
         if signature is None or is_op(node, *_WITHOUT_TWIN) or any(subgraphs_of(node)):
             return None
@@ -212,10 +212,10 @@ def local_errors(
 ) -> dict[str, LocalError]:
     """Return first output of a node -> its error at `fp16` or `bf16`, for every fp32 node that can have that type.
 
-    Each node has a reduced copy in one model, which runs once for a sample, or more often where not all values fit in
+    Each node has a reduced copy in one model, which runs once per sample, or more often if not all values fit in
     memory; weights on disk stay there. Inputs and weights are rounded as `convert_fp16` stores them. Nodes that only
-    move data, that compute no floats, control flow and nodes in bodies are left out. The order is that of execution.
-    Raises `RequestError` for bf16 before opset 13, `ModelError` when the model cannot be read or run.
+    move data, that compute no floats, control flow and nodes in bodies are skipped. The order is that of execution.
+    Raises `RequestError` for bf16 before opset 13, `ModelError` if the model cannot be read or run.
     """
     model, path = _prepared(source, scratch)
     dtype = FLOATING[precision]

@@ -93,7 +93,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def is_graph(attribute: ir.Attr) -> bool:
-    """Return whether an attribute holds graphs, which are compared node by node instead."""
+    """Return whether an attribute contains graphs, which are compared node by node instead."""
     return not attribute.is_ref() and attribute.type in _GRAPHS
 
 

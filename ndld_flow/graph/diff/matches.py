@@ -35,7 +35,7 @@ class Pairs(Generic[Thing]):
         return iter(self._after.items())
 
     def join(self, before: Thing, after: Thing, matched_by: MatchedBy) -> bool:
-        """Make two things partners; return False if one of them already has one."""
+        """Match two things with each other; return False if one of them already has a match."""
         if before in self._numbers or after in self._numbers:
             return False
         self._numbers[before] = self._numbers[after] = len(self._after)

@@ -41,7 +41,7 @@ _Values = Callable[[ir.Graph], Sequence[ir.Value]]
 
 
 def diff_tensors(sides: Sides) -> TensorsDiff:
-    """Compare inner tensors. A type or shape that only one model declares is no change."""
+    """Compare inner tensors. A type or shape that only one model declares is not a change."""
     changed = list(_changed_tensors(sides))
     return TensorsDiff(counts=counts_of(0, 0, changed), changed=most_important(changed))
 
@@ -166,7 +166,8 @@ def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
 
 
 def _contradict(before: tuple[int | str | None, ...] | None, after: tuple[int | str | None, ...] | None) -> bool:
-    """Return whether shapes contradict each other; all free dimensions are equal, as inference invents their names."""
+    """Return whether shapes contradict each other; all dynamic dimensions count as equal, as inference invents their
+    names."""
     if before is None or after is None:
         return False
     numbers = [tuple(dim if isinstance(dim, int) else None for dim in dims) for dims in (before, after)]

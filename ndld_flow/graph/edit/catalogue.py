@@ -145,7 +145,7 @@ def _read_entry(value: object) -> OperationEntry:
     for old, new in _RENAMED_SETTINGS.get(name, {}).items():
         if isinstance(given, dict) and old in given:
             raise ValueError(f"`{name}`: the setting `{old}` is now called `{new}`")
-    # JSON, because strict validation of JSON accepts a list for a tuple and still refuses "10" for 10
+    # JSON, because strict validation of JSON accepts a list for a tuple and still rejects "10" for 10
     return entry_type(name).model_validate_json(json.dumps({name: given}, default=str))
 
 

@@ -124,7 +124,7 @@ def find_tensors(
 ) -> list[ConstantTensor]:
     """Return the selected tensors in the model's order; `constants` overrides whether Constant nodes are included.
 
-    Raises `RequestError` when no tensor is selected, unless that is allowed.
+    Raises `RequestError` if no tensor is selected, unless that is allowed.
     """
     every = list(constant_tensors(model, select.constants if constants is None else constants))
     dtypes = {parse_dtype(word) for word in select.dtype}
@@ -141,7 +141,7 @@ def find_tensors(
 
 
 def dense_initializers(model: ir.Model, select: TensorSelect | None, allow_empty: bool) -> list[ConstantTensor]:
-    """Return the selected initializers that a data file can hold: all but sparse ones and strings."""
+    """Return the selected initializers that a data file can contain: all but sparse ones and strings."""
     if select is None:
         initializers = list(constant_tensors(model, constants=False))
     else:
@@ -179,7 +179,7 @@ def _unmatched_criterion(model: ir.Model, every: list[ConstantTensor], select: T
     """Return the criterion that matches nothing, with the nearest name."""
     if not every:
         nodes = sum(1 for _ in constant_tensors(model))
-        hint = f"; {nodes} Constant nodes hold its weights: select them by `constants: true`" if nodes else ""
+        hint = f"; {nodes} Constant nodes contain its weights: select them with `constants: true`" if nodes else ""
         return f"the model has no initializer{hint}"
     kind = "initializer or Constant" if select.constants else "initializer"
     names = [constant.name for constant in every]
@@ -330,7 +330,7 @@ def read_npy(path: Path, dtype: ir.DataType | None, name: str) -> ir.TensorProto
     own = _dtype_of(array, path)
     if dtype is not None and own != dtype:
         raise RequestError(
-            f"{path} holds {dtype_name(own)}, but the tensor is {dtype_name(dtype)}; save the file in that type"
+            f"{path} contains {dtype_name(own)}, but the tensor is {dtype_name(dtype)}; save the file in that type"
         )
     if own == ir.DataType.STRING:
         return string_tensor(array, name)
@@ -365,11 +365,11 @@ def _mapped(path: Path) -> _Array:
     except (ValueError, TypeError, EOFError, OverflowError, SyntaxError) as error:
         reason = one_paragraph(error)
         if "pickled" in reason:
-            reason = "it has another header, or holds Python objects, which are not loaded"
+            reason = "it has another header, or contains Python objects, which are not loaded"
         raise RequestError(f"{path} is not a .npy file of numbers: {reason}") from None
     if not isinstance(loaded, np.ndarray):
         loaded.close()
-        raise RequestError(f"{path} is an archive of several arrays; give a .npy file, which holds one")
+        raise RequestError(f"{path} is an archive of several arrays; give a .npy file, which contains one")
     return loaded
 
 
@@ -388,7 +388,7 @@ def _dtype_of(array: _Array, path: Path) -> ir.DataType:
     try:
         return ir.DataType.from_numpy(array.dtype)
     except TypeError:
-        raise RequestError(f"{path} holds {array.dtype}, which no tensor can hold; give its `dtype`") from None
+        raise RequestError(f"{path} contains {array.dtype}, which no tensor can have; give its `dtype`") from None
 
 
 def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, scope: str) -> ir.Value:
@@ -467,7 +467,7 @@ def replace_tensor(held: ConstantTensor, tensor: ir.TensorProtocol) -> None:
 
 
 def select_initializers(model: ir.Model, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
-    """Return the selected initializers. Raises `RequestError` when there are none, unless that is allowed."""
+    """Return the selected initializers. Raises `RequestError` if there are none, unless that is allowed."""
     return _only(model, select, allow_empty, "initializer")
 
 

@@ -50,7 +50,7 @@ class DtypeConversion:
                 continue
             if constant.value.is_graph_input():
                 raise RequestError(
-                    f"initializer {name!r} is also an input; change the type of the input by `set_dtypes` instead"
+                    f"initializer {name!r} is also an input; change the type of the input with `set_dtypes` instead"
                 )
             constant.hold(self._tensor(constant.tensor, name))
             if casts:
@@ -83,7 +83,7 @@ class DtypeConversion:
         infer_shapes(self._edited.model)
         for value in values:
             if value.producer() is None or value.graph is None or value.type is None:
-                raise RequestError(f"tensor {value.name!r} is no output of a node, or its type is unknown")
+                raise RequestError(f"tensor {value.name!r} is not an output of a node, or its type is unknown")
             before = value.type.dtype
             check_conversion(before, self._dtype)
             if before == self._dtype:
@@ -166,14 +166,14 @@ def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
         if value.is_graph_input() and value.is_graph_output():
             raise RequestError(f"{name!r} is an input and an output at once; put an Identity between them first")
         if not isinstance(value.type, ir.TensorType):
-            raise RequestError(f"{name!r} is no tensor of known type: {value.type}")
+            raise RequestError(f"{name!r} is not a tensor of known type: {value.type}")
     return [known[name] for name in names]
 
 
 def cast_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
     """Change types of inputs and outputs by Casts that keep the types inside. Returns the number of Casts.
 
-    Raises `RequestError` when the Cast of the model's opset does not support a type.
+    Raises `RequestError` if the Cast of the model's opset does not support a type.
     """
     count = 0
     for value in find_edges(edited, tuple(dtypes)):
@@ -215,7 +215,7 @@ def _cast_output(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> No
 
 
 def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
-    """Return a new Cast. Raises `RequestError` when the operator does not support one of the types."""
+    """Return a new Cast. Raises `RequestError` if the operator does not support one of the types."""
     opset = edited.model.opset_imports.get("", 1)
     target = ir.AttrString("to", to.name) if opset < _STRING_TARGETS else ir.AttrInt64("to", to)
     name = edited.fresh_name(f"{value.name}_cast")
@@ -233,7 +233,7 @@ def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
 def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
     """Declare other types of inputs and outputs and infer those of all other tensors.
 
-    Returns the number of changed declarations. Raises `ModelError` when a consistent model does not support them.
+    Returns the number of changed declarations. Raises `ModelError` if a consistent model does not support them.
     """
     values = find_edges(edited, tuple(dtypes))
     snapshot = Snapshot(edited.model)

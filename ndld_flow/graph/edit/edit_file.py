@@ -57,7 +57,7 @@ def edit_file(
     """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
 
     The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
-    names the operation's place, and `ModelError` when the list leaves a model that is not valid.
+    names the operation's place, and `ModelError` if the list leaves a model that is not valid.
     """
     before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
     with _locating(str(edited.path)):
@@ -137,16 +137,16 @@ def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:
 def finish_model(model: ir.Model, recorded: RecordedShapes) -> list[str]:
     """Sort the model, remove shapes that may be invalid, and infer them again. Returns notes for the record.
 
-    Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
+    Raises `ModelError` if nodes depend on each other in a cycle, and if a model with nodes has no output left.
     """
     sort_model(model)
     if len(model.graph) and not model.graph.outputs:
-        raise ModelError("the operations leave a model without outputs: add some by `add_outputs`")
+        raise ModelError("the operations leave a model without outputs: add some with `add_outputs`")
     return _infer_again(model, recorded, recorded.touched(model))
 
 
 def sort_model(model: ir.Model) -> None:
-    """Put nodes after the producers of their inputs. Raises `ModelError` when they depend on each other in a cycle.
+    """Put nodes after the producers of their inputs. Raises `ModelError` if they depend on each other in a cycle.
 
     Sorted graphs are unchanged.
     """

@@ -51,7 +51,7 @@ class EditedModel:
     def raise_ir_version(self, least: int) -> None:
         """Raise the model's IR version to a minimum, with a note."""
         if (self.model.ir_version or 0) < least:
-            self.note(f"IR version {self.model.ir_version} -> {least}: the first that can hold this")
+            self.note(f"IR version {self.model.ir_version} -> {least}: the first that supports this")
             self.model.ir_version = least
 
     def other(self, name: str) -> ir.Model:
@@ -83,7 +83,7 @@ class EditedModel:
     def node(self, name: str) -> ir.Node:
         """Return the node of a name, or the producer of a tensor of this name, anywhere in the model.
 
-        Raises `RequestError` when there is none, or when several graphs have one.
+        Raises `RequestError` if there is none, or if several graphs have one.
         """
         nodes = [node for graph in self.graphs() for node in graph]
         named = [node for node in nodes if node.name == name]
@@ -91,7 +91,7 @@ class EditedModel:
         if not named:
             raise RequestError(f"there is no node {name!r}; {suggest(name, map(node_label, nodes))}")
         if len(named) > 1:
-            raise RequestError(f"{len(named)} nodes are named {name!r}; rename them first, or select by `scope`")
+            raise RequestError(f"{len(named)} nodes are named {name!r}; rename them first, or select with `scope`")
         return named[0]
 
     def value(self, name: str, scope: str = "") -> ir.Value:

@@ -1,4 +1,4 @@
-"""Extraction of a part of a model, or of a local function, as a model of its own.
+"""Extraction of a part of a model, or of a local function, as a separate model.
 
 Tensors, nodes and weights of the part stay the same objects.
 """
@@ -94,7 +94,7 @@ def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     own = [value for value in graph.outputs if value.producer() in chosen]
     outputs = list(dict.fromkeys([*own, *read_outside]))
     if not outputs:
-        raise RequestError("the outputs of the selected nodes are unused: give the outputs of the part by `outputs`")
+        raise RequestError("the outputs of the selected nodes are unused: give the outputs of the part with `outputs`")
     return _part(graph, {*chosen, *constants.before(chosen)}, outputs, constants)
 
 
@@ -127,7 +127,7 @@ def part_of_body(edited: EditedModel, scope: str) -> Part:
 def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     """Return the main graph without some nodes, whose inputs become outputs and whose outputs become inputs.
 
-    Raises `RequestError` for nodes outside the main graph, and when nothing is left.
+    Raises `RequestError` for nodes outside the main graph, and if nothing is left.
     """
     gone = outermost(nodes)
     graph = edited.model.graph
@@ -151,7 +151,7 @@ def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
 def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None:
     """Make a part the main graph, and remove functions that it does not call.
 
-    Raises `RequestError` where dtype or shape of a new input or output is not known, and for nodes of a function that
+    Raises `RequestError` if dtype or shape of a new input or output is not known, and for nodes of a function that
     take attributes from its calls.
     """
     _check_no_references(part)
@@ -196,7 +196,7 @@ def common_graph(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
     graphs = dict.fromkeys(node.graph for node in nodes)
     if len(graphs) > 1:
         shown = ", ".join(repr(address) for address, graph in edited.scopes().items() if graph in graphs)
-        raise RequestError(f"the selected nodes are in several graphs ({shown}); choose one by `scope` in `select`")
+        raise RequestError(f"the selected nodes are in several graphs ({shown}); choose one with `scope` in `select`")
     graph = next(iter(graphs))
     assert isinstance(graph, ir.Graph)
     return graph
@@ -240,7 +240,7 @@ def _check_inputs(inputs: Sequence[ir.Value], part: Part) -> None:
         if value not in read:
             raise RequestError(
                 f"input {value.name!r} is not needed for these outputs; needed are: "
-                f"{', '.join(repr(needed.name) for needed in part.inputs)}. Leave it out."
+                f"{', '.join(repr(needed.name) for needed in part.inputs)}. Remove it."
             )
 
 
@@ -285,7 +285,7 @@ def keep_function(
     """Make a function's body the main graph, and remove functions that it does not call.
 
     Raises `RequestError` for an unknown function, call, attribute or tensor, for an attribute without a value, and
-    where dtype or shape of an input or output is not known.
+    if dtype or shape of an input or output is not known.
     """
     function = find_function(edited.model, address)
     site = _call_of(edited, function, call)
@@ -337,7 +337,7 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
         elif default.value is not None:
             attributes[name] = default
         elif site is None or called is not None:
-            raise RequestError(f"attribute {name!r} has no value: give it by `attributes: {{{name}: ...}}`")
+            raise RequestError(f"attribute {name!r} has no value: give it with `attributes: {{{name}: ...}}`")
     return attributes
 
 

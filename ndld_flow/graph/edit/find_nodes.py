@@ -30,7 +30,7 @@ _Scopes = Mapping[str, ir.Graph]
 def find_nodes(model: ir.Model, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
     """Return the selected nodes in the model's order.
 
-    Raises `RequestError` when no node is selected, unless that is allowed, and for an anchor (`before`, ...) that does
+    Raises `RequestError` if no node is selected, unless that is allowed, and for an anchor (`before`, ...) that does
     not exist or is in several graphs.
     """
     scopes = scopes_of(model)
@@ -156,7 +156,7 @@ def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
         named: Sequence[ir.Node | ir.Value] = nodes or values
         if len(named) > 1:
             what = "nodes" if nodes else "tensors"
-            raise RequestError(f"{len(named)} {what} are named {name!r}; choose one by `scope`")
+            raise RequestError(f"{len(named)} {what} are named {name!r}; choose one with `scope`")
         if named:
             return named[0]
     graphs = searched[-1].values()

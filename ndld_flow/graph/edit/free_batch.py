@@ -36,7 +36,7 @@ Shapes = dict[ir.Value, tuple[Dim, ...] | None]
 _MOST_ROUNDS = 1000
 """Maximum number of times the shapes are inferred again after changes."""
 _MEASURING = ("Shape", "Size")
-"""Operators whose outputs hold the batch as a number, not as an axis."""
+"""Operators whose outputs contain the batch size as a number, not as an axis."""
 _ITEMS = 3
 """Items of the batch in the trial."""
 _TOLERANCE = {np.dtype(np.float16): 2e-2}
@@ -52,7 +52,7 @@ class Batch:
     axes: Mapping[str, int]
     """Input -> its batch axis."""
     size: int
-    """The original size; 1 where it was dynamic already."""
+    """The original size; 1 if it was already dynamic."""
     name: str
 
     @property
@@ -87,7 +87,7 @@ class BatchAxes:
     """Result of `outer_counts`; 1 for other tensors."""
 
     def axis(self, value: ir.Value | None) -> int | None:
-        """Return the only axis that grows with the batch; None when there is none, several, or an unknown shape."""
+        """Return the only axis that grows with the batch; None if there is none, several, or an unknown shape."""
         if value is None:
             return None
         before, after = self.before.get(value), self.after.get(value)
@@ -97,7 +97,7 @@ class BatchAxes:
         return grown[0] if len(grown) == 1 else None
 
     def lost(self, value: ir.Value) -> bool:
-        """Return whether a shape that is known for the present batch is impossible for another."""
+        """Return whether a shape that is known for the current batch size is impossible for another."""
         before, after = self.before.get(value), self.after.get(value)
         return before is not None and (after is None or len(before) != len(after))
 
@@ -135,7 +135,7 @@ def outer_counts(axes: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, in
 def axis_after_reshape(
     before: tuple[Dim, ...], axis: int, after: tuple[Dim, ...], size: int, outer: int = 1
 ) -> int | None:
-    """Return the batch axis after a Reshape; None when it is unknown.
+    """Return the batch axis after a Reshape; None if it is unknown.
 
     A Reshape keeps the order of elements: the number of elements outside the batch stays the same, in the axes ahead of
     it and in the same axis (`outer`). Of several possible axes the result is the one that holds only the batch, or the
@@ -196,7 +196,7 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     for value, shape in inside.items():
         value.shape = shape
         if (axis := batch.axes.get(value.name or "")) is not None and shape is not None:
-            # a dimension that is dynamic already keeps its name
+            # a dimension that is already dynamic keeps its name
             named = [not isinstance(dim, int) and bool(dim.value) for dim in shape]
             value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
     freed.outputs.update(_declare_outputs(shapes, model))
@@ -218,14 +218,14 @@ def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], na
     if patterns:
         odd = [each for each in chosen if sizes[each] not in (first, 0)]
         if odd:
-            raise RequestError(f"the batch is {first or 'free'} in one input, but not in {some_of(odd)}")
+            raise RequestError(f"the batch size is {first or 'dynamic'} in one input, but not in {some_of(odd)}")
     fixed = next((size for size in sizes.values() if size), 1)
     batch_axes = {each: axes.get(each, 0) for each in chosen if sizes[each] in (fixed, 0)}
     return Batch(batch_axes, fixed, name)
 
 
 def _size(value: ir.Value, axis: int) -> int | None:
-    """Return the size of a dimension: 0 when it is dynamic, None where there is none."""
+    """Return the size of a dimension: 0 if it is dynamic, None if there is none."""
     if value.shape is None or not 0 <= axis < len(value.shape):
         return None
     dim = value.shape[axis]
@@ -363,7 +363,7 @@ _RULES: dict[str, Callable[[OperationEdits, BatchAxes, ir.Node], bool]] = {
 
 
 def _has_one_item(shapes: BatchAxes, value: ir.Value | None, axis: int) -> bool:
-    """Return whether a tensor holds one item for any batch."""
+    """Return whether a tensor contains one item for any batch size."""
     if value is None or shapes.axis(value) is not None:
         return False
     dims = shapes.before.get(value, dims_of(value))
@@ -399,7 +399,7 @@ def _put_ints(edits: OperationEdits, node: ir.Node, index: int, numbers: Sequenc
 
 
 def _check(shapes: BatchAxes, model: ir.Model) -> None:
-    """Raise `RequestError` for the first nodes that shape inference refuses for another batch."""
+    """Raise `RequestError` for the first nodes that shape inference rejects for another batch size."""
     refused = [
         node
         for node in _nodes(model)
@@ -408,7 +408,7 @@ def _check(shapes: BatchAxes, model: ir.Model) -> None:
     ]
     if refused:
         raise RequestError(
-            f"the batch cannot be free: {some_of([label(node) for node in refused])} cannot take another one than "
+            f"the batch cannot be dynamic: {some_of([label(node) for node in refused])} cannot take another one than "
             f"{shapes.batch.size}; change these nodes first, or name only some `inputs`"
         )
 

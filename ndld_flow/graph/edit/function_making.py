@@ -173,7 +173,7 @@ class _Stretch:
 
     @property
     def repeats(self) -> int:
-        """Return how many blocks of `distance` nodes are adjacent in it; 1 when the blocks are separate."""
+        """Return how many blocks of `distance` nodes are adjacent in it; 1 if the blocks are separate."""
         return (self.size + self.distance) // self.distance
 
     @property
@@ -198,7 +198,7 @@ class _Candidate:
 def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[Match]:
     """Return the block whose repetitions save the most nodes, with them. The model's graphs must be sorted.
 
-    Raises `RequestError` when no connected block of that many nodes occurs twice.
+    Raises `RequestError` if no connected block of that many nodes occurs twice.
     """
     best: list[Match] = []
     tried: set[tuple[ir.Node, ...]] = set()
@@ -211,7 +211,7 @@ def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> li
             best = max(best, find_repeats(model, nodes, around), key=_saved)
     if not _saved(best):
         raise RequestError(
-            f"no block of {min_nodes} or more nodes occurs twice in this model; allow a smaller one by `min_nodes`, "
+            f"no block of {min_nodes} or more nodes occurs twice in this model; allow a smaller one with `min_nodes`, "
             "or select its nodes"
         )
     return best
@@ -317,7 +317,7 @@ def make_function(
 
 
 def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: int, inside: bool) -> list[Match]:
-    """Move the largest repeated block into a new local function. Raises `RequestError` when there is none."""
+    """Move the largest repeated block into a new local function. Raises `RequestError` if there is none."""
     _sort(edited.model)
     around = Neighbourhood(edited.model)
     blocks = largest_repeat(edited.model, min_nodes, around)
@@ -332,7 +332,7 @@ def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     if any(node.graph is not graph for node in chosen):
         where = [repr(address) for address, each in edited.scopes().items() if any(n.graph is each for n in chosen)]
         raise RequestError(
-            f"a function is made of nodes of one graph, and these are in {', '.join(where)}: choose one by `scope`"
+            f"a function is made of nodes of one graph, and these are in {', '.join(where)}: choose one with `scope`"
         )
     check_one_piece(Pieces(Neighbourhood(edited.model), edited.model), chosen)
     members = set(chosen)

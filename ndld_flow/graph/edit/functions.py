@@ -70,7 +70,7 @@ def new_function_name(model: ir.Model, text: str) -> FunctionName:
             f"{text!r} is not a function name: write `domain::Name`, such as `model::Layer`, of letters, digits and `_`"
         )
     if (domain, name, "") in model.functions:
-        raise RequestError(f"there is a function {text!r} in this model already; choose another name")
+        raise RequestError(f"there is already a function {text!r} in this model; choose another name")
     if domain in ("ai.onnx", "ai.onnx.ml") or is_known_op(name, domain):
         raise RequestError(f"{text!r} is or may become an operator of ONNX; choose another domain, such as `model`")
     return FunctionName(domain, name)
@@ -94,7 +94,7 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
 
 
 def find_function(model: ir.Model, name: str) -> ir.Function:
-    """Return the function of a name. Raises `RequestError` when there is none, or several."""
+    """Return the function of a name. Raises `RequestError` if there is none, or several."""
     functions = find_functions(model, [name])
     if len(functions) > 1:
         raise RequestError(f"{name!r} is ambiguous: {', '.join(map(function_address, functions))}")
@@ -165,7 +165,7 @@ def typed_attribute(name: str, value: JsonValue, kind: ir.AttributeType | None) 
     plain = [_without_bool(each) for each in value] if isinstance(value, list) else _without_bool(value)
     kind = kind or _kind_of(plain)
     if kind is None or not _fits(plain, kind):
-        wanted = "a number, a text or a list of these" if kind is None else f"of type {kind.name}"
+        wanted = "a number, a string or a list of these" if kind is None else f"of type {kind.name}"
         raise RequestError(f"{value!r} cannot be the value of attribute {name!r}, which is {wanted}")
     return ir.convenience.convert_attribute(name, plain, kind)  # type: ignore[arg-type]
 
@@ -210,7 +210,7 @@ def _types_asked(
     for node, name, wanted in asked:
         kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_without_bool(defaults.get(wanted)))
         if kind is None:
-            raise RequestError(f"the type of {wanted!r} is unknown: give it a default by `attributes`")
+            raise RequestError(f"the type of {wanted!r} is unknown: give it a default with `attributes`")
         if known.setdefault(wanted, kind) != kind:
             label = node_label(node)
             raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
@@ -234,7 +234,7 @@ def _node_in(function: ir.Function, label: str) -> ir.Node:
 
 
 def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeType | None:
-    """Return the type of a node's attribute: its present one, or that of the operator's schema."""
+    """Return the type of a node's attribute: its current one, or that of the operator's schema."""
     if name in node.attributes:
         return node.attributes[name].type
     version = function.opset_imports.get(node.domain, 1)
@@ -335,7 +335,7 @@ def remove_functions(edited: EditedModel, functions: Sequence[ir.Function], leav
         if calls and not leave_calls:
             raise RequestError(
                 f"{function_address(function)} is called by {node_label(calls[0])!r}: inline it, or keep its calls as "
-                "custom operators by `leave_calls: true`"
+                "custom operators with `leave_calls: true`"
             )
         left += len(calls)
     for function in functions:
@@ -347,7 +347,7 @@ def remove_functions(edited: EditedModel, functions: Sequence[ir.Function], leav
 def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: str) -> int:
     """Rename functions and their calls; returns the number of calls.
 
-    Raises `RequestError` when two functions would get the same name.
+    Raises `RequestError` if two functions would get the same name.
     """
     model, count = edited.model, 0
     for function in functions:
@@ -389,7 +389,7 @@ def _check_new(edited: EditedModel, names: Sequence[str]) -> None:
     taken = edited.names()
     for name in names:
         if name in taken:
-            raise RequestError(f"there is a node or tensor {name!r} in this model already; choose another name")
+            raise RequestError(f"there is already a node or tensor {name!r} in this model; choose another name")
         taken.add(name)
 
 
@@ -405,7 +405,7 @@ def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterat
 def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep: bool) -> int:
     """Inline functions at their calls, also in other functions; returns the number of calls.
 
-    They are removed afterwards, unless `keep`. Raises `RequestError` when they call each other in a cycle, require
+    They are removed afterwards, unless `keep`. Raises `RequestError` if they call each other in a cycle, require
     another version of an operator set than the caller has, or get a graph as an attribute.
     """
     model = edited.model
@@ -442,7 +442,8 @@ class _Inlining:
         self._graphs = list(all_graphs(model))
 
     def calls_in(self, graph: ir.Graph) -> int:
-        """Inline the calls in a graph and its subgraphs; bodies of chosen functions must be free of calls already."""
+        """Inline the calls in a graph and its subgraphs; the calls in the bodies of chosen functions must already be
+        inlined."""
         calls = [node for node in deep_nodes(graph) if node.op_identifier() in self._chosen]
         for call in calls:
             self._inline(call, self._chosen[call.op_identifier()])

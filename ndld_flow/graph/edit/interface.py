@@ -78,7 +78,7 @@ class Snapshot:
     def infer_again(self, edited: EditedModel, trouble: str, types: bool = False) -> None:
         """Infer all shapes from the declarations made since this snapshot was taken.
 
-        Raises `ModelError` with the prefix `trouble`, after restoring the snapshot, when the declarations make a
+        Raises `ModelError` with the prefix `trouble`, after restoring the snapshot, if the declarations make a
         consistent model inconsistent.
         """
         model = edited.model
@@ -92,7 +92,7 @@ class Snapshot:
             declared.restore()
             _forget(model, types)
             infer_shapes(model)
-            edited.note(f"strict shape inference refuses the original model: {error}")
+            edited.note(f"strict shape inference rejects the original model: {error}")
         drop_all_invented_names(model)
         declared.fill_open_outputs(model)
 
@@ -142,7 +142,7 @@ def declared_values(model: ir.Model) -> list[ir.Value]:
 def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
     """Set shapes of inputs and sizes of named dimensions, and infer all other shapes.
 
-    Raises `ModelError` when the model does not support the shapes.
+    Raises `ModelError` if the model does not support the shapes.
     """
     snapshot = Snapshot(edited.model)
     set_shapes_of_inputs(edited.model, shapes, sizes)
@@ -172,7 +172,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
     """
     match = _TYPE.fullmatch(text)
     if match is None:
-        raise RequestError(f"{text!r} is no tensor type: write a dtype and a shape, such as `float32[1, 3, H, ?]`")
+        raise RequestError(f"{text!r} is not a tensor type: write a dtype and a shape, such as `float32[1, 3, H, ?]`")
     words = [word.strip() for word in match[2].split(",")] if match[2].strip() else []
     dims = [None if word == "?" else int(word) if word.isascii() and word.isdigit() else word for word in words]
     return ir.TensorType(parse_dtype(match[1])), ir.Shape(dims)
@@ -234,7 +234,7 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
         raise RequestError(
             f"{what} of {first.name!r} is not recorded in the model and cannot be inferred; "
             f'give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
-            + (f" (so for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
+            + (f" (likewise for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
         )
 
 

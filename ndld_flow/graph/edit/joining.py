@@ -74,7 +74,7 @@ def join_functions(model: ir.Model, added: ir.Model, name: str) -> None:
     A function of the same name and body is not added again. One of the same name and another body is renamed, and so
     are the functions that call it.
 
-    Raises `RequestError` when a function of one model is a custom operator of the other.
+    Raises `RequestError` if a function of one model is a custom operator of the other.
     """
     _check_custom_operators(model, added, name)
     _rename(model, added, _differing(model, added))
@@ -129,7 +129,7 @@ def _text(function: ir.Function) -> bytes:
 def join_opsets(edited: EditedModel, added: EditedModel, name: str) -> None:
     """Convert the model with the older default opset to the newer one, and import the domains of the added one.
 
-    Raises `RequestError` where that cannot be, and for two versions of another domain that both models use.
+    Raises `RequestError` if that cannot be, and for two versions of another domain that both models use.
     """
     ours, theirs = edited.model.opset_imports, added.model.opset_imports
     old, new = sorted([ours.get("", 0), theirs.get("", 0)])
@@ -208,7 +208,7 @@ class AddedModel:
 def load_added_model(edited: EditedModel, name: str) -> AddedModel:
     """Load another model of the recipe, and convert the model with the older opset.
 
-    Each output gets a node of its own. Raises `RequestError` where the models cannot have one opset.
+    Each output gets a node of its own. Raises `RequestError` if the models cannot have one opset.
     """
     added = AddedModel(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
     join_opsets(edited, added.edited, name)
@@ -241,10 +241,10 @@ def join(
 
 
 def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
-    """Make a tensor an output under a name. Raises `RequestError` when another tensor has the name."""
+    """Make a tensor an output under a name. Raises `RequestError` if another tensor has the name."""
     if value.name != name:
         if name in names_in(model)[1]:
-            raise RequestError(f"there is a tensor {name!r} already: choose another name for the output")
+            raise RequestError(f"there is already a tensor {name!r}: choose another name for the output")
         value.name = name
     model.graph.outputs.append(value)
 
@@ -434,7 +434,7 @@ def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None
 def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[str, str]:
     """Return input of one model -> output of the other: those of the same name, or in order if the counts are equal.
 
-    Raises `RequestError` when it is not clear.
+    Raises `RequestError` if it is not clear.
     """
     by_name = {each: each for each in wanted if each in offered}
     if by_name:
@@ -443,5 +443,5 @@ def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[st
         return dict(zip(wanted, offered, strict=True))
     raise RequestError(
         f"the connection with model {name!r} is ambiguous: inputs {', '.join(wanted) or 'none'}; "
-        f"outputs {', '.join(offered) or 'none'}. Give it by `connect`"
+        f"outputs {', '.join(offered) or 'none'}. Give it with `connect`"
     )

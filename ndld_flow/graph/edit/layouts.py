@@ -294,7 +294,7 @@ def _grown(edits: OperationEdits, start: ir.Node) -> _Region:
 
 
 def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
-    """Return further Transposes of the same order that the node reads; None when it reads a tensor without one."""
+    """Return further Transposes of the same order that the node reads; None if it reads a tensor without one."""
     entries = []
     for value in reader.inputs:
         if value is None or value in region.values or value.is_initializer() or producer_of_type(value, "Constant"):

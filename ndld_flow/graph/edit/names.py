@@ -61,7 +61,7 @@ class NamesInUse:
 
 
 class Nesting:
-    """The nested graphs of a model in its present state."""
+    """The nested graphs of a model in its current state."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -232,7 +232,7 @@ def _by_name(
             raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, holders))}")
         in_main = [holder for holder in holders[old] if preferred is not None and holder.graph is preferred]
         if len(holders[old]) > 1 and len(in_main) != 1:
-            raise RequestError(f"{len(holders[old])} {what}s are named {old!r}; choose one by `select` and `scope`")
+            raise RequestError(f"{len(holders[old])} {what}s are named {old!r}; choose one with `select` and `scope`")
         holders[old] = in_main or holders[old]
     wishes = {holders[old][0]: new for old, new in names.items()}
     _check_unused(what, families, wishes)

@@ -25,7 +25,7 @@ Attributes = Mapping[str, ir.Attr]
 
 
 class Neighbourhood:
-    """Producers and readers in a model in its present state."""
+    """Producers and readers in a model in its current state."""
 
     def __init__(self, model: ir.Model) -> None:
         self._owners: dict[ir.Graph, ir.Node] = {}
@@ -348,7 +348,7 @@ class Renaming:
     def rename_graph(self, graph: ir.Graph) -> None:
         """Rename everything in a graph."""
         initializers = list(graph.initializers.values())
-        graph.initializers.clear()  # an initializer may get the present name of another
+        graph.initializers.clear()  # an initializer may get the current name of another
         self.rename_values(dict.fromkeys([*graph.inputs, *initializers]))
         for value in initializers:
             graph.initializers.add(value)

@@ -37,10 +37,10 @@ _KINDS = {bool: "int", int: "int", float: "float", str: "string"}
 def make_attributes(
     operator: OperatorVersion | None, given: Mapping[str, Given], present: Mapping[str, ir.Attr]
 ) -> list[ir.Attr]:
-    """Return attributes for a node that has the `present` ones.
+    """Return attributes for a node that already has those in `present`.
 
     Raises `RequestError` for a name or a type that the operator does not have. An attribute of an unknown operator has
-    the type of the present one, or the one that its value suggests.
+    the type of the existing one, or the one that its value suggests.
     """
     attributes = []
     for name, value in given.items():
@@ -68,13 +68,15 @@ def _suggested(value: Given) -> str:
         if kinds == {"int", "float"}:
             return "floats"
         if len(kinds) != 1 or kinds == {""}:
-            raise RequestError("its type is ambiguous; give a list of numbers or of texts, or a tensor as {value: ...}")
+            raise RequestError(
+                "its type is ambiguous; give a list of numbers or of strings, or a tensor as {value: ...}"
+            )
         return f"{kinds.pop()}s"
     return _KINDS.get(type(value), "tensor")
 
 
 def _read(value: Given) -> Given:
-    """Return the value of a text; an unquoted word is a text itself."""
+    """Return the value that a string denotes; an unquoted word is a string itself."""
     if not isinstance(value, str):
         return value
     try:
@@ -142,7 +144,7 @@ class NewNode:
     inputs: Sequence[str] = ()
     """Names of tensors; empty for an omitted optional input."""
     outputs: Sequence[str] = ()
-    """Names; generated where there are fewer than the operator requires."""
+    """Names; generated if there are fewer than the operator requires."""
     name: str | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     """Output -> `float32[1, 3]`, for operators whose outputs cannot be inferred."""
@@ -184,7 +186,7 @@ class NodeMaker:
     def insert_before(self, new: NewNode, reader: ir.Node, which: int | str) -> ir.Node:
         """Insert a node at an input of another node.
 
-        Raises `RequestError` when that input is not connected.
+        Raises `RequestError` if that input is not connected.
         """
         with errors_of(reader):
             index = port_index(self._schemas.of(reader), which, len(reader.inputs) - 1)
@@ -197,9 +199,9 @@ class NodeMaker:
         return node
 
     def replace_op(self, node: ir.Node, new: NewNode) -> list[str]:
-        """Replace the operator of a node; its name, its tensors and the attributes that the new one has too are kept.
+        """Replace the operator of a node; its name, its tensors and the attributes that the new one also has are kept.
 
-        Returns the names of the removed attributes. Raises `RequestError` when the new operator does not fit.
+        Returns the names of the removed attributes. Raises `RequestError` if the new operator does not fit.
         """
         assert isinstance(node.graph, ir.Graph)
         operator = self._schemas.find(node.graph, new.op_type, new.domain)
@@ -266,15 +268,15 @@ def _output_names(edited: EditedModel, new: NewNode, operator: OperatorVersion |
 
 
 def _check_free(edited: EditedModel, new: NewNode, graph: ir.Graph) -> None:
-    """Check that given names are unused, because they are not changed."""
+    """Check that given names are unused: they are not changed to make them unique."""
     if new.name is None and not new.outputs:
         return
     nodes, tensors = names_around(edited.model, graph)
     if new.name in nodes:
-        raise RequestError(f"there is a node {new.name!r} already; choose another name")
+        raise RequestError(f"there is already a node {new.name!r}; choose another name")
     for name in filter(None, new.outputs):
         if name in tensors:
-            raise RequestError(f"there is a tensor {name!r} already, and a tensor has one source; choose another name")
+            raise RequestError(f"there is already a tensor {name!r}, and a tensor has one source; choose another name")
         tensors.add(name)
     edited.names().update(name for name in (new.name, *new.outputs) if name)
 

@@ -67,7 +67,7 @@ class Operation(Settings):
     extra: ClassVar[str] = ""
     """The extra (`base/extras.py`) whose packages it needs."""
     keeps_outputs: ClassVar[bool] = False
-    """True when outputs that keep their names keep their values, as precisely as its docstring states: their declared
+    """True if outputs that keep their names keep their values, as precisely as its docstring states: their declared
     shapes stay valid."""
 
     @property

@@ -3,7 +3,7 @@
 Only nodes whose operator differs between the two versions are converted. Most new versions of an operator accept more
 types, or get an attribute whose default is the former behaviour: such nodes are kept. The others are converted by
 onnx's version converter, which supports most conversions to newer versions and few to older ones. A conversion that
-would change the meaning is refused.
+would change the meaning is rejected.
 
 The converter reads whole models, loads their weights and loses subgraphs, functions, sparse tensors and metadata.
 Therefore it gets a model of one node: the node's inputs become inputs of known type and shape, and small constants are
@@ -27,7 +27,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.wiring import prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import type_name
-from ndld_flow.models.new_model import oldest_ir_version, refuse_unknown_opset
+from ndld_flow.models.new_model import oldest_ir_version, reject_unknown_opset
 from ndld_flow.models.op_signatures import signature_of
 from ndld_flow.models.scopes import function_address, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
@@ -35,17 +35,17 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
 
 _MODERN = 7
-"""Before this opset operators broadcast by attributes: only the converter can convert them."""
+"""Before this opset, broadcasting was set by attributes: only the converter can convert such operators."""
 _NEGATIVE_AXES = 11
 """The opset that introduced negative axes."""
 _OTHER_MEANING = {
-    ("DFT", 20): "its axis was counted otherwise",
+    ("DFT", 20): "its axis was counted differently",
     ("GridSample", 20): "its modes had other names",
-    ("GroupNormalization", 21): "scale and bias were by group, not by channel",
+    ("GroupNormalization", 21): "scale and bias were per group, not per channel",
     ("Hardmax", 13): "it flattened its input",
     ("LogSoftmax", 13): "it flattened its input",
-    ("Resize", 11): "it took other inputs",
-    ("RoiAlign", 16): "it aligned to other pixels",
+    ("Resize", 11): "it had other inputs",
+    ("RoiAlign", 16): "it aligned pixels differently",
     ("Softmax", 13): "it flattened its input",
 }
 """Operator and the version that changed its meaning without changing its form -> its previous meaning."""
@@ -84,7 +84,7 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, new)
     except (onnx.version_converter.ConvertError, RuntimeError, ValueError, IndexError) as error:
         newer = [
-            f"its attribute {given.name} came with opset {old}"
+            f"its attribute {given.name} was introduced in opset {old}"
             for node in changed
             for given in node.attribute
             if new < old and not _is_known(given, node, old, new)
@@ -93,7 +93,7 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
 
 
 def _is_known(given: onnx.AttributeProto, node: onnx.NodeProto, old: int, new: int) -> bool:
-    """Return whether an attribute exists in the new opset too, or only states its default."""
+    """Return whether an attribute also exists in the new opset, or has its default value."""
     return given.name in _schema(node, new).attributes or _is_default(given, _schema(node, old))
 
 
@@ -101,7 +101,7 @@ def _reason(error: Exception) -> str:
     """Return the converter's message without the file and line of its C++ source."""
     text = one_paragraph(error)
     if "No initializer or constant input" in text:
-        return "one of its inputs would become an attribute, but is no constant"
+        return "one of its inputs would become an attribute, but is not a constant"
     if "No Adapter" in text:
         return "onnx has no converter for it"
     return (text.rpartition("failed: ")[2] if "Assertion" in text else text).rstrip(". ")
@@ -121,7 +121,7 @@ def _version(node: onnx.NodeProto, opset: int) -> int:
 def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int) -> None:
     """Rewrite the node in the form of the previous opset.
 
-    Raises `CannotConvertError` when its operator had another meaning there.
+    Raises `CannotConvertError` if its operator had another meaning there.
     """
     before = _OTHER_MEANING.get((node.op_type, _version(node, opset + 1)))
     if node.op_type in _FLATTENING and before is not None:
@@ -145,7 +145,7 @@ def _is_unchanged(node: onnx.NodeProto, old: int, new: int) -> bool:
     counts = after.min_input <= len(node.input) <= after.max_input and len(node.output) <= after.max_output
     known = all(given.name in after.attributes or _is_default(given, before) for given in node.attribute)
     version = (node.op_type, _version(node, new))
-    # other meanings in older opsets are refused before
+    # other meanings in older opsets are rejected before
     same = new < old or (version not in _OTHER_MEANING and version != ("Split", 18))
     return min(old, new) >= _MODERN and not after.deprecated and counts and known and same
 
@@ -163,7 +163,7 @@ def _keep(node: onnx.NodeProto, old: int, new: int) -> None:
 
 
 def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Return whether an attribute only states its default."""
+    """Return whether an attribute has its default value."""
     if attribute.name == "dilations":
         return all(step == 1 for step in attribute.ints)
     if attribute.name not in schema.attributes:
@@ -177,7 +177,7 @@ def _value(attribute: onnx.AttributeProto) -> object:
 
 
 def _make_axes_positive(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
-    """Count axes from 0 instead of from the end. Raises `CannotConvertError` where the rank is unknown."""
+    """Count axes from 0 instead of from the end. Raises `CannotConvertError` if the rank is unknown."""
     for attribute in node.attribute:
         if attribute.name not in ("axis", "axes") or min([attribute.i, *attribute.ints]) >= 0:
             continue
@@ -202,7 +202,7 @@ def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
 
 
 def _make_tensor_attribute(node: onnx.NodeProto) -> None:
-    """Replace the plain numbers of a Constant by a tensor."""
+    """Replace the plain numbers of a Constant with a tensor."""
     attribute = node.attribute[0]
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     if attribute.name in kinds:
@@ -242,7 +242,7 @@ class Adapted:
 def must_change(node: ir.Node, source: int, target: int) -> bool:
     """Return whether the node's operator has another version in the other opset.
 
-    Raises `CannotConvertError` when that opset does not have it.
+    Raises `CannotConvertError` if that opset does not have it.
     """
     if not is_standard(node):
         return False
@@ -252,7 +252,7 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
     if new is None:
         history = onnx.defs.get_all_schemas_with_history()
         versions = (known.since_version for known in history if (known.domain, known.name) == ("", node.op_type))
-        raise CannotConvertError(f"it came with opset {min(versions, default=0)}")
+        raise CannotConvertError(f"it was introduced in opset {min(versions, default=0)}")
     if node.op_type == "Scan" and (old < 9) != (new < 9):
         raise CannotConvertError("Scan was another operator before opset 9")
     if node.op_type in _CONTROL_FLOW:
@@ -278,7 +278,7 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
 
 
 def _check(converted: onnx.ModelProto) -> None:
-    """Raise `CannotConvertError` for a node that the checker refuses."""
+    """Raise `CannotConvertError` for a node that the checker rejects."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = converted.ir_version, {"": converted.opset_import[0].version}
     try:
@@ -302,7 +302,7 @@ def _restore_references(node: ir.Node, adapted: Adapted, source: int, target: in
         ]
         if len(adapted.nodes) > 1 or len(defaults) < 2 or defaults[0] != defaults[1]:
             raise CannotConvertError(
-                f"its attribute {attribute.name} is the function's; inline the function first by `inline_functions`"
+                f"its attribute {attribute.name} is the function's; inline the function first with `inline_functions`"
             )
         adapted.nodes[0].attributes[attribute.name] = attribute
 
@@ -400,7 +400,7 @@ def convert_opset(edited: EditedModel, target: int) -> Counter[str]:
     the model is unchanged then.
     """
     model = edited.model
-    refuse_unknown_opset(target)
+    reject_unknown_opset(target)
     infer_shapes(model)
     adapted = _adapt_all(model, target)
     converted = Counter(node.op_type for node in adapted)

@@ -219,7 +219,7 @@ def _values_at(node: ir.Node) -> dict[ir.Value, None]:
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of a constant value: an initializer that is no input, or the output of a Constant node."""
+    """Return the tensor of a constant value: an initializer that is not an input, or the output of a Constant node."""
     producer = value.producer()
     if producer is not None:
         return constant_of(producer)
@@ -227,7 +227,7 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool:
-    """Return whether a constant has these numbers, within a relative tolerance or the precision of its type.
+    """Return whether a constant has these numbers, within a relative tolerance or within the precision of its type.
 
     A single number matches a constant of one element and any rank. Tensors of another size are not read.
     """
@@ -244,7 +244,7 @@ def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool
 
 
 def is_numeric(wanted: JsonValue) -> bool:
-    """Return whether a value is a number, or lists of numbers of equal lengths; None is accepted."""
+    """Return whether a value is a number, or nested lists of numbers of equal lengths; None is accepted."""
     try:
         return wanted is None or np.asarray(wanted).dtype.kind in "biuf"
     except ValueError:  # lists of different lengths

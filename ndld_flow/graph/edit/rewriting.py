@@ -81,7 +81,7 @@ class RuleText:
         """Return the input of a name. Raises `RequestError` with the nearest one."""
         known = {value.name or "": value for value in self.inputs}
         if name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {suggest(name, known)}")
+            raise RequestError(f"`{setting}`: {name!r} is not an input of the pattern; {suggest(name, known)}")
         return known[name]
 
     def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
@@ -197,7 +197,10 @@ def check_conditions(conditions: RewriteConditions, pattern: RuleText) -> None:
         pattern.input(name, "where")
     for name, wanted in conditions.constants.items():
         if not is_numeric(wanted):
-            raise RequestError(f"`where`: constant {name!r} is a number, or even lists of numbers, not {wanted!r}")
+            raise RequestError(
+                f"`where`: constant {name!r} must be a number, or nested lists of numbers of equal lengths, "
+                f"not {wanted!r}"
+            )
     for dtypes in conditions.dtypes.values():
         for dtype in dtypes:
             parse_dtype(dtype)
@@ -237,7 +240,7 @@ def _allows(
 
 @dataclass(frozen=True)
 class Matching:
-    """Options of the search for a pattern."""
+    """Options of the search for matches."""
 
     conditions: RewriteConditions = field(default_factory=RewriteConditions)
     tolerance: float = 1e-5
@@ -356,7 +359,7 @@ class _Search:
         return True
 
     def _obstacle(self, match: Match, nodes: Sequence[ir.Node]) -> str:
-        """Return the reason why a match is not replaced; empty when it is."""
+        """Return the reason why a match is not replaced; empty if it is."""
         if len({precision_of(node) for node in nodes} - {""}) > 1:
             return "their nodes have different requested precisions"
         shared = any(is_read_outside(match.values[value], nodes, self._around) for value in self._inner)
@@ -388,7 +391,7 @@ class _Search:
         return ir.serde.deserialize_attribute(default) if default.type else None
 
     def _variables(self, match: Match) -> dict[str, ir.Attr] | None:
-        """Return variable -> attribute; None when a variable would have two values."""
+        """Return variable -> attribute; None if a variable would have two values."""
         attributes: dict[str, ir.Attr] = {}
         for variable, places in self._rule.pattern.variables().items():
             given = [self._attribute(match.nodes[node], name) for node, name in places]
@@ -415,7 +418,7 @@ def _keeps_rank(value: ir.Value | None, other: ir.Value | None, inputs: Sequence
 def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, extent: Extent) -> int:
     """Replace all matches of a rule, given as texts of pattern and replacement; returns their number.
 
-    Raises `RequestError` for texts that cannot be read, conditions that do not fit the pattern, and when no place fits
+    Raises `RequestError` for texts that cannot be read, conditions that do not fit the pattern, and if no place fits
     and that is not allowed.
     """
     pattern = parse_pattern(texts[0])

@@ -29,7 +29,7 @@ class Schemas:
         }
 
     def opset(self, graph: ir.Graph | None, domain: str) -> int:
-        """Return the version of a domain in a graph; the newest where it is not imported yet."""
+        """Return the version of a domain in a graph; the newest if it is not imported yet."""
         function = self._functions.get(graph) if graph is not None else None
         own = None if function is None else function.opset_imports.get(domain)
         imported = own or self._model.opset_imports.get(domain)
@@ -57,7 +57,7 @@ class Schemas:
     def find(self, graph: ir.Graph, op_type: str, domain: str) -> OperatorVersion | None:
         """Return the operator for a new node; None in a custom domain.
 
-        Raises `RequestError` for one that ONNX or ONNX Runtime do not have, or not in this opset.
+        Raises `RequestError` for one that neither ONNX nor ONNX Runtime has, or that this opset lacks.
         """
         function = self._model.functions.get((domain, op_type, ""))
         if function is not None:
@@ -74,7 +74,9 @@ class Schemas:
         version = known.at(opset)
         if version is None:
             oldest = known.versions[0].since_version
-            raise RequestError(f"{op_type} came with opset {oldest} of {domain or 'ai.onnx'}; the model has {opset}")
+            raise RequestError(
+                f"{op_type} was introduced in opset {oldest} of {domain or 'ai.onnx'}; the model has {opset}"
+            )
         if version.deprecated:
             raise RequestError(f"{op_type} is no longer an operator in opset {opset} of {domain or 'ai.onnx'}")
         return version
@@ -116,7 +118,7 @@ def check_attributes_complete(operator: OperatorVersion, given: Iterable[str]) -
 
 
 def port_index(operator: OperatorVersion | None, which: int | str, count: int) -> int:
-    """Return the index of an input; the name of a variadic input means a further one after the `count` present.
+    """Return the index of an input; the name of a variadic input means another one after the existing `count`.
 
     Raises `RequestError` for a name or a number that the operator does not have.
     """
@@ -178,7 +180,7 @@ def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: d
     name, first = bound.setdefault(port.variable, (value.name or "", recorded))
     if port.types and first != recorded and port.alike:
         raise RequestError(
-            f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({recorded}) to have one type"
+            f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({recorded}) to have the same type"
         )
 
 

@@ -41,10 +41,10 @@ _SCHEMAS: dict[Form, JsonSchemaValue] = {
 
 @dataclass(frozen=True)
 class Shorthand:
-    """Mark of a setting that has a shorthand, which is part of the schema for editors."""
+    """Marks a setting that has a shorthand, which is part of the schema for editors."""
 
     expand: Callable[[Any], Any]
-    """The shorthand -> the full form, which is returned unchanged.
+    """Shorthand -> full form; the full form is returned unchanged.
 
     Pydantic validates the result as Python and no longer as JSON: a tuple must be one, or be `Field(strict=False)`.
     """
@@ -73,10 +73,10 @@ Patterns = Annotated[tuple[NamePattern, ...], Shorthand(_as_list, ("text",))]
 """A pattern or a list of patterns, of which one must match: a name, a glob, or `/.../` for a regular expression in
 RE2's syntax."""
 Words = Annotated[tuple[str, ...], Shorthand(_as_list, ("text",))]
-"""A text or a list of texts."""
+"""A string or a list of strings."""
 
 
-def _refuse_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
+def _reject_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
     """Raise `ValueError` for an empty list of patterns, which would otherwise match everything."""
     for setting in settings:
         if setting in selection.model_fields_set and getattr(selection, setting) == ():
@@ -86,8 +86,8 @@ def _refuse_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
 class NodeSelect(Settings):
     """Nodes that meet all of the given criteria.
 
-    Of a list of patterns, one must match. Subgraphs and local functions are searched too. A bare pattern, or a list of
-    them, means the name:
+    If a criterion is a list of patterns, one of them must match. Subgraphs and local functions are searched too. A bare
+    pattern, or a list of them, selects by name:
 
         select: {op_type: [Conv, ConvTranspose], after: input_norm, exclude: {name: "head.*"}}
         select: /^layers[.][0-3][.]/
@@ -96,7 +96,7 @@ class NodeSelect(Settings):
     name: Patterns = ()
     """Name of the node."""
     op_type: Patterns = ()
-    """Operator, such as `Conv`; of other domains `com.microsoft::FusedConv` or `com.microsoft::*`."""
+    """Operator, such as `Conv`; in other domains `com.microsoft::FusedConv` or `com.microsoft::*`."""
     domain: Patterns = ()
     """Domain of the operator; `ai.onnx` is the default domain."""
     attributes: dict[str, JsonValue] = Field(default={})
@@ -128,8 +128,8 @@ class NodeSelect(Settings):
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError('select nodes by `name`, `op_type`, ...; `"*"` means all')
-        _refuse_empty_lists(self, ("name", "op_type", "domain", "input", "output", "precision", "scope"))
+            raise ValueError('select nodes with `name`, `op_type`, ...; `"*"` means all')
+        _reject_empty_lists(self, ("name", "op_type", "domain", "input", "output", "precision", "scope"))
         if "hops" in self.model_fields_set and self.near is None:
             raise ValueError("`hops` goes with `near`")
         return self
@@ -141,7 +141,7 @@ class NodeSelect(Settings):
 
 
 Select = Annotated[NodeSelect, Shorthand(_as_names, ("text", "texts"))]
-"""A setting that selects nodes; a bare pattern means their names."""
+"""A setting that selects nodes; a bare pattern selects by name."""
 
 NodeSelect.model_rebuild()
 
@@ -149,8 +149,8 @@ NodeSelect.model_rebuild()
 class TensorSelect(Settings):
     """Initializers that meet all of the given criteria.
 
-    Of a list of patterns, one must match. Subgraphs are searched too. A bare pattern, or a list of them, means the
-    name:
+    If a criterion is a list of patterns, one of them must match. Subgraphs are searched too. A bare pattern, or a list
+    of them, selects by name:
 
         select: {dtype: float32, larger_than: 1 MiB, read_by: {op_type: MatMul}}
         select: "layers.*.weight"
@@ -171,7 +171,7 @@ class TensorSelect(Settings):
     scope: Patterns | None = None
     """Graph: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
     read_by: Select | None = None
-    """Nodes of which one reads it."""
+    """Nodes, at least one of which reads it."""
     stored: Literal["inline", "external", "sparse"] | None = None
     """Storage: inside the model, in a data file, or sparse."""
     constants: bool = False
@@ -182,8 +182,8 @@ class TensorSelect(Settings):
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError('select tensors by `name`, `dtype`, `larger_than`, ...; `"*"` means all')
-        _refuse_empty_lists(self, ("name", "dtype", "scope"))
+            raise ValueError('select tensors with `name`, `dtype`, `larger_than`, ...; `"*"` means all')
+        _reject_empty_lists(self, ("name", "dtype", "scope"))
         return self
 
     @model_serializer(mode="wrap")
@@ -193,7 +193,7 @@ class TensorSelect(Settings):
 
 
 SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]
-"""A setting that selects initializers; a bare pattern means their names."""
+"""A setting that selects initializers; a bare pattern selects by name."""
 
 TensorSelect.model_rebuild()
 
@@ -237,7 +237,7 @@ def _check_template(template: str) -> str:
         if word is None and part[0] not in ("{{", "}}"):
             raise ValueError(f"{template!r} has a single `{part[0]}`; write `{part[0] * 2}` for the character itself")
         if word is not None and word not in _PLACEHOLDERS and not word.isdecimal():
-            raise ValueError(f"{template!r}: there is no {{{word}}}; {suggest(word, _PLACEHOLDERS)}")
+            raise ValueError(f"{template!r}: there is no placeholder {{{word}}}; {suggest(word, _PLACEHOLDERS)}")
     return template
 
 
@@ -254,7 +254,7 @@ Dims = tuple[Dim, ...]
 """A shape with a number, a name or null (dynamic and unnamed) for each dimension."""
 RandomKind = Literal["normal", "zeros", "ones", "uniform_positive", "uniform_negative"]
 """`normal`: mean 0 and standard deviation 1; rounded for integers. `uniform_positive`: above 0 and at most 1; for
-integers, 1 to 100. `uniform_negative`: the same below 0. Unsigned types hold no negative numbers."""
+integers, 1 to 100. `uniform_negative`: the same below 0. Unsigned types have no negative numbers."""
 
 
 def _as_alternatives(value: object) -> object:
@@ -271,7 +271,7 @@ class TensorDeclaration(Settings):
 
 
 class TensorValue(Settings):
-    """A constant tensor: its numbers, or a `.npy` file that holds them."""
+    """A constant tensor: its numbers, or a `.npy` file that contains them."""
 
     value: JsonValue = None
     """The numbers, nested in lists, one level for each dimension: `[[1, 2], [3, 4]]`; at most 10,000."""
@@ -309,7 +309,7 @@ class RewriteConditions(Settings):
     attributes: dict[str, Annotated[tuple[JsonValue, ...], BeforeValidator(_as_alternatives)]] = Field(default={})
     """Variable, without its `$` -> its value, or a list of alternatives; `{perm: [[0, 2, 1]]}` is one alternative."""
     single_use: Words = ()
-    """Inputs that only the match reads."""
+    """Inputs that nothing outside the match reads."""
 
     @property
     def need_shapes(self) -> bool:

@@ -145,8 +145,8 @@ def subgraph_copy(edited: EditedModel, node: ir.Node, scope: str, connect: Mappi
     for value in missing:
         if not value.is_initializer() or value.is_graph_input():
             raise RequestError(
-                f"{scope!r} reads {value.name!r}, which is not visible at {node_label(node)!r}: give another tensor by "
-                "`connect`"
+                f"{scope!r} reads {value.name!r}, which is not visible at {node_label(node)!r}: give another tensor "
+                "with `connect`"
             )
     weights = {value: copy_value(value) for value in missing}
     copy = copy_graph(graph, {**read, **weights})
@@ -158,7 +158,7 @@ def subgraph_copy(edited: EditedModel, node: ir.Node, scope: str, connect: Mappi
 def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.Graph) -> None:
     """Set a node's subgraph, and make its names unique in the model.
 
-    Raises `RequestError` when the node requires other inputs or outputs, and in a function for weights on disk.
+    Raises `RequestError` if the node requires other inputs or outputs, and in a function for weights on disk.
     """
     assert isinstance(node.graph, ir.Graph)
     if is_in_function(edited.model, node.graph):
@@ -196,8 +196,8 @@ def _check_all_connected(node: ir.Node, added: AddedModel, read: Mapping[ir.Valu
     rest = [name for name, value in added.inputs.items() if value not in read]
     if node.op_type == "If" and rest:
         raise RequestError(
-            f"a branch of an If has no inputs: give by `connect` the tensors for {', '.join(map(repr, rest))} of model "
-            f"{added.name!r}"
+            f"a branch of an If has no inputs: give with `connect` the tensors for {', '.join(map(repr, rest))} of "
+            f"model {added.name!r}"
         )
 
 
@@ -215,7 +215,7 @@ def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Signature:
-    """Element types of a subgraph's inputs and outputs, None where unknown, and descriptions for messages."""
+    """Element types of a subgraph's inputs and outputs, None if unknown, and descriptions for messages."""
 
     inputs: list[ir.DataType | None]
     outputs: list[ir.DataType | None]
@@ -224,7 +224,7 @@ class _Signature:
 
 
 def _check_signature(node: ir.Node, attribute: str, graph: ir.Graph, types: Types) -> None:
-    """Raise `RequestError` for an attribute that is no subgraph of the operator, and for one that does not fit it.
+    """Raise `RequestError` for an attribute that is not a subgraph of the operator, and for one that does not fit it.
 
     `types` has the types of tensors that are not recorded in the model.
     """
@@ -280,7 +280,7 @@ def wrap_in_if(
 ) -> ir.Node:
     """Run nodes only if a condition is true; otherwise their outputs are the tensors of `otherwise`, output -> tensor.
 
-    Without `otherwise`, a single output is replaced by the only input that is no constant. Raises `RequestError` for
+    Without `otherwise`, a single output is replaced by the only input that is not a constant. Raises `RequestError` for
     nodes that cannot be replaced by one, for unknown tensors, and for outputs without a replacement.
     """
     chosen = outermost(nodes)

@@ -32,7 +32,7 @@ from ndld_flow.processes.worker import exit_worker, start_worker
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
 _PIECE_BYTES = 2**24
-_ADVICE = "leave them out by `without: [layer_norm]`"
+_ADVICE = "exclude them with `without: [layer_norm]`"
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
 

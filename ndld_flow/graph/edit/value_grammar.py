@@ -1,6 +1,6 @@
-r"""Values and element types as recipes write them.
+r"""Values and element types as they are written in recipes.
 
-Values are numbers, truth values, quoted text and nested lists of them: `[[1, 2], [3, 4]]`, `'It\'s alive!'`, `0x1F`,
+Values are numbers, booleans, quoted strings and nested lists of them: `[[1, 2], [3, 4]]`, `'It\'s alive!'`, `0x1F`,
 `-inf`, `true`. A number may be decimal, hexadecimal, or with an exponent.
 """
 
@@ -24,7 +24,7 @@ Value: TypeAlias = "bool | int | float | str | list[Value]"
 Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 10_000
-"""Maximum number of elements; more are better kept in a file than in a recipe."""
+"""Maximum number of elements; more belong in a file."""
 _MAX_DEPTH = 32
 _MAX_DIGITS = 400
 
@@ -48,18 +48,19 @@ _SHORT = {
 
 
 def parse_value(text: str) -> Value:
-    """Parse a text: a number, a truth value, a quoted text, or nested lists of these.
+    """Parse a number, a boolean, a quoted string, or nested lists of these.
 
-    Raises `RequestError` with the column, counted from 1, for text that is no value, and for more than 10,000 elements.
+    Raises `RequestError` with the column, counted from 1, for text that is not a value, and for more than 10,000
+    elements.
     """
     return _Reader(text).whole()
 
 
 def to_array(value: Value, dtype: ir.DataType) -> Array:
-    """Return the values as an array of a type; texts as an array of objects.
+    """Return the values as an array of a type; strings as an array of objects.
 
-    Raises `RequestError` for a value that the dtype cannot hold (floats are rounded, nothing is cut off), for lists of
-    unequal lengths, and for more than 10,000 elements.
+    Raises `RequestError` for a value that the dtype cannot represent (floats are rounded, nothing is truncated), for
+    lists of unequal lengths, and for more than 10,000 elements.
     """
     shape = _shape(value)
     elements = list(_elements(value, ()))
@@ -67,7 +68,7 @@ def to_array(value: Value, dtype: ir.DataType) -> Array:
         raise RequestError(_too_many())
     convert = _CONVERSIONS.get(_kind(dtype))
     if convert is None:
-        raise RequestError(f"values of the type {dtype_name(dtype)} cannot be written as text; give a .npy file")
+        raise RequestError(f"values of type {dtype_name(dtype)} cannot be written in a recipe; give a .npy file")
     flat = np.empty(len(elements), dtype=np.object_ if dtype == ir.DataType.STRING else dtype.numpy())
     for number, (place, element) in enumerate(elements):
         flat[number] = convert(element, dtype, place)
@@ -86,7 +87,7 @@ class _Reader:
         value = self._value(0)
         self._skip_space()
         if self._place < len(self._text):
-            raise self._error("the value has ended here, but more follows")
+            raise self._error("the value ends here, but more text follows")
         return value
 
     def _value(self, depth: int) -> Value:
@@ -120,7 +121,7 @@ class _Reader:
     def _quoted(self) -> str:
         quoted = _QUOTED.match(self._text, self._place)
         if quoted is None:
-            raise self._error("the text that begins here has no end: its closing quote is missing")
+            raise self._error("the string that begins here is not closed: its closing quote is missing")
         start, self._place = self._place, quoted.end()
         return _ESCAPE.sub(lambda escape: self._unescaped(escape[1], start + 1 + escape.start()), quoted[0][1:-1])
 
@@ -140,7 +141,7 @@ class _Reader:
         value = _TRUTHS[word] if word in _TRUTHS else _number(word)
         if value is None:
             shown = short_name(word, 40)
-            raise self._error(f"`{shown}` is not a number, `true` or `false`; texts are quoted: `'{shown}'`")
+            raise self._error(f"`{shown}` is not a number, `true` or `false`; strings are quoted: `'{shown}'`")
         self._place = match.end()
         return value
 
@@ -173,7 +174,7 @@ def _too_many() -> str:
 
 
 def _shape(value: Value) -> tuple[int, ...]:
-    """Return the shape of nested lists. Raises `RequestError` where lists of one level differ."""
+    """Return the shape of nested lists. Raises `RequestError` if lists of one level differ."""
     if not isinstance(value, list):
         return ()
     shapes = [_shape(element) for element in value]

@@ -21,7 +21,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
     """Connect an input of nodes to another tensor, by its name. Returns the number of changes.
 
     Raises `RequestError` for an input that the operator does not have, a tensor that the node cannot see or take, and
-    when the tensor depends on the node.
+    if the tensor depends on the node.
     """
     nesting, schemas = Nesting(edited.model), Schemas(edited.model)
     before: dict[ir.Value, set[ir.Node]] = {}
@@ -47,8 +47,8 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
 def replace_output(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
     """Replace the output `old` of a graph by `new`, under the same name.
 
-    An Identity is inserted where the new tensor cannot have the name: it is of another graph, or an output already.
-    Raises `RequestError` for an output that is also an input.
+    An Identity is inserted where the new tensor cannot have the name: it belongs to another graph, or is already an
+    output. Raises `RequestError` for an output that is also an input.
     """
     graph = old.graph
     assert graph is not None

@@ -1,4 +1,4 @@
-"""The base of a check of models, and the model that it checks."""
+"""Base class of checks, and the model that they check."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ class Subject:
 
 
 class Check:
-    """One check of a model. A subclass is alone in a file of `checks/`, whose name is the check's; two underscores are
+    """One check of a model. Each subclass has a separate file in `checks/`, named after the check; two underscores are
     a dot. The docstring describes what it finds.
     """
 
     order: ClassVar[int] = 500
-    """Place among the checks, which run from low to high; from 900 on they run the model."""
+    """Position among the checks, which run from low to high; those from 900 on run the model."""
     severity: ClassVar[Severity] = "warning"
     """Usual severity of its findings. `error` is only for what makes a model wrong or unusable; what ONNX Runtime and
     TensorRT load is at most a warning."""
     needs_model: ClassVar[bool] = False
-    """It is skipped where the model cannot be loaded."""
+    """It is skipped if the model cannot be loaded."""
     costly: ClassVar[bool] = False
     """It is skipped for large models, unless the settings name it."""
 
@@ -101,7 +101,7 @@ class Check:
         raise NotImplementedError
 
     def reason_to_skip(self, subject: Subject, settings: LintSettings, large: bool) -> str:
-        """Return any other reason why it cannot run here, or an empty text. A `large` model exceeds the limit."""
+        """Return any other reason why it cannot run here, or an empty string. A `large` model exceeds the limit."""
         return ""
 
     def finding(self, message: str, node: onnx.NodeProto | None = None, severity: Severity | None = None) -> Finding:
@@ -115,7 +115,7 @@ class Check:
 
 
 def named_node(message: str) -> tuple[str, str]:
-    """Return the name and the type of the node that a message of onnx names; empty texts without one."""
+    """Return the name and the type of the node that a message of onnx names; empty strings if it names none."""
     match = _NODE.search(message) or _CHECKED_NODE.search(message)
     return (match["name"].strip(), match["op"]) if match else ("", "")
 

@@ -1,4 +1,4 @@
-"""Values of initializers and Constants, a piece of memory at a time."""
+"""Values of initializers and Constants, read in pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOATS: dict[ir.DataType, str] = {
 
 
 def float_tensors(subject: Subject) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Yield every dense float tensor of a model that can be loaded, with the words that name it."""
+    """Yield every dense float tensor of a model that can be loaded, with a label for messages."""
     assert subject.model is not None
     for tensor in tensors_of(subject.model):
         if tensor.dtype in _FLOATS and not isinstance(tensor, SparseInitializer):

@@ -22,7 +22,7 @@ from ndld_flow.records.inspection import Finding, Findings
 
 _SEVERITIES = ("error", "warning", "info")
 _MOST_OF_A_CHECK = 50
-"""Findings of one check that are listed; a broken exporter repeats a mistake at every node."""
+"""Maximum number of findings listed per check; a broken exporter repeats a mistake at every node."""
 
 
 @cache
@@ -54,7 +54,7 @@ def lint_file(
     inputs: Mapping[str, InputSpec],
     progress: Callable[[int, int, str], None],
 ) -> Findings:
-    """Run the checks, on these inputs where the model runs; the result lists skipped checks with the reason.
+    """Run the checks, on these inputs if the model runs; the result lists skipped checks with the reason.
 
     Raises `ModelError` if the file is not an ONNX model, `BackendError` if Polygraphy is required and not installed.
     """
@@ -74,7 +74,9 @@ def lint_file(
             run.append(check.name)
         except TimeLimitError:
             skipped[check.name] = "the time limit was reached"
-            findings.append(check.finding(f"did not end within {settings.time_limit / 1000:g} s", severity="warning"))
+            findings.append(
+                check.finding(f"did not finish within {settings.time_limit / 1000:g} s", severity="warning")
+            )
         except (ValueError, KeyError, OSError, MemoryError, RequestError, ModelError) as error:
             # A model can be too broken for this check: the others report how.
             skipped[check.name] = f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Settings of a lint."""
+"""Settings of `lint`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ else:
 
 
 class LintSettings(Settings):
-    """Settings of a lint."""
+    """Settings of `lint`."""
 
     checks: tuple[CheckName, ...] = ()
     """Run only these checks; empty runs all."""
     skip: tuple[CheckName, ...] = ()
     """Checks to skip."""
     polygraphy: Literal["auto", "always", "never"] = "auto"
-    """Polygraphy's lint, which runs the model: `auto` skips it for large models and where it is not installed."""
+    """Polygraphy's lint, which runs the model: `auto` skips it for large models and if it is not installed."""
     large_model: Bytes = 2**30
     """Above this size, checks that read all weights or run the model are skipped unless `checks` names them."""
     time_limit: Milliseconds = 60_000.0

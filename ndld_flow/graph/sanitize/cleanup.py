@@ -1,4 +1,4 @@
-"""Cleanup: constants as initializers, unique names, nothing unused, nothing twice."""
+"""Cleanup: constants become initializers, names unique; unused and duplicate nodes are removed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lift_constants(edits: Edits) -> None:
                 tensor = _constant_tensor(node)
                 if tensor is not None:
                     edits.set_constant(node.outputs[0], tensor)
-                    edits.done["constants made initializers"] += 1
+                    edits.done["constants converted to initializers"] += 1
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
@@ -123,7 +123,7 @@ _PIECE_BYTES = 2**20
 
 
 def share_equal_nodes(edits: Edits) -> None:
-    """Common subexpressions: f(x) ... f(x) -> one f(x)"""
+    """Common subexpressions: f(x), f(x) -> one f(x)"""
     for graph in edits.graphs():
         seen: dict[Hashable, ir.Node] = {}
         for node in tuple(graph):
@@ -133,7 +133,7 @@ def share_equal_nodes(edits: Edits) -> None:
             first = seen.setdefault(key, node)
             if first is not node and all(map(edits.replace, node.outputs, first.outputs)):
                 edits.remove(node)
-                edits.done["equal nodes shared"] += 1
+                edits.done["duplicate nodes merged"] += 1
 
 
 def _node_key(node: ir.Node) -> Hashable | None:
@@ -177,7 +177,7 @@ def share_equal_initializers(edits: Edits) -> None:
                     assert value.name is not None
                     edits.replace(value, equals[0])
                     del graph.initializers[value.name]
-                    edits.done["equal initializers shared"] += 1
+                    edits.done["duplicate initializers merged"] += 1
 
 
 def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashable | None]) -> list[list[ir.Value]]:

@@ -1,4 +1,4 @@
-"""Basic edits of a model, which keep it valid and its names meaningful.
+"""Basic edits, which keep a model valid and its names meaningful.
 
 A tensor's name survives as long as a tensor with the same values exists: readers that use tensor names (profiles,
 comparisons, people) find the same values under the same name.
@@ -96,7 +96,7 @@ class Edits:
         return tensor.numpy()
 
     def new_name(self, wanted: str) -> str:
-        """Return `wanted`, or a free one of `wanted_2`, `wanted_3`, ...."""
+        """Return `wanted`, or the first unused of `wanted_2`, `wanted_3`, ..."""
         return free_name(wanted, self._names)
 
     def add_initializer(self, graph: ir.Graph, array: Array, wanted: str) -> ir.Value:

@@ -1,7 +1,7 @@
 """Constant folding by ONNX Runtime, so that results are the same as at inference.
 
 All foldable nodes of a round are evaluated in one session. A node that fails (no kernel, broken operands) is found by
-halving and left alone; it does not prevent the folding of others.
+bisection and kept; it does not prevent the folding of others.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _is_operand(edits: Edits, value: ir.Value) -> bool:
 
 
 def _bytes_of(edits: Edits, node: ir.Node, output: ir.Value) -> float:
-    """Return the inferred size of an output, or else the most that broadcasting its operands could give."""
+    """Return the inferred size of an output, or else the largest that broadcasting its operands could give."""
     dims = dims_of(output)
     if (
         dims is not None

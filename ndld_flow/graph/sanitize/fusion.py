@@ -158,7 +158,7 @@ def _put_weights(edits: Edits, node: ir.Node, dtype: np.dtype, weight: Array, bi
 
 
 def _absorb_into_batch_norm(edits: Edits, node: ir.Node, affine: Affine) -> bool:
-    """scale * BN(x) + shift is the BatchNormalization with gamma * scale and beta * scale + shift."""
+    """scale * BN(x) + shift -> BN(x) with gamma * scale and beta * scale + shift"""
     if batch_norm_affine(edits, node) is None:
         return False
     gamma, beta = edits.array(node.inputs[1]), edits.array(node.inputs[2])
@@ -327,7 +327,7 @@ def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | 
         if not edits.take_over(new.outputs[0], last.outputs[0]):
             edits.remove(new)
             return False
-        edits.done["LayerNormalization made from its parts"] += 1
+        edits.done["LayerNormalization fused from its parts"] += 1
         return True
     return False
 

@@ -40,7 +40,7 @@ _MOST_PASSES = 20
 """Limit against endless loops, never reached in practice: every rule makes the model smaller."""
 
 _NAMED = 10
-"""Lost constraints that are named at most."""
+"""Maximum number of lost constraints that are named."""
 _FINISH = "finish"
 _EXCLUSIONS: tuple[frozenset[str], ...] = (
     frozenset(("fuse affine", "fuse nodes")),
@@ -109,7 +109,7 @@ def _lost_constraints(before: Mapping[str, str], after: Mapping[str, str]) -> li
     if not lost:
         return []
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    return [f"{len(lost)} nodes with a precision constraint are gone: {', '.join(lost[:_NAMED])}{more}"]
+    return [f"{len(lost)} nodes with a precision constraint were removed: {', '.join(lost[:_NAMED])}{more}"]
 
 
 def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -> Edits:

@@ -1,4 +1,4 @@
-"""Settings of sanitizing."""
+"""Settings of `sanitize`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ndld_flow.inputs import Shape
 
 
 class SanitizeSettings(Settings):
-    """Settings of sanitizing."""
+    """Settings of `sanitize`."""
 
     fold_constants: bool = True
-    """Compute values that depend only on constants once. Random operators and Q/DQ pairs are left alone."""
+    """Evaluate nodes that depend only on constants. Random operators and Q/DQ pairs are kept."""
     fold_size_threshold: Bytes = 64 * 2**20
     """Results larger than this are not folded, and constants larger than this are not read."""
     passes: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
@@ -27,8 +27,8 @@ class SanitizeSettings(Settings):
     simplify: bool = True
     """Remove nodes that change nothing (Identity, Dropout, Casts to the same type, ...) and branches never taken."""
     fuse: bool = True
-    """Fuse BatchNormalization, Mul, Add and Pad into Conv, MatMul + Add to Gemm, and LayerNormalization from its
-    parts. Outputs then differ in the last bits (about 1e-7). Without it every value is computed as before, though a
+    """Fuse BatchNormalization, Mul, Add and Pad into Conv, MatMul + Add to Gemm, and LayerNormalization from its parts.
+    Outputs then differ in the last bits (about 1e-7). Without fusion every value is computed as before, though a
     runtime may choose another kernel for weights that have become constant."""
     inline_functions: bool = False
     """Inline local functions first."""

@@ -1,9 +1,9 @@
-"""Shapes of tensors, and values of tensors that hold shapes.
+"""Shapes of tensors, and values of shape tensors.
 
-Shape inference does not trust the exported shapes of inner tensors. Tensors that hold shapes are evaluated in part:
-each element is a number, the name of a dimension, or unknown. Shape(x) of a static x is a constant, as is everything
-computed from it. Of a dynamic x some elements are known, which is enough to give most Reshapes a constant shape of 0
-and -1, or to decide an If on a rank.
+Shape inference does not trust the exported shapes of inner tensors. Shape tensors are evaluated in part: each element
+is a number, the name of a dimension, or unknown. Shape(x) of a static x is a constant, as is everything computed from
+it. Of a dynamic x some elements are known, which is enough to give most Reshapes a constant shape of 0 and -1, or to
+decide an If on a rank.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def remove_noops(edits: Edits, op_types: Collection[str] | None = None) -> None:
 
 
 def _dropout(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Dropout(x) -> x where it is not training"""
+    """Dropout(x) -> x in inference mode"""
     opset = edits.opset(_graph(node))
     if opset < 7:
         return node.inputs[0] if int_attribute(node, "is_test", 0) else None
@@ -132,7 +132,7 @@ def _cast(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
 
 
 def _same_shape(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Reshape, Expand, Flatten, Squeeze, Slice, Tile (x) -> x where the shape does not change"""
+    """Reshape, Expand, Flatten, Squeeze, Slice, Tile (x) -> x if the shape does not change"""
     source = node.inputs[0]
     return source if same_known_dims(dims_of(source), dims_of(node.outputs[0])) else None
 
@@ -158,7 +158,7 @@ def _pad(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
 
 
 def _expand(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Expand(x, shape) -> x where shape is all 1, or x's own shape"""
+    """Expand(x, shape) -> x if shape is all 1, or x's own shape"""
     source = node.inputs[0]
     known, dims = values.of(node.inputs[1]), dims_of(source)
     if known is None or dims is None or len(known.elements) > len(dims):
@@ -175,7 +175,7 @@ def _tile(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
 
 
 def _transpose(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Transpose(x) in the order it has -> x"""
+    """Transpose(x, identity permutation) -> x"""
     perm = ints_attribute(node, "perm")
     return node.inputs[0] if perm is not None and perm == tuple(range(len(perm))) else None
 
@@ -186,7 +186,7 @@ def _only_input(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | 
 
 
 def _neutral(number: float, commutes: bool) -> Callable[[Edits, ShapeValues, ir.Node], ir.Value | None]:
-    """x + 0, x - 0, x * 1, x / 1 -> x where the constant does not widen x's shape"""
+    """x + 0, x - 0, x * 1, x / 1 -> x if the constant does not broadcast x to a larger shape"""
 
     def rule(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
         pairs = [(node.inputs[0], node.inputs[1])]
@@ -209,7 +209,7 @@ def _is_neutral(edits: Edits, source: ir.Value, constant: ir.Value | None, numbe
 
 
 def _unsqueeze(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Squeeze(Unsqueeze(x, axes), axes) -> x, and the other way round where the shape comes back"""
+    """Squeeze(Unsqueeze(x, axes), axes) -> x, and Unsqueeze(Squeeze(x)) -> x if the shapes are equal"""
     inner = producer_of_type(node.inputs[0], "Squeeze", "Unsqueeze", "Reshape", "Flatten")
     if inner is None:
         return _same_shape(edits, values, node)
@@ -308,7 +308,7 @@ def _as_number(element: Dim, index: int, dims: tuple[Dim, ...] | None) -> int:
 
 
 def _set_output_shape(values: ShapeValues, node: ir.Node) -> None:
-    """Set the output's shape from the elements of the target where inference did not find it."""
+    """Set the output's shape from the elements of the target if inference did not find it."""
     known, output = values.of(node.inputs[1]), node.outputs[0]
     if known is None or known.scalar or 0 in known.elements or -1 in known.elements:
         return

@@ -1,1 +1,1 @@
-"""Precision constraints, and models that carry them out by Casts."""
+"""Precision constraints, and models that implement them with Casts."""

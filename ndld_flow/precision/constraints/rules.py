@@ -1,8 +1,8 @@
 """Precision rules: selection of their nodes, and constraints written into a model.
 
 A name selects its node regardless of its operator, an operator all its nodes that support the precision, and a pattern
-those that `convert_fp16` would convert too: no node that is known to need more than fp16. Rules may come from a list of
-`name:precision`, in the format of TAO and trtexec.
+those that `convert_fp16` would convert as well: no node that is known to need more than fp16. Rules may come from a
+list of `name:precision`, in the format of TAO and trtexec.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Selected:
 
     nodes: tuple[ir.Node, ...]
     problem: str = ""
-    """Why there are none, with the nearest valid name; empty if there are some."""
+    """Reason why there are none, with the nearest valid name; empty if there are some."""
 
 
 class NodeSelector:
@@ -85,7 +85,7 @@ class NodeSelector:
         if able:
             return Selected(tuple(able))
         example = next((node for node in matching if obstacles[node] not in (_SETS_TYPE, _NO_FLOATS)), matching[0])
-        fits = f"{rule.pattern!r} matches {len(matching)} nodes, and none supports {rule.precision}"
+        fits = f"{rule.pattern!r} matches {len(matching)} nodes, none of which supports {rule.precision}"
         return Selected((), f"{rule.where}: {fits}; {example.name!r}: {obstacles[example]}")
 
     def _matching(self, rule: Rule) -> list[ir.Node]:
@@ -117,7 +117,8 @@ class NodeSelector:
         return {node: f"it has no {precision} output" for node in self._nodes if node not in producers}
 
     def _not_floating(self, precision: str) -> dict[ir.Node, str]:
-        """Return the nodes that a conversion would leave alone; int8, fp8 and int4 suit any node with floats."""
+        """Return the nodes that a conversion would not change; int8, fp8 and int4 are possible for any node with
+        floats."""
         dtype = FLOATING.get(precision)
         groups = group_places(self._model, self._types, True, lambda node: dtype, ALL_FLOATS)
         if precision in _NARROW:
@@ -151,9 +152,9 @@ def apply_rules(model: ir.Model, rules: Sequence[Rule]) -> tuple[dict[ir.Node, s
 
 
 _SHOWN = 20
-"""Problems that are listed at most."""
+"""Maximum number of problems that are listed."""
 _NAMED = 3
-"""Nodes that are named for each precision, and half of the operators."""
+"""Maximum number of nodes named per precision, and of half the operators."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def constrain_file(
     try:
         before = summarize_model(model)
         named = UniqueNames(model).name_all(model)  # a name identifies the constraint of its node
-        notes = [f"gave {named} nodes unique names"] if named else []
+        notes = [f"{named} nodes got unique names"] if named else []
         chosen, problems = apply_rules(model, rules)
         if found is not None:
             chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)

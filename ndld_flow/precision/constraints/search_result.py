@@ -40,13 +40,13 @@ def refuse_other_precision(search: PrecisionSearch, wanted: str, step: str) -> N
 def settings_notes(search: PrecisionSearch, model: str, settings: Mapping[str, object]) -> list[str]:
     """Return notes on settings that differ from the search's, whose set may then be wrong."""
     notes = [
-        f"found_by: the search had `{name}: {_yaml(theirs)}`, this step has {_yaml(settings[name])}: the nodes found "
-        "may not be enough"
+        f"found_by: the search had `{name}: {_yaml(theirs)}`, but this step has {_yaml(settings[name])}: the nodes "
+        "found may not be enough"
         for name, theirs in search.settings.items()
         if name in settings and settings[name] != theirs
     ]
     if search.model != model:
-        notes.append(f"found_by: the search ran on the model of {search.model}, this is the model of {model}")
+        notes.append(f"found_by: the search ran on the model of {search.model}, but this is the model of {model}")
     if not search.passed:
         notes.append("found_by: the search found no set that meets its bound; this is the best one it tried")
     return notes

@@ -1,4 +1,4 @@
-"""Models whose precision constraints are carried out by Casts: a strongly typed TensorRT network obeys nothing else."""
+"""Models whose precision constraints are implemented with Casts, as strongly typed TensorRT networks require."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ndld_flow.records.build import Constraint
 from ndld_flow.records.model_diff import GraphChange
 
 _LOSSES_NAMED = 10
-"""Weights that are named at most."""
+"""Maximum number of weights that are named."""
 
 
 def loss_notes(losses: Sequence[Loss]) -> list[str]:
@@ -67,7 +67,7 @@ class ConstraintPlan:
 
 
 def plan_constraints(model: ir.Model, types: Types, requested: Mapping[ir.Node, str]) -> ConstraintPlan:
-    """Plan how to give each node its requested precision. Local functions must be inlined before."""
+    """Plan how to give each node its requested precision. Local functions must be inlined first."""
     floats = {node: FLOATING[precision] for node, precision in requested.items() if precision in FLOATING}
     groups = group_places(model, types, True, floats.get, ALL_FLOATS)
     casts = _CastPlanner(types, groups.of_node(), floats)
@@ -90,7 +90,7 @@ class _CastPlanner:
     def outcome(self, node: ir.Node) -> str:
         dtype = self.floats[node]
         if is_op(node, "Constant"):
-            return f"{IGNORED}a constant has the type that its readers need"
+            return f"{IGNORED}a constant has the type that its consumers need"
         if is_op(node, "Cast", "CastLike"):
             types = {self.types.get(value) for value in node.outputs}
             return (
@@ -144,7 +144,7 @@ def _quantized_outcome(node: ir.Node, precision: str, types: Types) -> str:
     if floats and not bare:
         return BY_SCALES
     where = f"its input {bare[0].name!r} has none" if bare else "it has no floating-point input"
-    return f"{IGNORED}{precision} needs QuantizeLinear and DequantizeLinear, and {where}: quantize the model"
+    return f"{IGNORED}{precision} needs QuantizeLinear and DequantizeLinear, but {where}: quantize the model"
 
 
 def _is_dequantized(value: ir.Value, wanted: set[str], types: Types) -> bool:
@@ -166,7 +166,7 @@ class TypedModel:
 
     @property
     def ignored(self) -> tuple[Constraint, ...]:
-        """Constraints that could not be carried out."""
+        """Constraints that could not be implemented."""
         return tuple(constraint for constraint in self.constraints if constraint.outcome.startswith(IGNORED))
 
 
@@ -174,9 +174,9 @@ def write_typed_model(source: Path, target: Path, log: logging.Logger | None = N
     """Write `source` to `target` with each node that is constrained to fp32, fp16 or bf16 computing in that precision.
 
     Only constrained nodes change their types; inputs and outputs keep theirs, and no Cast is inserted between
-    neighbours of one precision. Weights are converted one by one, so that memory does not grow with the model. If a
-    constraint cannot be carried out, its outcome says why (`ignored: ...`) and the node stays. Raises `ModelError` for
-    a model that cannot be read or converted, and for invalid constraints.
+    neighbours of the same precision. Weights are converted one by one, so that memory does not grow with the model. If
+    a constraint cannot be implemented, its outcome gives the reason (`ignored: ...`) and the node is unchanged. Raises
+    `ModelError` for a model that cannot be read or converted, and for invalid constraints.
     """
     model = load_model(source)
     functions = len(model.functions)

@@ -33,7 +33,7 @@ _SENSITIVE: Mapping[str, str] = {
     "RandomUniformLike": _RARE,
     "RoiAlign": "box corners in pixels need more than 11 bits",
 }
-"""Operators that ONNX allows in fp16 but that stay in fp32 by default -> why."""
+"""Operators that ONNX allows in fp16 but that stay in fp32 by default -> reason."""
 
 
 def why_sensitive(node: ir.Node) -> str:

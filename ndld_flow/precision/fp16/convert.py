@@ -26,7 +26,7 @@ from ndld_flow.precision.fp16.rewrite import Progress, Rewriter
 from ndld_flow.records.model_diff import GraphChange
 
 _NAMED = 10
-"""Weights that the notes name at most; the log has all."""
+"""Maximum number of weights named in notes; the log has all."""
 _USUAL_SHARE = 0.01
 _SAFE_DEVIATIONS = 8.0
 """Activations of trained networks often reach this many standard deviations."""
@@ -70,7 +70,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]:
-    """Return notes on BatchNormalization nodes whose statistics show that fp16 breaks them or their input.
+    """Return notes on BatchNormalization nodes whose statistics show that fp16 is too narrow for them or their input.
 
     Call it before the model is rewritten; `kept` are the nodes that stay fp32.
     """
@@ -134,13 +134,13 @@ def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
         return []
     return [
         f"{maker.op_type} {maker.name!r} may overflow fp16: by the statistics of {node.name!r} its output has mean "
-        f"{mean[worst]:.4g} and deviation {deviation[worst]:.4g}, so 65504 is {room[worst]:.1f} deviations away; "
-        "keep it in fp32 too if large inputs go wrong"
+        f"{mean[worst]:.4g} and standard deviation {deviation[worst]:.4g}, so 65504 is {room[worst]:.1f} standard "
+        "deviations away; keep it in fp32 too if large inputs give wrong results"
     ]
 
 
 def _values(node: ir.Node, index: int) -> Array | None:
-    """Return a per-channel input in double precision if it is a constant."""
+    """Return a per-channel input in float64 if it is a constant."""
     value = node.inputs[index] if index < len(node.inputs) else None
     tensor = constant_tensor(value)
     return None if tensor is None or not tensor.size else tensor.numpy().astype(np.float64).ravel()

@@ -1,4 +1,4 @@
-"""Rewriting of a model to the chosen types: values, attributes, weights, and a Cast wherever two precisions meet."""
+"""Rewriting of a model to the chosen types: values, attributes, weights, and a Cast between different precisions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def graph_of(value: ir.Value) -> ir.Graph:
 
 
 def type_with(type_: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol | None:
-    """Return a type with other elements; a new object, since values may share types."""
+    """Return a type with another element type; a new object, since values may share types."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
         inner = type_with(type_.elem_type, dtype)
         return type_ if inner is None else type(type_)(inner, denotation=type_.denotation)
@@ -156,13 +156,14 @@ class Rewriter:
             self._set_attribute(node)
         for value in filter(is_constant, self._floats()):
             self._convert_constant(value)
-        # First, so that their readers share a Cast with the readers of their source; inserting Casts makes others idle.
+        # First, so that their readers share a Cast with the readers of their source; inserting Casts makes others
+        # redundant.
         self._remove_idle_casts()
         for value in self._floats():
             self._insert_cast(value)
         self._remove_idle_casts()
         if self.casts_added and "" not in self._model.opset_imports:
-            # Such as a model of ai.onnx.ml operators alone.
+            # Such as a model with only ai.onnx.ml operators.
             self._model.opset_imports[""] = _CAST_OPSET
             self._model.ir_version = max(self._model.ir_version or 0, _CAST_IR_VERSION)
 
@@ -259,7 +260,8 @@ class Rewriter:
             self.casts_removed += 1
 
     def _cast_source(self, value: ir.Value) -> ir.Value | None:
-        """Return the source of the Cast that computes a value, unless it is text: few runtimes cast text to fp16."""
+        """Return the source of the Cast that computes a value, unless it has strings: few runtimes cast strings to
+        fp16."""
         producer = value.producer()
         origin = producer.inputs[0] if producer is not None and is_op(producer, "Cast") else None
         return None if origin is None or self._type(origin) in (None, "tensor(string)") else origin

@@ -170,7 +170,7 @@ def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
 
 
 def _with_remark(verdict: MetricVerdict, pairs: Mapping[tuple[int, int], Bounds], rules: Rules) -> MetricVerdict:
-    """Add the remark on differing circumstances to the deciding verdict."""
+    """Add the remark on differing conditions to the deciding verdict."""
     remark = pairs[verdict.base, verdict.candidate].circumstances.remark
     if verdict.metric != rules.metric or not remark or verdict.verdict == "incomparable":
         return verdict

@@ -1,7 +1,7 @@
-"""The circumstances of measurements: which differ, which were not recorded, and which of them forbid a verdict.
+"""The conditions of measurements: differences, values that were not recorded, and those that forbid a verdict.
 
-An unrecorded circumstance is not equal to anything, including another unrecorded one: it forbids a verdict as a
-difference does, until the user allows it.
+An unrecorded condition is not equal to anything, including another unrecorded one: it forbids a verdict like a
+difference, until the user allows it.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class _Fact:
 
 @dataclass(frozen=True)
 class PairCircumstances:
-    """The circumstances of one pair of profiles, as text."""
+    """The conditions of one pair of profiles, as text."""
 
     forbidden: str = ""
     """Reason why no verdict is possible, and how to force one; empty if one is possible."""
     caveat: str = ""
-    """Circumstances that the user allowed to differ or to be unknown."""
+    """Conditions that the user allowed to differ or to be unknown."""
     same_artifact: str = ""
     """`model` or `engine` if both ran the same one."""
     causes: tuple[str, ...] = ()
-    """Circumstances and settings that are known to differ and may affect the latency."""
+    """Conditions and settings that are known to differ and may affect the latency."""
 
     @property
     def identical(self) -> bool:
-        """True if both ran the same artifact and no circumstance explains a difference."""
+        """True if both ran the same artifact and no condition explains a difference."""
         return bool(self.same_artifact) and not self.causes
 
     @property
@@ -87,7 +87,7 @@ class PairCircumstances:
 
 
 def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -> tuple[Difference, ...]:
-    """Return the circumstances that differ or were not recorded, those that forbid a verdict first."""
+    """Return the conditions that differ or were not recorded, those that forbid a verdict first."""
     differences = [
         Difference(
             circumstance=fact.circumstance,
@@ -106,7 +106,7 @@ def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -
 
 
 def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowance]) -> PairCircumstances:
-    """Compare the circumstances of two profiles."""
+    """Compare the conditions of two profiles."""
     if _are_one(base, candidate):
         return PairCircumstances()
     facts = [(fact, kind) for fact in _facts((base, candidate)) for kind in _kinds(fact.values)]
@@ -151,7 +151,7 @@ def _describe_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
 
 
 def _describe(unequal: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
-    """Yield the differing circumstances with their values, then the unrecorded ones by profile."""
+    """Yield the differing conditions with their values, then the unrecorded ones by profile."""
     different = [fact for fact, kind in unequal if kind == "different"]
     if different:
         names = " and ".join(dict.fromkeys(fact.circumstance for fact in different))

@@ -438,7 +438,8 @@ class Flow:
         self.reads: list[tuple[int, ...]] = [()] * len(layers)
         """For each layer, the producers of its inputs in order; -1 for inputs from outside."""
         self.readers: list[list[tuple[int, int]]] = [[] for _ in layers]
-        """For each computing layer, its readers with the position of the input, which is 0 if inputs may be swapped."""
+        """For each computing layer, its consumers with the position of the input, which is 0 if inputs may be
+        swapped."""
         passing = [kind in _PASSING for kind in kinds]
         if self.is_known:
             self._follow_tensors(layers, passing)

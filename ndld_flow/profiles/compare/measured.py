@@ -47,7 +47,7 @@ class Rules:
     noise: Noise | None = None
     """Noise learned by `ndld-flow noise`, used for the same machine, backend and provider."""
     allow: frozenset[Allowance] = frozenset()
-    """Circumstances that may differ or be unknown although they would forbid a verdict."""
+    """Conditions that may differ or be unknown although they would forbid a verdict."""
 
 
 Samples = Sequence[float]

@@ -236,7 +236,8 @@ def _roofs(subject: Subject) -> Bound | None:
     return Bound(
         "compute" if compute > memory else "memory bandwidth",
         f"layers with {share(compute)} of the layers' time are nearer to the compute roof, with {share(memory)} to "
-        f"the memory roof, and {share(max(0.0, 1 - compute - memory))} reach a quarter of neither ({measure.basis})",
+        f"the memory roof, and {share(max(0.0, 1 - compute - memory))} do not reach a quarter of either "
+        f"({measure.basis})",
     )
 
 

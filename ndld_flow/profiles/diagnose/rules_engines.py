@@ -178,7 +178,7 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
         return
     yield Insight(
         score=0,
-        title="Weights that FP16 cannot hold",
+        title="Weights beyond the range of FP16",
         evidence=f"The builder warns: {short_name(overflows[0].lstrip('- '), 300)}",
         next_step=(
             "Check the outputs with `check_accuracy`; if they are wrong, keep the layers of these weights in fp32 with "
@@ -205,7 +205,7 @@ def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
         return
     yield Insight(
         score=0,
-        title="The engine holds no weights",
+        title="The engine has no weights",
         evidence="It was built with `weights: strip` and must be refitted before it runs.",
         next_step="Ship the ONNX model with it, or build with `weights: fixed`.",
     )

@@ -76,7 +76,7 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=0.0,
         title="The machine was busy",
-        evidence=f"Here {' and '.join(causes)}.",
+        evidence=f"{causes[0][0].upper()}{' and '.join(causes)[1:]}.",
         next_step=(
             "Measure again on an idle machine, or compare only with profiles measured in turns with this one. If it "
             "stays busy, use fewer threads than CPUs."

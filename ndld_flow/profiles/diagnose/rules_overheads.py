@@ -242,7 +242,7 @@ def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=outside / 2,
         title=f"{share(outside)} of the latency is outside layers",
-        evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass, the timing pass "
+        evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} per pass, the timing pass "
         f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to launch.",
         next_step=(
             "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
@@ -276,7 +276,7 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
         yield Insight(
             score=0.0,
             title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",
-            evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass of {milliseconds(latency_ms)}.",
+            evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} of a pass of {milliseconds(latency_ms)}.",
             next_step=(
                 "Measure the latency without a profiler (`ndld-flow profile MODEL`): what remains outside layers there "
                 "is dispatch, copies and waiting."

@@ -152,9 +152,9 @@ def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=1 - 1 / gain,
         title=f"Batches of {best.batch} give {gain:.2g} times the throughput",
-        evidence=f"{best.items_per_s:.4g} items a second at batch {best.batch}, {points[0].items_per_s:.4g} at batch "
+        evidence=f"{best.items_per_s:.4g} items per second at batch {best.batch}, {points[0].items_per_s:.4g} at batch "
         f"{points[0].batch}. A batch takes {milliseconds(best.latency.median_ms)} instead of "
-        f"{milliseconds(points[0].latency.median_ms)} ({share(1 - 1 / gain)} less for each item).",
+        f"{milliseconds(points[0].latency.median_ms)} ({share(1 - 1 / gain)} less per item).",
         next_step=f"If requests may wait for each other, collect them into batches of {best.batch}.",
     )
 

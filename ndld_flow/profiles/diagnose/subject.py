@@ -292,7 +292,7 @@ class EngineSubject(LayersSubject):
         return self.build is not None and self.build.is_strongly_typed
 
     def option(self, name: str) -> JsonValue:
-        """Return a setting of the build; None where there is none."""
+        """Return a setting of the build; None if there is none."""
         return self.build.options.get(name) if self.build is not None else None
 
     def ranges(self) -> list[tuple[int, str, ShapeRange]]:

@@ -186,7 +186,7 @@ class EngineInfo:
 
 
 def read_engine_info(path: Path) -> EngineInfo:
-    """Read an export. Raises RequestError when the file cannot be read, ValueError when it is empty."""
+    """Read an export. Raises RequestError if the file cannot be read, ValueError if it is empty."""
     parsed = parse_tolerantly(read_whole(path))
     document = parsed.value if isinstance(parsed.value, dict) else {}
     listed = document.get("Layers")

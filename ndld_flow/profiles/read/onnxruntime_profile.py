@@ -1,9 +1,9 @@
 """Convert the output of ONNX Runtime's profiler (`SessionOptions.enable_profiling`) to a Profile.
 
-The file is a JSON list, one event a line, in the order in which the events ended, times in whole microseconds. A run is
-a `model_run` event. It encloses a `...Executor::Execute` event, which encloses the nodes' `<name>_kernel_time` events;
-the node of an If or Loop encloses one more Execute per execution of a body, and so on. Enclosed events end before the
-enclosing event and do not begin earlier."""
+The file is a JSON list, one event per line, in the order in which the events ended, times in whole microseconds. A run
+is a `model_run` event. It encloses a `...Executor::Execute` event, which encloses the nodes' `<name>_kernel_time`
+events; the node of an If or Loop encloses one more Execute per execution of a body, and so on. Enclosed events end
+before the enclosing event and do not begin earlier."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def _types(listed: Any) -> tuple[TypeAndShape, ...]:  # noqa: ANN401
 _SHORTEST_PAUSE_US = 3
 """Shorter gaps are the overhead of ONNX Runtime's profiler between two events."""
 _MOST_SPANS = 20_000
-"""A loop may run its body a hundred thousand times, more than a picture can show."""
+"""A loop may run its body a hundred thousand times, more than a chart can show."""
 
 
 def read_timeline(path: Path, offset: int, positions: Mapping[Key, int]) -> tuple[Span, ...]:
@@ -313,12 +313,12 @@ _MAX_MACS = 10**18
 
 
 def profile_of_onnxruntime(path: Path, label: str) -> Profile:
-    """Read a profile. Raises RequestError when it cannot be read or holds no complete pass."""
+    """Read a profile. Raises RequestError if it cannot be read or has no complete pass."""
     check_size(path)
     measured, warmup = _read(path)
     if not measured.pass_ms:
         raise RequestError(
-            f"{path} holds no complete pass: ONNX Runtime writes one event a line, and `model_run` when a pass ends"
+            f"{path} has no complete pass: ONNX Runtime writes one event per line, and `model_run` when a pass ends"
         )
     positions = {key: place for place, key in enumerate(measured.nodes)}
     median = LatencySummary.of(measured.pass_ms).median_pass
@@ -423,9 +423,9 @@ def _tensors(types: Sequence[TypeAndShape]) -> tuple[TensorInfo, ...]:
 def _notes(measured: MeasuredPasses, warmup: int) -> Iterator[str]:
     yield "latencies were measured with ONNX Runtime's profiler on, which makes small models several times slower"
     if warmup:
-        yield "the first pass is left out as warm-up"
+        yield "the first pass was skipped as warm-up"
     yield "the profile records neither the machine nor the options, nor the model's inputs and outputs"
     if measured.unreadable_lines:
         yield f"{measured.unreadable_lines} lines could not be read"
     if measured.event_count >= MAX_EVENTS:
-        yield f"it holds {measured.event_count:,} events: ONNX Runtime silently drops those after {MAX_EVENTS:,}"
+        yield f"it has {measured.event_count:,} events: ONNX Runtime silently drops those after {MAX_EVENTS:,}"

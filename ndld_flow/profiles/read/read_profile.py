@@ -46,8 +46,8 @@ def recognize(path: Path) -> Kind | None:
 
 
 def read_build(path: Path) -> Build:
-    """Read the record of an engine's build: a `build.json`, or the folder that holds it. Raises as `read_profile`
-    does."""
+    """Read the record of an engine's build: a `build.json`, or the folder that contains it. Raises like
+    `read_profile`."""
     return _record(Build, find_source(path).of("build")[0])
 
 

@@ -64,7 +64,7 @@ class Source:
 
 
 def part_of(path: Path) -> Part | None:
-    """Return the kind of a file; None if it is unknown. Raises RequestError when it cannot be read."""
+    """Return the kind of a file; None if it is unknown. Raises RequestError if it cannot be read."""
     text = read_ends(path)
     if not _JSON.match(text):
         return "log" if _LOG.search(text) else None
@@ -103,12 +103,12 @@ def _of_folder(folder: Path) -> Source:
     exports = {file: part for file, part in parts.items() if part not in _ALONE}
     passes = [file for file, part in parts.items() if part == "onnxruntime"]
     if len(own) + len(passes) + (1 if exports else 0) > 1:
-        raise RequestError(f"{folder} holds several profiles ({_names([*own, *passes, *exports])}); give one file")
+        raise RequestError(f"{folder} contains several profiles ({_names([*own, *passes, *exports])}); give one file")
     if exports:
         return _tensorrt(label, _group(folder, exports))
     for file in (*own, *passes):
         return Source(_ALONE[parts[file]], label, ((parts[file], file),))
-    raise RequestError(f"{folder} holds no profile in a supported format; supported formats: {FORMATS}")
+    raise RequestError(f"{folder} contains no profile in a supported format; supported formats: {FORMATS}")
 
 
 def _tensorrt(label: str, files: Mapping[Path, Part]) -> Source:

@@ -259,7 +259,7 @@ class _Exports:
 
 
 def profile_of_tensorrt(source: Source) -> Profile:
-    """Read the files of one measurement. Raises RequestError when they cannot be read or hold no measurement."""
+    """Read the files of one measurement. Raises RequestError if they cannot be read or hold no measurement."""
     exports = _read(source)
     passes = measured_passes(exports.times, exports.log)
     layers = join_layers(exports.engine, exports.layer_times)

@@ -83,7 +83,7 @@ class TrtexecLog:
 
 
 def read_log(path: Path) -> TrtexecLog:
-    """Read a log of trtexec. Raises RequestError when the file cannot be read."""
+    """Read a log of trtexec. Raises RequestError if the file cannot be read."""
     log = TrtexecLog()
     section: dict[str, JsonValue] | None = None
     for raw in read_lines(path):
@@ -213,7 +213,7 @@ class Passes:
 
 
 def read_times(path: Path) -> Passes:
-    """Read `--exportTimes` of any length, even if damaged or reformatted. Raises RequestError when it cannot be read.
+    """Read `--exportTimes` of any length, even if damaged or reformatted. Raises RequestError if it cannot be read.
 
     It is a list of objects, one per pass, with host and device times in ms since the first pass; see `exportJSONTrace`
     in NVIDIA's samples/common/sampleReporting.cpp. Until 8.5 the export includes the warm-up. trtexec's own summary
@@ -299,7 +299,7 @@ class LayerTimes:
 
 
 def read_layer_times(path: Path) -> LayerTimes:
-    """Read `--exportProfile`. Raises RequestError when the file cannot be read, ValueError when it is empty.
+    """Read `--exportProfile`. Raises RequestError if the file cannot be read, ValueError if it is empty.
 
     `[{"count": N}, {"name", "timeMs" (sum over N passes), "averageMs", "medianMs", "percentage"}, ...]`; before 8.4
     without the median. Names are not escaped and may repeat.
@@ -343,7 +343,7 @@ class DeviceMetadata:
 def take_metadata(log: TrtexecLog, path: Path) -> None:
     """Add the sections of `*.build.metadata.json` or `*.profile.metadata.json` to a log.
 
-    Raises RequestError when the file cannot be read, ValueError when it is empty.
+    Raises RequestError if the file cannot be read, ValueError if it is empty.
     """
     document = parse_tolerantly(read_whole(path)).value
     for name in SECTIONS:
@@ -356,7 +356,7 @@ def take_metadata(log: TrtexecLog, path: Path) -> None:
 
 
 def read_device(path: Path) -> DeviceMetadata:
-    """Read `*.engine.metadata.json`. Raises RequestError when it cannot be read, ValueError when it is empty."""
+    """Read `*.engine.metadata.json`. Raises RequestError if it cannot be read, ValueError if it is empty."""
     document = parse_tolerantly(read_whole(path)).value
     first = next(objects_in(document if isinstance(document, list) else [document]), {})
     version = first.get("CUDA_VERSION")

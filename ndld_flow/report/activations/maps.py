@@ -34,7 +34,7 @@ def read_activations(folder: Path) -> Activations:
     return read_record(
         Activations,
         folder / ACTIVATIONS_RECORD,
-        absent="holds no activations",
+        absent="contains no activations",
         give="Give the folder of an inspect_activations step.",
         unreadable="is not a document of activations",
     )

@@ -186,7 +186,7 @@ def result_of(record: Activations) -> str:
     bad, total = len(not_finite(record)), len(record.tensors)
     if not bad:
         return "Every captured value is finite"
-    return f"{count(bad)} of {count(total)} tensors hold{'s' if bad == 1 else ''} NaN or infinity"
+    return f"{count(bad)} of {count(total)} tensors contain{'s' if bad == 1 else ''} NaN or infinity"
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:
@@ -248,7 +248,7 @@ def draw_activations(folder: Path, kept: Path | None = None) -> Path:
     """Write `activations.html` into a step's folder atomically and return its path.
 
     `kept` is the folder of the document and its files; by default the folder itself or the store behind its link.
-    Raises a `RequestError` if there is no readable document, and an `OutputsError` when the page cannot be
+    Raises a `RequestError` if there is no readable document, and an `OutputsError` if the page cannot be
     written.
     """
     here = (folder / ACTIVATIONS_RECORD).is_file()

@@ -73,7 +73,7 @@ class ComparisonPage:
     decisions: tuple[Decision, ...]
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
-    """(position in percent, text) of the ticks of the decisions' axis."""
+    """(position in percent, text) of the ticks of the axis of decisions."""
     geometric_mean: str
     """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
     gates: tuple[GateView, ...]

@@ -54,7 +54,7 @@ def _subject_view(place: int, subject: Subject) -> SubjectView:
 
 @dataclass(frozen=True)
 class DifferenceView:
-    """One circumstance that differs."""
+    """One condition that differs."""
 
     circumstance: str
     detail: str

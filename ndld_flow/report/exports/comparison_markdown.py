@@ -25,7 +25,7 @@ _SLOWER = 5
 _METRICS = 40
 _SENTENCES = 20
 _LONGEST = 60_000
-"""GitHub refuses comments of more than 65,536 characters."""
+"""Maximum number of characters: GitHub rejects comments of more than 65,536."""
 HEADING = "### "
 """Beginning of a part with a verdict."""
 _OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
@@ -237,6 +237,6 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
         effect = ("allowed" if difference.allowed else "forbids a verdict") if difference.forbids else ""
         values = [code(value, 120) or NOT_RECORDED for value in difference.values]
         rows.append([difference.circumstance, code(difference.detail), *values, effect])
-    summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in circumstances"
+    summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in conditions"
     serious = sum(difference.forbids and not difference.allowed for difference in compared.differences)
     return details(f"{summary}, {serious} of which forbid a verdict" if serious else summary, table(head, rows))

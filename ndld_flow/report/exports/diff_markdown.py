@@ -12,7 +12,7 @@ _ASIDE = 10
 _SHORT = 6
 """Maximum number of rows of a part that is not folded."""
 _LONGEST = 60_000
-"""GitHub refuses comments of more than 65,536 characters."""
+"""Maximum number of characters: GitHub rejects comments of more than 65,536."""
 
 
 def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
@@ -20,7 +20,7 @@ def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
     view = collect_diff(diff)
     head = f"### {prose(view.one_line)}\n\n{code(before, 100)} → {code(after, 100)}\n"
     if not view.values_compared and view.parts:
-        head += "\nThe values of weights were left out.\n"
+        head += "\nThe values of weights were not compared.\n"
     left = _LONGEST - len(head)
     parts = [head]
     for part in view.parts:
@@ -55,4 +55,4 @@ def _cells(row: DiffRow) -> list[str]:
 def _line(line: DiffLine) -> str:
     before, after = ("none" if text is None else code(text, 100) or "empty" for text in (line.before, line.after))
     label = f"{prose(line.label)}: " if line.label else ""
-    return f"{label}{before} → {after}{' (in consequence)' if line.is_consequence else ''}"
+    return f"{label}{before} → {after}{' (as a consequence)' if line.is_consequence else ''}"

@@ -1,4 +1,4 @@
-"""Export a sweep: points for spreadsheets, a summary for pull requests, pictures."""
+"""Export a sweep: points for spreadsheets, a summary for pull requests, charts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def sweep_parts(record: SweepRecord, pictures: Sequence[str] = ()) -> Iterator[s
     yield _headline(record)
     yield _facts(record)
     yield _winners(winners) if winners else ""
-    yield from (f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n" for name in pictures)
+    yield from (f"![{_ALT.get(PurePath(name).stem, 'chart')}]({quote(name)})\n" for name in pictures)
     yield from map(_effects, collect_effects(record))
     yield _troubles(record)
 
@@ -169,7 +169,7 @@ POINTS, SUMMARY = "points.csv", "summary.md"
 def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
     """Write `points.csv`, `summary.md` and its pictures into a sweep's folder and return their paths.
 
-    Raises an `OutputsError` when they cannot be written.
+    Raises an `OutputsError` if they cannot be written.
     """
     # Imported lazily: matplotlib takes half a second.
     from ndld_flow.report.exports.sweep_pictures import sweep_pictures

@@ -1,4 +1,4 @@
-"""Comparing steps: verdicts, gates, rounds and differing circumstances."""
+"""Comparing steps: verdicts, gates, rounds and differing conditions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class DiffRows {
   /** @param {number} row */
   changes(row) {
     const lines = this.lines(row).map(({ label, before, after, consequence }) =>
-      `${label ? `${label}: ` : ""}${before} → ${after}${consequence ? " (in consequence)" : ""}`);
+      `${label ? `${label}: ` : ""}${before} → ${after}${consequence ? " (as a consequence)" : ""}`);
     return [this.text("detail", row), ...lines].filter(Boolean).join("; ");
   }
 }

@@ -26,7 +26,7 @@ export class TypeChart {
     this.table = make("table", { class: "bars type-chart" });
     host.replaceChildren(
       make("div", { class: "tools" },
-        makeSwitch("Time", { total: "total", mean: "mean a layer" }, "total", (amount) => this.show({ amount })),
+        makeSwitch("Time", { total: "total", mean: "mean per layer" }, "total", (amount) => this.show({ amount })),
         makeSwitch("in", { ms: "ms", share: "%" }, "ms", (unit) => this.show({ unit }))),
       this.table);
     this.show({});

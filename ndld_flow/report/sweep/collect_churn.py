@@ -61,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ChurnRow:
-    """One layer that layers that differ."""
+    """One layer that differs between builds."""
 
     name: str
     type: str

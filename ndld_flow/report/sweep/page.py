@@ -122,10 +122,10 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
 
 
 def objective_text(record: SweepRecord) -> str:
-    """Return `least speed.latency.min, where agree.cosine >= 0.999`."""
-    goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were run"
+    """Return `minimize speed.latency.min, subject to agree.cosine >= 0.999`."""
+    goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were tried"
     where = " and ".join(short_name(constraint, 120) for constraint in record.constraints)
-    return f"{goals}, where {where}" if where else goals
+    return f"{goals}, subject to {where}" if where else goals
 
 
 def apply_command(record: SweepRecord) -> str:
@@ -157,9 +157,9 @@ def _best_view(record: SweepRecord) -> BestView | None:
 def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     best = best_point(record)
     tried = len(record.points)
-    excluded = f", {count(record.excluded_count)} excluded beforehand" if record.excluded_count else ""
+    excluded = f", {count(record.excluded_count)} excluded in advance" if record.excluded_count else ""
     own = f"{seconds(record.own_s)} of it overhead of ndld-flow"
-    each = f", {seconds(record.own_s / tried)} a point" if tried else ""
+    each = f", {seconds(record.own_s / tried)} per point" if tried else ""
     verb = "was" if record.steps_reused == 1 else "were"
     there = f", {count(record.steps_reused)} {verb} reused" if record.steps_reused else ""
     figures = [
@@ -310,7 +310,7 @@ def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None
     """Write `report.html` into a sweep's folder atomically and return its path.
 
     `objects` locates artifacts in the store while the folder is at a temporary path with invalid links.
-    Raises an `OutputsError` when it cannot be written.
+    Raises an `OutputsError` if it cannot be written.
     """
     with paused_garbage_collection():
         text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects)))

@@ -66,8 +66,8 @@ def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepO
 
 
 def goal_words(objective: SweepObjective) -> str:
-    """Return `least speed.latency.min`."""
-    return f"{'least' if objective.direction == 'minimize' else 'most'} {short_name(objective.text, 100)}"
+    """Return `minimize speed.latency.min`."""
+    return f"{objective.direction} {short_name(objective.text, 100)}"
 
 
 def final(point: SweepPoint) -> tuple[float | None, ...]:

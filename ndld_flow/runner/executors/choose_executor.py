@@ -17,8 +17,8 @@ from ndld_flow.store.store import Store
 
 
 def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, trust: bool) -> Executor:
-    """Return an executor with `jobs` worker processes, or one: a crash in native code, or a lack of memory, then ends
-    that process and not this one.
+    """Return an executor with `jobs` worker processes, at least one: a crash in native code, or a lack of memory, then
+    ends that process and not this one.
 
     Raises RequestError for fewer than one job.
     """
@@ -36,23 +36,23 @@ class SweepExecutor:
 
     executor: Executor
     machine_of: Callable[[RecipeStep], str] | None = None
-    """Returns the fingerprint of the machine that would compute a step; None where this one computes all."""
+    """Returns the fingerprint of the machine that would compute a step; None if this one computes all."""
 
 
 def open_executor(sweep: Sweep, request: Request, store: Store, listener: Listener) -> SweepExecutor:
-    """Open the executor that a request asks for.
+    """Open the executor for a request.
 
-    Raises RequestError for options that contradict each other, BackendError when a library or a cluster is missing.
+    Raises RequestError for options that contradict each other, BackendError if a library or a cluster is missing.
     """
     place = request.place
     if not place.ray:
         if place.remote_store:
             raise RequestError(
-                "--remote-store transfers artifacts between the machines of a cluster: name the cluster with --ray."
+                "--remote-store transfers artifacts between the machines of a cluster: give the cluster with --ray."
             )
         return SweepExecutor(choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust))
     if place.jobs is not None:
-        raise RequestError("--jobs is for this machine, and --ray computes the steps on a cluster: choose one of them.")
+        raise RequestError("--jobs runs steps on this machine, and --ray on a cluster: choose one of them.")
     from ndld_flow.runner.executors.ray.executor import OnRay
     from ndld_flow.store.remote_store import RemoteStore
 

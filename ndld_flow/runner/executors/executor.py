@@ -33,27 +33,27 @@ class Task:
 
 
 class Executor(Protocol):
-    """Computes tasks. A lost answer or a task that runs twice harms nothing: the store has one record for each key."""
+    """Computes tasks. A lost answer or a task that runs twice does no harm: the store has one record per key."""
 
     @property
     def slots(self) -> int:
         """Return the number of tasks that it can compute at once."""
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
-        """Compute a task, or take the results from the store if another process has written them meanwhile.
+        """Compute a task, or take the results from the store if another process has written them in the meantime.
 
         The future raises the steps' errors (`NdldFlowError`); `StepTimeoutError` after the time limit; `KilledError`
         when the process that computed it was killed.
         """
 
     def close(self) -> None:
-        """End all running tasks at once, and leave nothing behind."""
+        """Stop all running tasks at once, and leave nothing behind."""
 
 
 def compute_steps(
     task: Task, store: Store, report_wait: Callable[[str], None], report_start: Callable[[], None] = lambda: None
 ) -> Sequence[StepRecord]:
-    """Lock a task's keys, look whether the store has its records, and otherwise compute them.
+    """Lock a task's keys, look up its records in the store, and compute them if they are missing.
 
     `report_wait` is called with the name of a step that another process is computing, `report_start` when all locks are
     held and the work starts. Raises as `execute_steps` does.
@@ -77,9 +77,9 @@ def find_or_compute(
     compute: Callable[[], T],
     report_wait: Callable[[str], None],
 ) -> T:
-    """Lock the keys of steps, given with the steps' names, and return what `find` finds, or else what `compute` makes.
+    """Lock the keys of steps, given with the steps' names, and return the result of `find`, or else of `compute`.
 
-    Another process may have computed the steps while this one waited for the locks, so `find` looks again.
+    Another process may have computed the steps while this one waited for the locks, so `find` is called again.
     """
     with store.locks.hold_keys(keys, report_wait):
         stored = find()

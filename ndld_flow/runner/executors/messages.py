@@ -1,6 +1,6 @@
-"""Messages between a driver and its workers: tasks, and their answers, as JSON, one record a line.
+"""Messages between a driver and its workers: tasks and their answers, as JSON, one record per line.
 
-Nothing in them has to be trusted: a worker checks that the keys of a task are those of the same steps there.
+They need no trust: a worker checks that the keys of a task are those of the same steps on its machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Line(Record):
 
     def to_line(self) -> str:
         """Return the record as one line of JSON in Python's dialect, as settings may be infinite."""
-        # A text that UTF-8 cannot encode, such as a broken file name, must not silence a worker.
+        # A string that UTF-8 cannot encode, such as a broken file name, must not silence a worker.
         text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
         return f"{text}\n".encode("utf-8", "replace").decode()
 
@@ -69,7 +69,7 @@ class Waits(Line):
 
 
 class Started(Line):
-    """All locks are held: from here on the time limit counts."""
+    """All locks are held: the time limit starts here."""
 
     kind: Literal["started"] = "started"
 
@@ -82,7 +82,7 @@ class Done(Line):
 
 
 class Refused(Line):
-    """The task ended with an error that the user can act on."""
+    """The task ended with an error that the user can fix."""
 
     kind: Literal["refused"] = "refused"
     error: str
@@ -129,7 +129,8 @@ class ArtifactOrder(Record):
     label: str
     digest: str
     path: str
-    """The main file; relative to the store if it is in it, as the store may have another path on another machine."""
+    """The main file; relative to the store if it is inside, since the store may have another path on another
+    machine."""
 
 
 class WorkOrder(Record):
@@ -155,9 +156,9 @@ class TaskOrder(Line):
     held: bool
     store: str
     directory: str
-    """The user's current directory, to which data files in settings are relative."""
+    """The user's current directory, to which the paths of data files in settings are relative."""
     step_files: tuple[str, ...]
-    """Python files that define steps, besides the built-in and the installed ones."""
+    """Python files that define steps, in addition to the built-in and the installed ones."""
     trust: bool
     """True if the user allows these files, and the code that settings name."""
 
@@ -200,7 +201,7 @@ def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda
     """Return the task of an order, after checking that its keys are those of the same steps on this machine.
 
     The current directory must be the order's `directory`. Raises RequestError for steps that are missing or not
-    allowed, and BackendError where their keys differ here: another version of a library, another machine.
+    allowed, and BackendError if their keys differ here: another version of a library, another machine.
     """
     if order.step_files and not order.trust:
         raise RequestError(
@@ -244,7 +245,7 @@ def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
 
 
 def _check_key(order: WorkOrder, here: KeyParts) -> None:
-    """Raise BackendError if the step has another key here: nothing is computed under a key that is not its own."""
+    """Raise BackendError if the step has another key here: a result must never be stored under a wrong key."""
     if HIDDEN_VALUES in order.parts.reads:
         # Another store has another salt, and another machine other secrets. The order has the true values.
         hidden = {HIDDEN_VALUES: order.parts.reads[HIDDEN_VALUES]}
@@ -253,8 +254,8 @@ def _check_key(order: WorkOrder, here: KeyParts) -> None:
     differing = _differences(order.parts.model_copy(update={"together": ()}), here)
     if differing:
         raise BackendError(
-            f"{_here()} would compute something else than planned: {'; '.join(differing)}. Install the same versions "
-            "and files there, or plan on a machine like it.",
+            f"{_here()} would not compute what was planned: {'; '.join(differing)}. Install the same versions "
+            "and files there, or plan on a machine of that kind.",
             step=order.name,
         )
 
@@ -272,8 +273,8 @@ def _differences(asked: KeyParts, here: KeyParts) -> Sequence[str]:
             if meant != mine
         ),
         *(f"its input `{name}` has other contents" for name in _changed(asked.reads, here.reads)),
-        *(f"its setting `{name}` is not the same" for name in _changed(asked.settings, here.settings)),
-        *(f"the input `{name}` is not the same" for name in _changed(asked.inputs, here.inputs)),
+        *(f"its setting `{name}` differs" for name in _changed(asked.settings, here.settings)),
+        *(f"the input `{name}` differs" for name in _changed(asked.inputs, here.inputs)),
     ]
     return reasons or (["its key has other parts"] if asked != here else [])
 

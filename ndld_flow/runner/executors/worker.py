@@ -1,6 +1,6 @@
-"""A worker process: reads one order a line, computes it, and answers, until its standard input ends.
+"""A worker process: reads one order per line, computes it, and answers, until its standard input closes.
 
-Libraries are imported once, by the first order that needs them. When the driver dies, so does the worker, with all
+Libraries are imported once, by the first order that needs them. If the driver dies, so does the worker, with all
 processes that the steps have started.
 """
 
@@ -95,7 +95,7 @@ def _answer(order: TaskOrder, output: _Output) -> Answer:
     store = Store(Path(order.store))
     try:
         make_folder(store.root)
-        with contextlib.suppress(OSError):  # another machine may not have it; only data files need it
+        with contextlib.suppress(OSError):  # another machine may not have this directory; only data files need it
             os.chdir(order.directory)
         with naming_step(" and ".join(work.name for work in order.works)), explaining_disk("", store.root):
             task = read_order(order, store, output.progress, output.log)
@@ -110,7 +110,7 @@ def _answer(order: TaskOrder, output: _Output) -> Answer:
 
 
 def _known_class(error: NdldFlowError) -> str:
-    """Return the nearest class of error that the driver has too, and that can be made from a text."""
+    """Return the nearest class of error that the driver also has, and that can be created from a string."""
     if isinstance(error, RecipeError):
         return RequestError.__name__
     return next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)

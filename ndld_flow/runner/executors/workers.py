@@ -1,4 +1,5 @@
-"""The executor that computes steps in worker processes. They last, so that libraries are imported once, and may die."""
+"""The executor that computes steps in worker processes, which live on so that libraries are imported once, and may
+die."""
 
 from __future__ import annotations
 
@@ -130,12 +131,12 @@ class WorkerProcess:
         self.end()
 
     def end(self) -> None:
-        """End the process and all that it started, at once. Any thread may call this, any number of times."""
+        """End the process and everything that it started, at once. Any thread may call this, any number of times."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.close()
         try:
-            self._process.wait(_END_S)  # its watchdog ends all its children, those in other sessions too
+            self._process.wait(_END_S)  # its watchdog ends all its children, including those in other sessions
         except subprocess.TimeoutExpired:
             end_group(self._process)
 
@@ -146,7 +147,7 @@ class WorkerProcess:
         self._stderr.close()
 
     def _killing_signal(self) -> str:
-        """Return the name of the signal that ended the process; empty where it exited."""
+        """Return the name of the signal that ended the process; empty if it exited."""
         code = self._process.returncode
         return name_signal(-code if code < 0 else code - 128)
 
@@ -196,7 +197,7 @@ class WorkerBugError(Exception):
 
 
 class _WorkersTraceback(Exception):
-    """The traceback as the worker saw it, as text."""
+    """The worker's traceback, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -217,16 +218,16 @@ class _Job:
 class Workers:
     """Computes tasks in up to `count` processes, each started when it is first needed.
 
-    A task whose worker dies while others run is tried once more: their memory may have been the reason. Each step's
+    A task whose worker dies while others run is tried once more: they may have used up the memory. Each step's
     `Work.progress` and `listener`, which is called for steps that wait for other processes, are called from other
-    threads, one call at a time. `command` starts a worker, which may be on another machine that has the store, and the
-    models, under the same path::
+    threads, one call at a time. `command` starts a worker, possibly on another machine that has the store and the
+    models under the same path::
 
         ssh -o BatchMode=yes -o ServerAliveInterval=15 HOST python -P -m ndld_flow.runner.executors.worker
 
     When ssh or the driver is killed, OpenSSH closes the worker's standard input within a second, which ends the worker
-    with all that it has started. When the network falls silent, the server's `ClientAliveInterval` does the same.
-    Nothing checks that the worker's store is the driver's; `ray.node.find_fault` could.
+    with all that it has started. If the network fails, the server's `ClientAliveInterval` does the same. Nothing checks
+    that the worker's store is the driver's; `ray.node.find_fault` could.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class Workers:
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         """Compute a task as soon as a worker is free; until then it can be cancelled.
 
-        Besides the errors of `Executor.submit`, the future raises WorkerBugError.
+        The future also raises WorkerBugError, in addition to the errors of `Executor.submit`.
         """
         future: Future[Sequence[StepRecord]] = Future()
         self._jobs.put(_Job(task, write_order(task, store, trust=self._trust), store, future))
@@ -256,7 +257,7 @@ class Workers:
         return future
 
     def close(self) -> None:
-        """End what is still going on, at once, and leave nothing behind."""
+        """Stop everything that is still running, at once, and leave nothing behind."""
         self._pool.close()
         for _ in self._threads:
             self._jobs.put(None)
@@ -331,7 +332,7 @@ class _WorkerPool:
                 self._living.discard(worker)
 
     def close(self) -> None:
-        """End all, for good."""
+        """End all workers permanently."""
         with self._lock:
             living, self._living = self._living or set(), None
         for worker in living:
@@ -349,7 +350,7 @@ class _WorkerSlot:
     def do(self, job: _Job, listener: ProgressListener) -> Answer:
         """Return the answer to a job.
 
-        Raises KilledError when a signal ended the worker in each attempt, BackendError when it exited without answer,
+        Raises KilledError if a signal ended the worker in each attempt, BackendError if it exited without answer,
         and StepTimeoutError.
         """
         died = WorkerDiedError("", killed=False)
@@ -369,7 +370,7 @@ class _WorkerSlot:
 
     @contextlib.contextmanager
     def _running_worker(self, store: Store) -> Iterator[WorkerProcess]:
-        """Give the slot's worker; after an error it is replaced."""
+        """Yield the slot's worker; after an error it is replaced."""
         if self._worker is not None and not self._worker.lives:
             self.leave()
         self._worker = self._worker or self._pool.start()
@@ -388,7 +389,7 @@ class _WorkerSlot:
 
 
 def read_answer(answer: Answer) -> Sequence[StepRecord]:
-    """Return the records of an answer, or raise its error as the worker raised it."""
+    """Return the records of an answer, or raise its error as in the worker."""
     if isinstance(answer, Done):
         return answer.records
     if isinstance(answer, Refused):

@@ -159,7 +159,7 @@ def _tried_values(axis: Axis, points: Sequence[PointRun]) -> tuple[JsonValue, ..
 def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:
     units = set()
     for point in points:
-        with contextlib.suppress(GateError):  # points that did not reach it
+        with contextlib.suppress(GateError):  # in points that did not reach it
             units.add(objective.expression.evaluate(point.metrics).unit)
     unit = units.pop() if len(units) == 1 else ""
     return SweepObjective(text=objective.text, direction=objective.direction, unit=unit)

@@ -40,12 +40,12 @@ from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.space import Assignment
 
 _ASSUMED_SPREAD = 0.5
-"""Relative standard deviation of a step that ran once: the effect of other settings is unknown."""
+"""Assumed relative standard deviation of a step that ran once: the effect of other settings is unknown."""
 _LEAST_SPREAD = 0.1
 _MOST_FILES = 300
-"""Newest records of the store that are read: a plan must be quick."""
+"""Maximum number of records of the store that are read, the newest first: a plan must be quick."""
 _ENOUGH = 10
-"""Records of one step type that are read; older ones add little."""
+"""Maximum number of records of one step type that are read; older ones add little."""
 
 Pending: TypeAlias = "Mapping[str, tuple[str, float]]"
 """Step's name -> its type, and how many times it must run."""
@@ -66,7 +66,7 @@ class Estimate(Record):
 
     @property
     def text(self) -> str:
-        """Return the estimate in words."""
+        """Return the estimate as text."""
         about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
         if not self.unknown:
             return about
@@ -74,7 +74,7 @@ class Estimate(Record):
 
 
 def estimate_seconds(pending: Pending, recipe: str, outputs: Outputs) -> Estimate | None:
-    """Estimate the duration of pending steps; None when no such step ever ran here.
+    """Estimate the duration of pending steps; None if no such step ever ran here.
 
     A step is expected to take as long as in this recipe's latest run and sweep; a step that was in neither, as long as
     the newest of its type in the store.
@@ -169,18 +169,18 @@ def _newest_records(store: Store) -> list[Path]:
         try:
             dated.append((path.stat().st_mtime, path.name, path))
         except OSError:
-            continue  # removed meanwhile
+            continue  # removed in the meantime
     return [path for *_, path in sorted(dated, reverse=True)[:_MOST_FILES]]
 
 
 @dataclass
 class CountedStep:
-    """A step over all points, counted by the inputs that its result depends on."""
+    """A step over all points, counted by the inputs on which its result depends."""
 
     step: str
     """Its type."""
     uses: int = 0
-    """Points that have it."""
+    """Number of points that have it."""
     distinct: set[str] = field(default_factory=set)
     there: set[str] = field(default_factory=set)
 
@@ -228,7 +228,7 @@ class _Counter:
 
 
 def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
-    """Count each step of the recipe over all points, as far as that is known without running them.
+    """Count each step of the recipe over all points, as far as is known without running them.
 
     `batches`: points that run together.
     """
@@ -242,12 +242,12 @@ def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedSt
 
 
 def _session_of(step: RecipeStep) -> Hashable:
-    """Return what the steps of a session have in common; empty for steps that do not measure."""
+    """Return the common properties of the steps of a session; empty for steps that do not measure."""
     return (step.type.name, step.step.device) if step.type.cls.takes_turns else ()
 
 
 MOST_POINTS = 2000
-"""Points that are examined; of further ones only the number is shown."""
+"""Maximum number of points that are examined; further ones are only counted."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class PlannedStep:
     name: str
     step: str
     uses: int
-    """Points that have it."""
+    """Number of points that have it."""
     distinct: int
     """Number of different computations: each runs once."""
     stored: int
@@ -282,16 +282,16 @@ class SweepPlan:
 
     sweep: Sweep
     point_count: int | None
-    """Upper bound of the points to try; None where it is unknown."""
+    """Upper bound of the points to try; None if it is unknown."""
     excluded_count: int | None
     points: tuple[PlannedPoint, ...]
     """Points that are known in advance: the next points of some searches depend on results."""
     steps: tuple[PlannedStep, ...]
     again: tuple[int, ...] | None
-    """Points that will be measured again at the end; empty where their results are stored or none will be, None where
+    """Points that will be measured again at the end; empty if their results are stored or none will be, None if
     they are not known yet."""
     estimate: Estimate | None
-    """Duration of the work that is not stored; None when no such step ever ran here."""
+    """Duration of the work that is not stored; None if no such step ever ran here."""
 
 
 class _NotStoredError(Exception):

@@ -132,22 +132,22 @@ def _write_text(text: str) -> str:
 
 
 MARK = "# The best of sweep "
-"""The beginning of such a file: only files that begin so are overwritten."""
+"""First line of a file that `--apply` wrote: only such files are overwritten."""
 
 
 def check_target(sweep: Sweep, request: Request) -> None:
-    """Raise RequestError, before anything runs, where `--apply` could not write the best point at the end."""
+    """Raise RequestError, before anything runs, if `--apply` could not write the best point at the end."""
     target = request.apply
     if target is None:
         return
     if request.given is not None:
-        raise RequestError(f"--apply {target}: the recipe has no file, whose text the new recipe would keep.")
+        raise RequestError(f"--apply {target}: it needs a recipe file, whose text the new recipe keeps.")
     if not sweep.objectives:
         raise RequestError(
             f"--apply {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
         )
     if target.exists() and not _is_ours(target):
-        raise RequestError(f"--apply {target}: the file exists, and no sweep wrote it. Choose another name.")
+        raise RequestError(f"--apply {target}: the file exists and was not written by a sweep. Choose another name.")
     folder = request.recipe.absolute().parent
     values = sweep.variations.composed.file.values
     steps_from = "steps_from" in values and target.absolute().parent != folder
@@ -160,10 +160,10 @@ def check_target(sweep: Sweep, request: Request) -> None:
 
 
 def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: Request) -> str:
-    """Write the recipe of the best point; return its path, or an empty text without a request or a best point.
+    """Write the recipe of the best point; return its path, or an empty string without a request or a best point.
 
     It gets the point's true values: those of the record are without credentials, and the recipe is the user's own.
-    Raises OutputsError when it cannot be written.
+    Raises OutputsError if it cannot be written.
     """
     best = next((point for point in tried.points if point.number == record.best), None)
     if request.apply is None or best is None:
@@ -258,7 +258,8 @@ def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> R
 
 
 def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
-    """Return the command that runs a point alone: with overrides, or its own recipe where Hydra cannot write a key."""
+    """Return the command that runs a point alone: with overrides, or with its own recipe if Hydra cannot write a
+    key."""
     own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
     try:
         changes = point_overrides(point.changes, sweep.recipe)
@@ -316,7 +317,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
 
 @contextlib.contextmanager
 def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
-    """Give the state that the points share; at the end, or after an error, all tasks are stopped."""
+    """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
     forced = choose_forced(request.force, sweep.base)
     chosen = open_executor(sweep, request, outputs.store, listener)
     try:
@@ -359,7 +360,7 @@ def _find_equal(record: SweepRecord, ended: Ended) -> SweepFinished | None:
         text = f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"
         listener(Notice(text=text, warning=True))
         return None
-    folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    folder = outputs.sweeps / latest.parent.name / latest.name  # relative to the outputs folder as the user wrote it
     outputs.mend_latest(folder)
     return _describe_end(earlier, folder, ended, nothing_to_do=True)
 

@@ -28,7 +28,7 @@ from ndld_flow.sweep_search.space import Assignment
 
 
 def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
-    """Decide a gate; None where a metric is missing, or a divisor is zero."""
+    """Decide a gate; None if a metric is missing, or a divisor is zero."""
     try:
         return gate.decide(metrics)
     except GateError:
@@ -128,13 +128,13 @@ class Judgement:
     outcome: PointOutcome
     reason: str
     objectives: tuple[float | None, ...]
-    """None where a metric was not reached."""
+    """None if a metric was not reached."""
     constraints: tuple[GateResult, ...]
     """Those that could be decided."""
     violation: float
     """0: all constraints hold."""
     missing: str = ""
-    """A metric that objectives, constraints or gates need and that no step recorded, although all have finished."""
+    """A metric that objectives, constraints or gates need and no step recorded although all have finished."""
 
 
 def judge_point(point: PointRun, goals: Goals) -> Judgement:
@@ -174,7 +174,7 @@ def _evaluate(objective: Objective, metrics: Mapping[str, Metric]) -> float | No
 
 
 def _describe_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
-    """Return what cannot be decided of a point whose steps have all finished; empty when all can."""
+    """Return the undecidable condition of a point whose steps have all finished; empty if all can be decided."""
     if not point.is_whole:
         return ""
     asked: list[tuple[str, Callable[[Mapping[str, Metric]], object]]] = [
@@ -254,7 +254,7 @@ class SweepState(RunOpener):
             point.add(place_records(point.run, [reused], [record], "reused", 0.0))
 
     def report_step(self, point: PointRun, step: RecipeStep) -> None:
-        """Report that a step of a point has ended, in whatever way."""
+        """Report that a step of a point has ended, for whatever reason."""
         done = point.run.done.get(step.name)
         if done is not None:
             self.listener(describe_end(done).model_copy(update={"name": f"{step.name}#{point.number}"}))

@@ -40,9 +40,9 @@ class SessionPlan:
 
 
 def run_session(blocked: Sequence[PointRun], state: SweepState) -> list[PointRun]:
-    """Measure the next step of the first of these points, together with all that wait for the same device.
+    """Measure the next step of the first of these points, together with all points that wait for the same device.
 
-    Points that a constraint refuses are not measured. Returns the points that can go on.
+    Points that violate a constraint are not measured. Returns the points that can continue.
     """
     refused = [point for point in blocked if point.refuse_by(state.goals.constraints)]
     if refused:
@@ -83,7 +83,7 @@ def _measure(members: Sequence[PointRun], state: SweepState) -> None:
     try:
         place_session(plan, answer.result(), state, reused=False)
     except OutputsError:
-        raise  # a full disk is no point's error
+        raise  # a full disk is not a point's error
     except NdldFlowError as error:
         if _fail_culprits(plan, state, error):
             _measure(waiting, state)
@@ -104,7 +104,7 @@ def _split(members: Sequence[PointRun], state: SweepState, error: NdldFlowError)
 
 
 def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
-    """Plan a session with each distinct step once. Equal steps of one point stay two: they measure noise."""
+    """Plan a session with each distinct step once. Equal steps of one point remain separate: they measure noise."""
     places: dict[tuple[str, int], int] = {}
     parts: list[KeyParts] = []
     owners: list[tuple[PointRun, RecipeStep]] = []
@@ -194,7 +194,7 @@ def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: Sweep
 
 
 IN_FLIGHT = 2
-"""Steps for each worker: one that it computes, and one that is ready when it has finished."""
+"""Number of steps per worker: the one that it computes, and one that is ready when it has finished."""
 
 
 @dataclass
@@ -229,7 +229,7 @@ class _Computations:
         self.running[self.state.executor.submit(task, self.state.store)] = computation
 
     def finish_one(self) -> list[PointRun]:
-        """Wait until a step has finished; return the points that can go on."""
+        """Wait until a step has finished; return the points that can continue."""
         done, _ = wait(self.running, return_when=FIRST_COMPLETED)
         return [point for future in done for point in self._finish(future)]
 
@@ -240,7 +240,7 @@ class _Computations:
         if isinstance(error, NdldFlowError) and not isinstance(error, OutputsError):
             for point in (computation.point, *computation.waiting):
                 point.fail(point.waiting[0][0], error)  # by the point's own name of the step
-        else:  # raises a full disk or a bug, which is no point's error
+        else:  # a full disk or a bug is not a point's error, and is raised
             self.state.place_computed(computation.point, [computation.decision], future.result())
         self.state.report_step(computation.point, computation.decision.step)
         return [computation.point, *computation.waiting]
@@ -249,7 +249,7 @@ class _Computations:
 def advance_points(points: Sequence[PointRun], state: SweepState) -> None:
     """Run all steps of these points, each distinct one once; measuring steps in sessions, after all others.
 
-    A point that fails keeps its error. Raises errors that concern no single point.
+    A point that fails keeps its error. Raises errors that do not concern a single point.
     """
     computations = _Computations(state)
     ready = deque(points)
@@ -274,7 +274,7 @@ def _advance(point: PointRun, computations: _Computations) -> None:
         except NdldFlowError as error:
             point.fail(step, error)
             return
-        if decision.key in computations.by_key:  # even if its record is there: the reason depends on whose result it is
+        if decision.key in computations.by_key:  # even if its record exists: the reason depends on who computed it
             computations.by_key[decision.key].waiting.append(point)
             return
         if decision.record is None:
@@ -284,9 +284,9 @@ def _advance(point: PointRun, computations: _Computations) -> None:
 
 
 UNMEASURED_AT_ONCE = 64
-"""Points that run together where nothing is measured: enough to keep every worker busy."""
+"""Number of points that run together if nothing is measured: enough to keep every worker busy."""
 MIXED_SITTINGS = 8
-"""Sessions over which the points of a grid are shuffled: a wider grid leaves earlier ones unchanged."""
+"""Number of sessions over which the points of a grid are shuffled: extending the grid leaves earlier ones unchanged."""
 
 Batch = list[tuple[int, Assignment]]
 """Points with their numbers, in the order of numbers."""
@@ -306,7 +306,7 @@ def ask_batches(sweep: Sweep, search: Search) -> Iterator[Batch]:
         points = list(enumerate(asked, number + 1))
         number += len(points)
         if mixes and len(points) > size:
-            random.Random(f"{sweep.section.seed} {number}").shuffle(points)  # noqa: S311 - no secret
+            random.Random(f"{sweep.section.seed} {number}").shuffle(points)  # noqa: S311 - not a secret
         for begin in range(0, len(points), size):
             yield sorted(points[begin : begin + size], key=lambda numbered: numbered[0])
 
@@ -327,7 +327,7 @@ def depends_on_results(sweep: Sweep) -> bool:
 
 
 ENOUGH_LACKING = 64
-"""When this many points, and no others, need something that this machine lacks, the rest is not examined."""
+"""If this many points, and no others, need something that this machine lacks, the sweep stops."""
 
 
 @dataclass
@@ -347,8 +347,8 @@ class TriedPoints:
 def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
     """Try points until the search has no more, or the time is used up.
 
-    Raises RequestError when the objectives name a metric that no step records, BackendError when this machine lacks
-    what the first points need, and ModelError when a model changes meanwhile.
+    Raises RequestError if the objectives name a metric that no step records, BackendError if this machine lacks what
+    the first points need, and ModelError if a model changes during the sweep.
     """
     tried = TriedPoints()
     start = time.perf_counter()
@@ -364,7 +364,7 @@ def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
         if depends_on_results(sweep):
             search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
         if limit_s is not None and time.perf_counter() - start >= limit_s:
-            tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
+            tried.stopped_because = f"the time limit of {seconds(limit_s)} was reached"
             break
     state.check_models()
     _refuse_lacking(tried.points)
@@ -386,7 +386,7 @@ def open_point(sweep: Sweep, state: SweepState, number: int, point: Assignment) 
 
 
 def _refuse_lacking(points: Sequence[PointRun], at_least: int = 1) -> None:
-    """Raise the error of the first point if this machine can run none of the points; they have cost nothing."""
+    """Raise the error of the first point if this machine can run none of the points; none of them has run yet."""
     lacks = [point.failure for point in points if isinstance(point.failure, BackendError) and not point.run.done]
     if len(lacks) == len(points) >= at_least:
         raise lacks[0]
@@ -399,6 +399,6 @@ def _refuse_hopeless(tried: TriedPoints) -> None:
     whole = [judged for point, judged in zip(points, tried.judgements, strict=True) if point.is_whole]
     if whole and all(judged.missing for judged in whole):
         raise RequestError(
-            "sweep: no point records every metric that the objectives need; results are kept. Correct it, run again: "
-            f"{whole[0].missing}"
+            "sweep: no point records every metric that the objectives need; results are kept. Correct this and run "
+            f"again: {whole[0].missing}"
         )

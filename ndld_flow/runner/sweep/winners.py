@@ -54,7 +54,7 @@ class Finalist:
 def measure_again(winners: Sequence[PointRun], state: SweepState) -> Mapping[int, Finalist]:
     """Measure these points again in one session; their other results are reused. Return finalists by number.
 
-    Points without a measurement are left out.
+    Points without a measurement are skipped.
     """
     measured = [point for point in winners if point.session is not None]
     if len(measured) < 2:
@@ -67,7 +67,7 @@ def measure_again(winners: Sequence[PointRun], state: SweepState) -> Mapping[int
 
 _THROUGHPUTS = ("throughput.median", "throughput.items")
 _IN_RUNS = {"load_ms": "load", "memory.peak_bytes": "memory.peak", **dict.fromkeys(_THROUGHPUTS, "throughput")}
-"""Metric of a whole profile -> its name in each process run, where that differs."""
+"""Metric of a whole profile -> its name in each process run, if that differs."""
 _VERDICTS: dict[Verdict, WinnerVerdict] = {"unchanged": "tie", "regressed": "worse"}
 _TIMES = ("ns", "us", "ms", "s", "1/s")
 
@@ -135,9 +135,9 @@ def compare_winners(finalists: Mapping[int, WinnerValues], best: int, aim: Aim) 
     """Compare each finalist with the best.
 
     The unit is the process run: an objective of profiled metrics has a value in each run, and the ratio over the runs
-    is judged as in a comparison: `tie` when the whole 95 % interval is inside the threshold, `worse` when it is wholly
-    outside, `inconclusive` otherwise. Without values of runs the ratio has no interval: equal counts tie and others are
-    worse; of a time that was measured once, a difference within the noise of single runs is inconclusive.
+    is judged as in a comparison: `tie` if the whole 95 % interval is inside the threshold, `worse` if it is entirely
+    outside, `inconclusive` otherwise. Without values of runs the ratio has no interval: equal counts tie, and others
+    are worse; for a time that was measured once, a difference within the noise of single runs is inconclusive.
     """
     against = finalists[best]
     return {
@@ -170,7 +170,7 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
 
 
 def _values_in_runs(expression: Expression, finalist: WinnerValues) -> tuple[float, ...]:
-    """Return the objective in each process run; empty where runs do not have its metrics."""
+    """Return the objective in each process run; empty if runs do not have its metrics."""
     series = {name: values for name in expression.names if (values := _metric_in_runs(name, finalist))}
     counts = {len(values) for values in series.values()}
     if len(counts) != 1:
@@ -206,7 +206,7 @@ def _compare_without_runs(ours: float, theirs: float, aim: Aim, timed: bool) -> 
 
 
 def _is_single_run_noise(ratio: float | None, rules: Rules) -> bool:
-    """Return whether single runs of one and the same model differ as much."""
+    """Return whether single runs of the same model differ as much."""
     threshold = rules.noise.single_run_threshold if rules.noise else ASSUMED_SINGLE_RUN
     return ratio is not None and ratio > 0 and max(ratio, 1 / ratio) <= 1 + threshold
 
@@ -216,7 +216,7 @@ Comparisons = Mapping[int, MeasuredAgain]
 
 
 def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
-    """Return the numbers of the points to measure again; none where no objective is measured."""
+    """Return the numbers of the points to measure again; none if no objective is measured."""
     goals = _goals(sweep)
     if not any(goal.noise for goal in goals):
         return []
@@ -225,7 +225,7 @@ def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
     session = {point.number: point.session for point in tried.points}
     if len(goals) > 1 or len(set(session.values())) == 1:
         return chosen
-    # A slow session hides its best points: those that are good within their session have a chance too.
+    # A slow session hides its best points: points that are good within their session get a chance too.
     steadied = choose_winners(remove_session_drift(contenders, session), goals, count)
     return list(dict.fromkeys([*chosen[:count], *steadied[:count], *chosen, *steadied]))[: 2 * count]
 

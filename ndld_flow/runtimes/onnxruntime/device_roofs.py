@@ -24,9 +24,9 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
 
 _ENOUGH_S = 0.05
-"""Time of measuring each operation; the best pass counts."""
+"""Seconds for measuring each operation; the best pass counts."""
 _ONE_PASS_S = 0.003
-"""A pass of this length is large enough: its launch overhead is negligible."""
+"""Seconds of a pass that is long enough to make its launch overhead negligible."""
 _FEWEST = 3
 _ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 _SMALLEST, _LARGEST = 512, 8192
@@ -38,8 +38,8 @@ _measured: dict[str, Roofs | None] = {}
 def measure_roofs(settings: SessionSettings, layers: Sequence[Layer] = ()) -> Roofs | None:
     """Return the best of several passes in about 0.3 s, measured once in a process for the same settings.
 
-    The precision is float16 where the provider computes most of these layers' products in it, else float32. None where
-    the provider can run neither operation.
+    The precision is float16 if the provider computes most of these layers' products in it, else float32. None if the
+    provider can run neither operation.
     """
     plain = replace(settings, free_dimensions={}, profile_prefix=None, optimized_model=None, execution="sequential")
     macs: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: names, fallbacks, devices, and advice where one is missing."""
+"""ONNX Runtime's execution providers: names, fallbacks, devices, and advice if one is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ON_NVIDIA_GPU = (_CUDA, _TENSORRT, _RTX)
 def full_name(provider: str) -> str:
     """Return `CUDAExecutionProvider` for `cuda`; full names are accepted too, in any case.
 
-    Raises `BackendError` with the nearest names when ONNX Runtime has no such provider, or this build of it does not
+    Raises `BackendError` with the nearest names if ONNX Runtime has no such provider, or this build of it does not
     include it.
     """
     everything: list[str] = list(ort.get_all_providers())
@@ -67,7 +67,7 @@ def with_fallbacks(provider: str, options: Mapping[str, str]) -> list[tuple[str,
 
 
 def memory_of(provider: str, options: Mapping[str, str]) -> tuple[str, int]:
-    """Return device type and index of the memory where this provider's inputs and outputs can stay between runs."""
+    """Return device type and index of the memory in which this provider's inputs and outputs can stay between runs."""
     if provider not in _ON_NVIDIA_GPU:
         return "cpu", 0
     number = options.get("device_id", "0")

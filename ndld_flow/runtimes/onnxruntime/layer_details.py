@@ -26,7 +26,7 @@ _FUNCTION = "_inlfunc_"
 """Part of the name of a tensor from inside a local function, or from an operator that ONNX Runtime expanded."""
 _READS_SHAPE_ONLY = ("Shape", "Size")
 _MAX_FORWARD = 64
-"""Most inlined nodes to follow to a tensor of the original model."""
+"""Maximum number of inlined nodes to follow to a tensor of the original model."""
 
 
 def match_nodes(measured: Mapping[Key, MeasuredNode], optimized: ir.Model) -> dict[Key, ir.Node]:
@@ -44,7 +44,7 @@ def match_nodes(measured: Mapping[Key, MeasuredNode], optimized: ir.Model) -> di
         if parent in matched:
             graphs = list(subgraphs_of(matched[parent]))
         bodies = [dict(_match_graph(keys, measured, graph)) for graph in graphs]
-        # Of the branches of an If, the one that ran matches best.
+        # Among the branches of an If, the one that ran matches best.
         for body in sorted(bodies, key=len):
             matched |= body
     return matched
@@ -105,7 +105,7 @@ class LayerOrigins:
                 continue
             region.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
-                continue  # its value was known while optimizing: the producer of its input is not part of this layer
+                continue  # its value was known during optimization: the producer of its input is not part of this layer
             waiting.extend(
                 producer
                 for value in origin.inputs
@@ -132,7 +132,7 @@ class LayerOrigins:
         return names
 
     def _find_producer(self, name: str, node: ir.Node) -> ir.Node:
-        """Return the producer; where several branches compute a tensor of this name, the one with the node's name."""
+        """Return the producer; if several branches compute a tensor of this name, the one with the node's name."""
         candidates = self._producers[name]
         return next((origin for origin in candidates if origin.name == node.name), candidates[0])
 
@@ -165,7 +165,7 @@ def origin_name(node: ir.Node) -> str:
 
 
 def count_covered(origins: Iterable[Iterable[ir.Node]]) -> int:
-    """Return the number of distinct original nodes that layers came from."""
+    """Return the number of distinct original nodes of layers."""
     return len({node for nodes in origins for node in nodes})
 
 
@@ -216,8 +216,8 @@ class Alignment:
 def align(listed: Sequence[TypeAndShape], values: Sequence[ir.Value | None] | None) -> Alignment:
     """Assign the tensors in a profile to the ports of the node that ran; None for an unknown node.
 
-    The profile leaves out missing optional tensors and packed weights; where the rest does not match the node, it is
-    returned as listed, without names.
+    The profile omits missing optional tensors and packed weights; if the rest does not match the node, it is returned
+    as listed, without names.
     """
     if values is not None:
         aligned = _aligned(listed, values)
@@ -265,7 +265,7 @@ class RunNode:
 
     measured: MeasuredNode
     ran: ir.Node | None
-    """None where the optimized model is not known."""
+    """None if the optimized model is not known."""
     origins: tuple[ir.Node, ...]
     times_per_pass: float
 
@@ -329,7 +329,7 @@ def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
 def _without_padding(
     origins: Sequence[ir.Node], inputs: list[tuple[int, ...] | None], outputs: list[tuple[int, ...] | None]
 ) -> None:
-    """Replace padded channels of the blocked layout by those of the model, which the original filter shows."""
+    """Replace padded channels of the blocked layout by the model's channels, which the original filter has."""
     filters = [_constant_shape(origin.inputs[1]) for origin in origins if origin.op_type == "Conv"]
     if len(filters) != 1 or filters[0] is None or len(inputs) < 2 or not outputs or outputs[0] is None:
         return

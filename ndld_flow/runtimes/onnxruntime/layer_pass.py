@@ -32,9 +32,9 @@ _REPEATS_BODIES = ("Loop", "Scan")
 
 
 def count_events(path: Path) -> int | None:
-    """Return the largest number of events of a pass of this model; None when loops or functions multiply them.
+    """Return the largest number of events of a pass of this model; None if loops or functions multiply them.
 
-    Raises `ModelError` when the file cannot be read as ONNX.
+    Raises `ModelError` if the file cannot be read as ONNX.
     """
     source = load_model(path)
     nodes = list(source.graph.all_nodes())
@@ -49,13 +49,13 @@ def read_layers(
     """Read the recordings of `record_layers`, one for each process run, and delete them.
 
     `optimized` is the model as ONNX Runtime ran it; a missing file counts as None. `parallel`: nodes ran at the same
-    time. Raises `ModelError` when `source` cannot be read as ONNX.
+    time. Raises `ModelError` if `source` cannot be read as ONNX.
     """
     runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
     joined = _join(runs)
     try:
         ran = load_model(optimized) if optimized is not None and optimized.is_file() else None
-    except ModelError:  # it only adds origins of layers; the measurement is valid without it
+    except ModelError:  # the model only adds origins of layers; the measurement is valid without it
         ran = None
     nodes, traced = _trace(load_model(source), joined, ran)
     timeline, basis = _timeline(recordings, runs, joined)
@@ -72,7 +72,7 @@ def read_layers(
 
 
 def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
-    """Join all passes, run after run. A node that did not run in a pass took no time in it."""
+    """Concatenate all passes, run after run. A node that did not run in a pass took no time in it."""
     joined = MeasuredPasses()
     for run in runs:
         before, passes = len(joined.pass_ms), len(run.pass_ms)
@@ -93,7 +93,7 @@ def _trace(source: ir.Model, measured: MeasuredPasses, optimized: ir.Model | Non
     passes = max(1, len(measured.pass_ms))
     if optimized is None:
         untraced = [RunNode(node, None, (), node.calls / passes) for node in measured.nodes.values()]
-        return untraced, "layers were not traced back: the provider does not show the model it runs"
+        return untraced, "layers were not traced back to the model: the provider does not expose the model that it runs"
     ran = match_nodes(measured.nodes, optimized)
     origins = LayerOrigins(source, optimized)
     nodes = [
@@ -139,4 +139,4 @@ def _shortcomings(measured: MeasuredPasses, requested: int, parallel: bool) -> I
             "the device"
         )
     if parallel:
-        yield "nodes ran in parallel: their times overlap, and those around and within If and Loop are approximate"
+        yield "nodes ran in parallel: their times overlap, and those of and in If and Loop are approximate"

@@ -1,7 +1,7 @@
 """Recording of ONNX Runtime's profile of a model: passes in a session of their own, with its profiler on.
 
-Recording reads no model, so that it can run in a worker process that imports ONNX Runtime and nothing else that is
-heavy. `layer_pass` reads the recordings.
+Recording reads no model, so that it can run in a worker process whose only heavy import is ONNX Runtime. `layer_pass`
+reads the recordings.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSessio
 from ndld_flow.runtimes.protocol import RecordingPlan
 
 WARMUP_PASSES = 2
-"""Passes at the beginning of every recording that do not count."""
+"""Number of warm-up passes at the beginning of every recording, which do not count."""
 OPTIMIZED = "optimized.onnx"
-"""The model as ONNX Runtime ran it, in the folder of a recording; missing where the provider cannot write it."""
+"""The model as ONNX Runtime ran it, in the folder of a recording; missing if the provider cannot write it."""
 _EVENT_BUDGET = 250_000
-"""A quarter of what ONNX Runtime keeps; about 200 MB of its JSON."""
+"""Maximum number of events: a quarter of what ONNX Runtime keeps, about 200 MB of its JSON."""
 
 
 def record_layers(

@@ -1,4 +1,4 @@
-"""Sessions in ONNX Runtime on the requested execution provider and no other."""
+"""Sessions in ONNX Runtime on the requested execution provider, without silent fallbacks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _SILENT = 4
 """Severity of fatal messages. Errors that ONNX Runtime logs are raised too."""
 _WARNING = 2
 _MOST_LETTERS = 600
-"""Longest message of ONNX Runtime; names in it may be of any length."""
+"""Maximum number of characters of a message of ONNX Runtime; names in it may be of any length."""
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -117,7 +117,7 @@ class SessionSettings:
     memory_arena: bool = True
     memory_reuse: bool = True
     """Plan the sharing of memory by tensors when the model is opened. Without it, a model of a thousand nodes and
-    free dimensions opens in a fifth of the time, which pays for few runs."""
+    dynamic dimensions opens in a fifth of the time, which is worthwhile for few runs."""
     spinning: bool = True
     """Threads busy-wait for the next operator: fast, but it occupies all processors."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
@@ -179,13 +179,13 @@ class OnnxruntimeBinding:
         for name in self._names:
             self._binding.bind_output(name, *outputs_to)
         self._waits = outputs_to[0] != "cpu"
-        # Host copies are kept only where they are copied again.
+        # Host copies are kept only if they are copied again.
         self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
         self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
         self._shapes = {name: tuple(array.shape) for name, array in feeds.items()}
 
     def run(self) -> None:
-        """Run the model once and wait for its outputs. Raises `ModelError` when it fails."""
+        """Run the model once and wait for its outputs. Raises `ModelError` if it fails."""
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
@@ -198,7 +198,7 @@ class OnnxruntimeBinding:
 
     @property
     def can_copy(self) -> bool:
-        """Return True when inputs and outputs are in a device's memory, and `copy_in` and `copy_out` can copy them."""
+        """Return True if inputs and outputs are in a device's memory, and `copy_in` and `copy_out` can copy them."""
         on_device = (value.device_name() != "cpu" for value in self._values.values())
         tensors = (output.type.startswith("tensor(") for output in self._session.get_outputs())
         return self._waits and all(on_device) and all(tensors)
@@ -282,7 +282,7 @@ def _watched(provider: str) -> Iterator[list[str]]:
 
 
 def _preload_libraries() -> None:
-    """Load CUDA and cuDNN from NVIDIA's wheels where they are installed."""
+    """Load CUDA and cuDNN from NVIDIA's wheels if they are installed."""
     preload = getattr(ort, "preload_dlls", None)
     if preload is not None:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints each missing library
@@ -332,13 +332,13 @@ def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception
     if not path.is_file():
         return ModelError(f"there is no model file {path}.")
     if provider == CPU or type(error).__name__ in _ABOUT_THE_MODEL:
-        return ModelError(f"ONNX Runtime {ort.__version__} refuses {path}: {_one_paragraph(error)}.")
+        return ModelError(f"ONNX Runtime {ort.__version__} rejects {path}: {_one_paragraph(error)}.")
     reason = _loader_reason(log) or _one_paragraph(error)
     return BackendError(f"{provider} cannot run {path}: {reason}. {provider_advice(provider)}")
 
 
 def _not_loaded(provider: str, instead: str, log: str) -> BackendError:
-    reason = _loader_reason(log) or "ONNX Runtime gives no reason"
+    reason = _loader_reason(log) or "ONNX Runtime reports no reason"
     return BackendError(
         f"{provider} was requested, but ONNX Runtime loaded {instead} instead: {reason}. {provider_advice(provider)}"
     )
@@ -373,7 +373,7 @@ def _ort_value(name: str, array: Array, model: OnnxruntimeSession) -> ort.OrtVal
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
     except Exception as error:
         raise ModelError(
-            f'input "{name}" of {model.path}: ONNX Runtime on {short_name(model.providers[0])} takes no '
+            f'input "{name}" of {model.path}: ONNX Runtime on {short_name(model.providers[0])} does not accept '
             f"{packed.dtype.name} from memory: {_one_paragraph(error)}."
         ) from None
 

@@ -69,7 +69,7 @@ class OnnxruntimeSettings(RuntimeSettings):
 
     backend: Literal["onnxruntime"] = "onnxruntime"
     """The runtime: ONNX Runtime, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`). Settings
-    below that begin with ONNX Runtime or TensorRT are for that runtime only; TensorRT means both."""
+    below that begin with ONNX Runtime or TensorRT apply only to that runtime; TensorRT means both."""
     provider: str = "cpu"
     """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. A provider that does not load
     is an error."""
@@ -85,7 +85,7 @@ class OnnxruntimeSettings(RuntimeSettings):
     execution: Literal["sequential", "parallel"] = "sequential"
     """ONNX Runtime: run operators one after another, or in parallel."""
     memory_arena: bool = True
-    """ONNX Runtime: keep memory between passes."""
+    """ONNX Runtime: use the memory arena, which keeps memory between passes."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """ONNX Runtime: dimension name -> size, fixed before optimization, so that shapes are constants."""
 
@@ -100,8 +100,8 @@ class OnnxruntimeSettings(RuntimeSettings):
             return Foresight()
         if not has_nvidia_gpu():
             lack = (
-                f"provider {self.provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
-                "step out with '~steps.NAME'"
+                f"provider {self.provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or remove the "
+                "step with '~steps.NAME'"
             )
             return Foresight(lacks=(lack,))
         missing = find_cuda_lack() if short in _IN_GPU_BUILD else None

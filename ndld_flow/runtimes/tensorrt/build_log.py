@@ -1,4 +1,4 @@
-"""The log of a TensorRT builder: written to a file line by line, with the facts that later parts need."""
+"""The log of a TensorRT builder: it writes lines to a file, and collects the facts that later parts need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMORY = {
 }
 _LAYERS = "Layers:\n"
 _MOST_CHARACTERS = {"VERBOSE": 48 * 2**20, "INFO": 56 * 2**20}
-"""Longest part of the file for a severity, 64 Mi for all others: some builds log gigabytes."""
+"""Maximum number of characters of a severity in the file, 64 Mi for all others: some builds log gigabytes."""
 _MOST = 64 * 2**20
 _MOST_KEPT = 1000
 _NO_GPU = re.compile(r"catchCudaError|CUDA driver version is insufficient|CUDA initialization failure")
@@ -40,14 +40,14 @@ class BuildLog:
         self._messages: dict[str, dict[str, None]] = {"ERROR": {}, "INTERNAL_ERROR": {}, "WARNING": {}}
         self._memory = dict.fromkeys(_MEMORY, 0)
         self.layers = ""
-        """The message with the compiled layers; empty where the release or the verbosity does not log it."""
+        """The message with the compiled layers; empty if the release or the verbosity does not log it."""
         self.is_listening = True
         """False for messages that do not concern the build."""
         self.failure: OSError | None = None
         """The error of writing the file."""
 
     def take(self, severity: str, text: str) -> None:
-        """Record a message. It never raises: TensorRT calls it from code that no exception may leave."""
+        """Record a message. It never raises: TensorRT calls it from code that must not see exceptions."""
         if not self.is_listening:
             return
         self._write(severity, text)
@@ -66,14 +66,14 @@ class BuildLog:
         line = f"[{severity}] {text}\n"
         if self._written + len(line) > _MOST_CHARACTERS.get(severity, _MOST):
             self._full.add(severity)
-            line = f"[{severity}] the log is long: further messages of this severity are left out\n"
+            line = f"[{severity}] the log is long: further messages of this severity are omitted\n"
         try:
             self._written += self._file.write(line)
         except OSError as error:
             self.failure = error
 
     def close(self) -> None:
-        """Close the file. Raises OSError when a line could not be written."""
+        """Close the file. Raises OSError if a line could not be written."""
         self._file.close()
         if self.failure is not None:
             raise self.failure
@@ -93,7 +93,7 @@ class BuildLog:
         return tuple(dict.fromkeys(map(reason_of, specific or messages)))
 
     def memory(self, build_peak_bytes: int) -> BuildMemory:
-        """Return the memory that the builder reported for the engine: of the profile that needs most."""
+        """Return the memory that the builder reported for the engine: that of the profile that needs most."""
         return BuildMemory(build_peak_bytes=build_peak_bytes, **self._memory)
 
     def _read_memory(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The available TensorRT: installed, of another environment, or an unpacked archive; and its bindings.
+"""The available TensorRT (installed, in another environment, or in an unpacked archive) and its bindings.
 
 Only child processes import the bindings.
 """
@@ -32,7 +32,7 @@ _PACKAGES = re.compile(
 def link_packages(site: Path, target: Path) -> None:
     """Make only TensorRT and NVIDIA's libraries of a site-packages importable from `target`.
 
-    Where symbolic links are not allowed, files are linked or copied.
+    If symbolic links are not allowed, files are linked or copied.
     """
 
     def link_or_copy(source: str, target: str) -> None:
@@ -45,12 +45,12 @@ def link_packages(site: Path, target: Path) -> None:
         if package.is_dir() and _PACKAGES.fullmatch(package.name):
             try:
                 (target / package.name).symlink_to(package.resolve(), target_is_directory=True)
-            except OSError:  # Windows allows them to administrators and developers only
+            except OSError:  # Windows allows them only to administrators and developers
                 shutil.copytree(package, target / package.name, copy_function=link_or_copy)
 
 
 def unpack_wheel(wheel: Path, target: Path) -> None:
-    """Unpack a wheel into `target`. Raises BackendError when it is damaged or a member would land elsewhere."""
+    """Unpack a wheel into `target`. Raises BackendError if it is damaged or a member would land elsewhere."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
@@ -80,7 +80,7 @@ _SITES = (
 )
 _OUR_PYTHON = f"3.{sys.version_info.minor}"
 _EXPECTED = (
-    "expected is a virtual or conda environment with TensorRT installed (`lib/python3.X/site-packages/tensorrt`), "
+    "expected a virtual or conda environment with TensorRT installed (`lib/python3.X/site-packages/tensorrt`), "
     "or the folder of an unpacked TensorRT archive (`python/tensorrt-*.whl` and `lib/`)"
 )
 
@@ -91,13 +91,13 @@ class Library:
 
     backend: EngineBackend
     version: str
-    """Version such as `10.8.0.43`; empty when it is missing or incomplete."""
+    """Version such as `10.8.0.43`; empty if it is missing or incomplete."""
     folder: Path | None
     """The site-packages that contains it, or the archive's folder."""
     origin: str
     """Its origin: `installed`, `environment /opt/trt`, `archive /opt/TensorRT-10.8.0.43`."""
     missing: str = ""
-    """A sentence that names the missing part and the way to get it; empty when it is complete."""
+    """A sentence that names the missing part and the way to get it; empty if it is complete."""
     wheel: Path | None = None
     """An archive's wheel for this Python."""
     shared: tuple[Path, ...] = ()
@@ -108,10 +108,10 @@ class Library:
         return bool(self.version)
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        """Return variables that let a child process import this TensorRT and Polygraphy use it.
+        """Return variables with which a child process imports this TensorRT and Polygraphy uses it.
 
-        Of another environment the child sees only TensorRT and NVIDIA's libraries. `scratch` is an existing folder that
-        must outlive the child. Raises BackendError when an archive's wheel cannot be unpacked.
+        From another environment the child sees only TensorRT and NVIDIA's libraries. `scratch` is an existing folder
+        that must outlive the child. Raises BackendError if an archive's wheel cannot be unpacked.
         """
         variables = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if self.backend == "tensorrt_rtx" else "0"}
         if self.folder is None or self.origin == "installed":
@@ -131,8 +131,8 @@ class Library:
 def find_library(backend: EngineBackend | None, place: Path | None = None) -> Library:
     """Return the installed TensorRT, or the one in `place`. It reads only metadata, in milliseconds.
 
-    Without a backend it is TensorRT where that is found, else TensorRT-RTX. When nothing is installed the result names
-    what is missing. Raises BackendError when `place` has nothing that this Python can import.
+    Without a backend it is TensorRT if that is found, else TensorRT-RTX. If nothing is installed, the result names what
+    is missing. Raises BackendError if `place` has nothing that this Python can import.
     """
     wanted = BACKENDS if backend is None else (backend,)
     if place is None:
@@ -160,11 +160,11 @@ def find_libraries(place: Path | None = None) -> list[Library]:
 def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module without stubs
     """Return the module `tensorrt` or `tensorrt_rtx`. Only for child processes: it may crash its process.
 
-    Raises BackendError with the loader's reason when it is missing or does not load.
+    Raises BackendError with the loader's reason if it is missing or does not load.
     """
     try:
         module = importlib.import_module(backend)
-    except Exception as error:  # importing it loads libraries, which may raise anything
+    except Exception as error:  # the import loads libraries, which may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise BackendError(_not_loading(backend, reason)) from error
     if not hasattr(module, "Builder"):
@@ -223,7 +223,7 @@ def _find_in_archive(place: Path, backend: EngineBackend, wheels: list[Path]) ->
 
 
 def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> None:
-    """Refuse bindings compiled for another minor version of Python, by the folder's name or the wheel's tag."""
+    """Reject bindings compiled for another minor version of Python, by the folder's name or the wheel's tag."""
     named = [part.removeprefix("python") for part in site.parts if re.fullmatch(r"python3\.\d+", part)]
     tags = "\n".join(path.read_text(encoding="utf-8") for path in site.glob(f"{backend}*-{version}.dist-info/WHEEL"))
     tagged = [f"3.{minor}" for minor in re.findall(r"^Tag: cp3(\d+)-(?!abi3)", tags, re.MULTILINE)]

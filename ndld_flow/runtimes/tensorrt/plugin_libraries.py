@@ -1,4 +1,4 @@
-"""Plugin libraries: additional operators of TensorRT's and of the user's."""
+"""Plugin libraries: additional operators of TensorRT and of the user."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _load_old_plugin(plugin: Path) -> None:
         ) from None
     if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
         raise BackendError(
-            f"plugins: TensorRT refuses {named}, though the system loads it: it was built for another release, or its "
-            "operators are registered already."
+            f"plugins: TensorRT rejects {named}, although the system loads it: it was built for another release, or "
+            "its operators are registered already."
         )

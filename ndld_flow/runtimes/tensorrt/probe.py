@@ -19,7 +19,7 @@ GPU = "gpu"
 """The subject that probes the GPU instead of a TensorRT."""
 
 _LIMIT_S = 60.0
-"""A large TensorRT takes seconds to load from a slow disk, and a first start of a GPU takes more."""
+"""Time limit of a probe: a large TensorRT takes seconds to load from a slow disk, and a GPU's first start longer."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Probe:
 def probe_library(library: Library, limit_s: float = _LIMIT_S) -> list[Probe]:
     """Import a TensorRT, build an engine of one layer ahead of time and for this GPU, and run it.
 
-    Probes that a failure makes pointless are left out. `library` must be found.
+    Probes that a failure makes pointless are skipped. `library` must be found.
     """
     with tempfile.TemporaryDirectory(prefix="ndld_flow-", ignore_cleanup_errors=True) as folder:
         return _probe(library.backend, Path(folder), library.environment(Path(folder)), limit_s)

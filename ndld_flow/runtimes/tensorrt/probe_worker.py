@@ -56,7 +56,7 @@ def main(folder: Path, subject: str) -> None:
             print(json.dumps(dataclasses.asdict(probe)), file=answers, flush=True)
             if not (probe.name or probe.works):
                 break
-    os._exit(0)  # unloading drivers takes time, and a crash then means nothing
+    os._exit(0)  # unloading drivers takes time, and a crash in it does not matter
 
 
 def _attempt(name: str, attempt: Attempt) -> Probe:
@@ -112,7 +112,7 @@ class _Engines:
         return f"builds ({built:.1f} s), opens and runs engines"
 
     def _build(self, capabilities: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        builder = self._need(lambda: self.bindings.Builder(self.logger), "creates no builder")
+        builder = self._need(lambda: self.bindings.Builder(self.logger), "does not create a builder")
         network = builder.create_network(0)
         given = network.add_input("x", self.bindings.float32, (1, 4))
         result = network.add_activation(given, self.bindings.ActivationType.RELU).get_output(0)
@@ -123,7 +123,7 @@ class _Engines:
             config.num_compute_capabilities = len(capabilities)
             for place, capability in enumerate(capabilities):
                 config.set_compute_capability(capability, place)
-        return self._need(lambda: builder.build_serialized_network(network, config), "builds no engine")
+        return self._need(lambda: builder.build_serialized_network(network, config), "does not build an engine")
 
     def _run(self, plan: Any) -> None:  # noqa: ANN401
         cuda = open_cuda_runtime()
@@ -169,7 +169,7 @@ class _Engines:
             finding = f"the driver supports CUDA up to {_driver_cuda()}, and this {self.title} needs a later version"
             return NotWorkingError(finding, f"update the NVIDIA driver{other}")
         return NotWorkingError(
-            f"{self.title} {what}: {reason or 'it gives no reason'}",
+            f"{self.title} {what}: {reason or 'it reports no reason'}",
             _CHECK_DRIVER if "cuda" in reason.lower() else "",
         )
 
@@ -212,7 +212,7 @@ def _open_runtime() -> str:
 
 
 def _sample() -> str:
-    """Read the first GPU's load through NVML, and report who may read its performance counters."""
+    """Read the first GPU's load through NVML, and report whether this user may read its performance counters."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -228,9 +228,9 @@ def _sample() -> str:
 
 
 def _check_clocks() -> str:
-    """Check for the tools and rights to lock clocks; nothing is set."""
+    """Check for the tools and permissions to lock clocks; nothing is changed."""
     if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
-        raise NotWorkingError("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
+        raise NotWorkingError("neither NVML's Python package nor nvidia-smi is installed to lock them", _NVML)
     if not _is_administrator():
         advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
         raise NotWorkingError("only administrators may lock them", advice)

@@ -1,6 +1,6 @@
 """The classes, methods and flags of each release of TensorRT, and descriptions of releases for messages.
 
-`release_names.json` lists them for the supported releases, so that a recipe can be checked where that release is not
+`release_names.json` lists them for the supported releases, so that a recipe can be checked even if that release is not
 installed. `tests/support/tensorrt_standin/write_release_names.py` writes the file. Imports nothing heavy."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Names(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Return False where these are the names of another, the nearest known release."""
+        """Return False if these are the names of another, the nearest known release."""
         ...
 
     def has(self, owner: str, name: str = "") -> bool:
@@ -85,8 +85,8 @@ def known_releases(backend: EngineBackend) -> tuple[str, ...]:
 def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
     """Return the names of a release, written as `10.8`, `10.8.0` or `10.8.0.43`.
 
-    An unknown patch gets its minor release's names, any other unknown release those of the nearest older one; `exact`
-    is False then. Raises RequestError for a release older than every known one, or an invalid version.
+    An unknown patch release has the names of its minor release, any other unknown release those of the nearest older
+    one; `exact` is then False. Raises RequestError for a release older than every known one, or an invalid version.
     """
     known = _nearest_known(backend, release)
     requested = _numbers(release)
@@ -99,7 +99,7 @@ def names_of_bindings(backend: EngineBackend, module: object) -> BoundNames:
 
 
 def releases_with(backend: EngineBackend, owner: str, name: str = "") -> tuple[str, ...]:
-    """Return the known releases that have a name, oldest first; empty where none does."""
+    """Return the known releases that have a name, oldest first; empty if none does."""
     return tuple(each for each in known_releases(backend) if names_of_release(backend, each).has(owner, name))
 
 

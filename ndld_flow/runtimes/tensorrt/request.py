@@ -32,7 +32,7 @@ class EngineRequest(EngineSettings, SessionRequest):
     runtime: ClassVar[str] = "tensorrt"
 
     installation: Library | None = None
-    """The TensorRT to run it with; a measuring process has it already, by its environment."""
+    """The TensorRT to run it with; a measuring process has it already, from its environment."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
@@ -87,11 +87,11 @@ class EngineRequest(EngineSettings, SessionRequest):
         else:
             yield SEPARATE_COPIES
         if not self.spin_wait:
-            yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
+            yield "latency includes waking the CPU (`spin_wait: false`), unlike that of ONNX Runtime"
         if self.streams > 1:
             yield (
-                f"a pass is {self.streams} concurrent inferences, each on a stream of its own: latency lasts until the "
-                f"last of them is finished"
+                f"a pass is {self.streams} concurrent inferences, each on its own stream: its latency ends with the "
+                f"last of them"
             )
 
     def read_layers(

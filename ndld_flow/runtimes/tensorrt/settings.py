@@ -49,11 +49,11 @@ class TensorrtSettings(RuntimeSettings):
     gpu: Annotated[int, Field(ge=0)] = 0
     """TensorRT: index of the GPU in nvidia-smi."""
     refit: bool = True
-    """TensorRT: refit the engine with the model's weights first, where it is refittable and does not have them yet."""
+    """TensorRT: refit the engine with the model's weights first, if it is refittable and does not have them yet."""
     optimization_profile: Annotated[int, Field(ge=0)] = 0
     """TensorRT: index of the engine's optimization profile, from 0."""
     streams: Annotated[int, Field(ge=1, le=64)] = 1
-    """TensorRT: concurrent inferences, each on a CUDA stream of its own; a pass is one of each."""
+    """TensorRT: number of concurrent inferences, each on its own CUDA stream; a pass is one inference on each."""
     cuda_graph: bool = False
     """TensorRT: capture a pass in a CUDA graph and launch the graph."""
     transfers: bool = False
@@ -97,16 +97,16 @@ class TensorrtSettings(RuntimeSettings):
             yield missing
         if not has_nvidia_gpu():
             yield (
-                f"no NVIDIA GPU here, and profile needs one for {TITLES[self.backend]}: leave the step out with "
+                f"no NVIDIA GPU here, and profile needs one for {TITLES[self.backend]}: remove the step with "
                 "'~steps.NAME', or use `backend: onnxruntime`"
             )
 
 
 def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | None) -> SessionRequest:
-    """Return the request to open the engine of a step, or the engine file of the settings where that is None.
+    """Return the request to open the engine of a step, or if that is None, the engine file of the settings.
 
-    Raises `RequestError` when the engine is another model's or another library's, or needs what was not allowed;
-    `BackendError` when TensorRT is not installed.
+    Raises `RequestError` if the engine belongs to another model or another library, or needs something that is not
+    allowed; `BackendError` if TensorRT is not installed.
     """
     from ndld_flow.models.files import model_inputs, model_outputs
     from ndld_flow.runtimes.tensorrt.request import EngineRequest
@@ -130,7 +130,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         inputs=model_inputs(model.path),
         outputs=model_outputs(model.path),
         built_with="" if build is None else build.version,
-        # An engine that a step has just built of this model has its weights, unless they were left out.
+        # An engine that a step has just built from this model has its weights, unless they were stripped.
         refit=settings.refit and (build is None or without_weights),
         without_weights=without_weights,
         plugins=() if build is None else _plugins(build),
@@ -174,7 +174,7 @@ def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, mode
     embedded = not build.options.get("exclude_lean_runtime") or bool(build.options.get("plugins"))
     if build.options.get("version_compatible") and embedded and not settings.trust_engine:
         raise RequestError(
-            f"the engine of {step} has code of its own embedded (version_compatible: true), and that runs only when it "
+            f"the engine of {step} contains embedded code (version_compatible: true), which runs only if it "
             "is allowed: set `trust_engine: true`, or build it with `exclude_lean_runtime: true` and without plugins."
         )
 

@@ -1,1 +1,1 @@
-"""Operations, one in each file, which has the name of the operation in recipes."""
+"""Operations, one per file; the file's name is the operation's name in recipes."""

@@ -40,10 +40,10 @@ class AddInputs(Operation):
 
 
 def _refuse_taken(edited: EditedModel, name: str) -> None:
-    """Raise `RequestError` when a tensor of any graph has this name."""
+    """Raise `RequestError` if a tensor of any graph has this name."""
     from ndld_flow.graph.edit.names import values_of
 
     for address, graph in edited.scopes().items():
         if any(value.name == name for value in values_of(graph)):
             where = f" in {short_name(address)}" if address else ""
-            raise RequestError(f"there is a tensor {short_name(name)!r} already{where}; choose another name")
+            raise RequestError(f"there is already a tensor {short_name(name)!r}{where}; choose another name")

@@ -80,11 +80,11 @@ class AddOutputs(Operation):
             if value.type is None and inferred.startswith("tensor("):
                 value.type = ir.TensorType(dtype_of(inferred))
             if value.type is None:
-                raise RequestError(f"the type of {value.name!r} cannot be inferred; give it by `dtype`")
+                raise RequestError(f"the type of {value.name!r} cannot be inferred; give it with `dtype`")
             if value.shape is None and isinstance(value.type, ir.TensorType):
                 value.shape = given.dims
                 if value.shape is None:
-                    raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it by `shape`")
+                    raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it with `shape`")
 
 
 def _why_no_output(edited: EditedModel, pattern: str) -> str:

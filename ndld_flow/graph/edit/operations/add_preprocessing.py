@@ -41,21 +41,21 @@ class AddPreprocessing(Operation):
     dtype: Literal["uint8", "uint16", "int8", "float16", "float32"] = "uint8"
     """Element type of the frames."""
     model_layout: Literal["NCHW", "NHWC"] = "NCHW"
-    """Present layout of the input."""
+    """Current layout of the input."""
     swap_channels: bool = False
     """Convert BGR frames to RGB, or RGB to BGR."""
     scale: float = 1 / 255
-    """Factor that frames are multiplied by first."""
+    """Factor by which frames are multiplied first."""
     mean: tuple[float, ...] = ()
     """Mean that is subtracted after scaling: one number, or one for each channel in the model's order; 0 by default."""
     std: tuple[NotZero, ...] = ()
     """Standard deviation to divide by: one number, or one for each channel; 1 by default."""
     resize_to: tuple[Size, Size] | None = None
-    """Height and width that frames of any size are resized to (linear, half-pixel centres); not resized by default."""
+    """Height and width to which frames of any size are resized (linear, half-pixel centres); not resized by default."""
     fold: bool = False
-    """Fold scale, mean, std and the channel swap into the weights of the first Conv where possible; the record states
-    the reason where it is not. A Conv with padding keeps the mean before it. Outputs differ in the last bits (about
-    1e-5 of the largest)."""
+    """Fold scale, mean, std and the channel swap into the weights of the first Conv if possible; otherwise the record
+    states the reason. For a Conv with padding, the mean is still subtracted before it. Outputs differ in the last bits
+    (about 1e-5 of the largest)."""
 
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir

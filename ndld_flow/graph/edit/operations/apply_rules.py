@@ -41,7 +41,7 @@ LIBRARY_RULES = {
     "fuse_batchnorm_into_conv": "BatchNormalization(Conv(x)) -> Conv(x)",
     "fuse_batchnorm_into_conv_transpose": "BatchNormalization(ConvTranspose(x)) -> ConvTranspose(x)",
     "fuse_batchnorm_into_gemm": "BatchNormalization(Gemm(x)) -> Gemm(x)",
-    "fuse_hardswish": "x * Clip(x + 3, 0, 6) / 6 -> HardSwish(x), and the same for HardSigmoid",
+    "fuse_hardswish": "x * Clip(x + 3, 0, 6) / 6 -> HardSwish(x), and likewise for HardSigmoid",
     "fuse_pad_into_conv": "Conv(Pad(x)) -> Conv(x) with pads",
     "fuse_pad_into_conv_integer": "ConvInteger(Pad(x)) -> ConvInteger(x) with pads",
     "gemm_to_matmul_add": "Gemm(a, b, c) -> MatMul(a, b) + c",
@@ -102,7 +102,7 @@ class ApplyRules(Operation):
     rules: Patterns = ()
     """Rules to apply, by name."""
     omit: Patterns = ()
-    """Rules to leave out."""
+    """Rules to skip."""
     file: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file with `rules`, which are applied after the others."""
     allow_empty: bool = False
@@ -133,7 +133,7 @@ class ApplyRules(Operation):
 
 
 _ROUNDS = 10
-"""Maximum number of passes: one rule can enable another, and rules that undo each other must end."""
+"""Maximum number of passes: one rule can enable another, and rules that undo each other must terminate."""
 
 Rules = Mapping[str, Sequence[Any]]
 """Name -> rules of onnxscript (`RewriteRule`)."""
@@ -155,7 +155,7 @@ def library_rules(names: Sequence[str]) -> Rules:
 def rules_in_file(path: Path) -> Rules:
     """Return the rules that a Python file defines as `rules`, each under its own name.
 
-    Raises `RequestError` when the file fails or has no such rules.
+    Raises `RequestError` if the file fails or has no such rules.
     """
     from onnxscript.rewriter.pattern import RewriteRule
 

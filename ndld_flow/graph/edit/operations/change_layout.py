@@ -32,7 +32,7 @@ class ChangeLayout(Operation):
     outputs: Patterns = ()
     """Outputs to change."""
     to: Layout
-    """The new layout. The present one has the channels at the other end: `NHWC` changes NCHW tensors."""
+    """The new layout. The current one has the channels at the other end: `NHWC` changes NCHW tensors."""
     push: bool = False
     """Move Transposes, including those of the model, through nodes that can compute in either layout (elementwise, Pad,
     Concat, Slice, Split, Softmax, reductions, Q/DQ) where that leaves fewer of them."""

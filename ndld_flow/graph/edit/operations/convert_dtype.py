@@ -41,7 +41,7 @@ class ConvertDtype(Operation):
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if self.select is None and self.attributes is None and not self.between:
-            raise ValueError("select what to convert by `select`, `attributes` or `between`")
+            raise ValueError("select what to convert with `select`, `attributes` or `between`")
         return self
 
     def apply(self, edited: EditedModel) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
-class ExternaliseWeights(Operation):
+class ExternalizeWeights(Operation):
     """Store weights in a data file next to the model.
 
         externalize_weights: {larger_than: 1 KiB, file: weights.bin}
@@ -65,4 +65,4 @@ class ExternaliseWeights(Operation):
         for weight in chosen:
             place(weight.value, Placement(self.file, self.alignment))
         total = size(sum(weight.tensor.nbytes for weight in chosen))
-        return f"{len(chosen)} initializers ({total}) go to {self.file or 'model.onnx.data'}"
+        return f"{len(chosen)} initializers ({total}) moved to {self.file or 'model.onnx.data'}"

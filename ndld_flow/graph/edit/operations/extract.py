@@ -43,7 +43,7 @@ class Extract(Operation):
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:
         if bool(self.outputs) == (self.select is not None):
-            raise ValueError("give the part by `outputs` (and `inputs`), or by `select`")
+            raise ValueError("give the part with `outputs` (and `inputs`), or with `select`")
         if self.select is not None and (self.inputs or self.scope):
             raise ValueError("`inputs` and `scope` belong to `outputs`; `select` has a `scope` of its own")
         return self

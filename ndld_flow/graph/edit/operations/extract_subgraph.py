@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ExtractSubgraph(Operation):
-    """Keep only a subgraph of an If, Loop or Scan, as a model of its own.
+    """Keep only a subgraph of an If, Loop or Scan, as a separate model.
 
         extract_subgraph: {scope: If_0/then_branch}
 

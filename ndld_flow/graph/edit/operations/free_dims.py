@@ -47,7 +47,7 @@ class FreeDims(Operation):
     def _freed(self, value: ir.Value) -> list[int | str | None]:
         """Return the new shape of an input. Raises `RequestError` for an axis that it does not have."""
         if value.shape is None:
-            raise RequestError(f"the shape of input {value.name!r} is unknown; set it by `set_shapes`")
+            raise RequestError(f"the shape of input {value.name!r} is unknown; set it with `set_shapes`")
         dims: list[int | str | None] = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         for axis, name in self.axes.items():
             if not -len(dims) <= axis < len(dims):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class FuseGemm(Operation):
     """Fuse MatMul and Add into Gemm.
 
-    Both factors must be matrices (rank 2) of known type, the addend a constant row, and the product may have no other
+    Both factors must be matrices (rank 2) of known type, the addend a constant row, and the product must have no other
     reader. Results agree up to rounding (1e-6 of the largest for fp32).
 
         fuse_gemm: {}

@@ -87,7 +87,7 @@ class FuseTransformer(Operation):
     """Fusions to apply; by default all of the model type, except `gelu_approximation` and `gemm_fast_gelu`, which
     change the results."""
     without: tuple[Fusion, ...] = ()
-    """Fusions to leave out."""
+    """Fusions to skip."""
     multi_head_attention: bool = False
     """Fuse into MultiHeadAttention, which keeps the projections of query, key and value separate."""
     mask: Literal["auto", "raw", "none", "right_padded"] = "auto"

@@ -23,7 +23,7 @@ class InferShapes(Operation):
     keeps_outputs = True
 
     strict: bool = False
-    """Refuse a model with inconsistent shapes; by default nodes whose shapes cannot be inferred are skipped."""
+    """Reject a model with inconsistent shapes; by default nodes whose shapes cannot be inferred are skipped."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import Snapshot, discard_shapes

@@ -50,7 +50,7 @@ class InlineWeights(Operation):
         total = sum(weight.tensor.nbytes for weight in constant_tensors(edited.model) if weight.is_written_inline)
         if total > _MAX_MODEL_BYTES:
             raise RequestError(
-                f"the model would hold {size(total)} of weights, and the limit of one file is 2 GB. Inline only small "
-                "weights (`smaller_than`), or leave them in the data file"
+                f"the model would contain {size(total)} of weights, and the limit of one file is 2 GB. Inline only "
+                "small weights (`smaller_than`), or keep them in the data file"
             )
         return f"{len(chosen)} initializers ({size(sum(weight.tensor.nbytes for weight in chosen))}) go into the model"

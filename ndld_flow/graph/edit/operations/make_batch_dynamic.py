@@ -30,12 +30,12 @@ class MakeBatchDynamic(Operation):
     """Inputs with a batch dimension; by default all whose first dimension equals that of the first input, or is
     dynamic."""
     axes: dict[str, Annotated[int, Field(ge=0)]] = Field(default={})
-    """Input -> its batch axis, where that is not the first; these inputs are selected too."""
+    """Input -> its batch axis, if that is not the first; these inputs are selected too."""
     name: NewName = "batch"
     """Name of the dimension; a dimension that is dynamic already keeps its name."""
     try_it: bool = True
-    """Run the result on the CPU and refuse it unless a batch of three gives the results of its items alone. The
-    recipe's `inputs` set the sizes of other dynamic dimensions. Models over 1.5 GiB are not tested."""
+    """Run the result on the CPU and reject it unless a batch of three gives the same results as its items one by one.
+    The recipe's `inputs` set the sizes of other dynamic dimensions. Models over 1.5 GiB are not tested."""
 
     @property
     def uses_inputs(self) -> bool:

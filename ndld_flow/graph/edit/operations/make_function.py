@@ -45,7 +45,7 @@ class MakeFunction(Operation):
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if (self.select is None) != self.repeated:
-            raise ValueError("give either nodes by `select`, or `repeated: true` for the largest repeated block")
+            raise ValueError("give either nodes with `select`, or `repeated: true` for the largest repeated block")
         return self
 
     def apply(self, edited: EditedModel) -> str:

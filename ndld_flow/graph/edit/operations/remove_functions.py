@@ -32,5 +32,5 @@ class RemoveFunctions(Operation):
         functions = find_functions(edited.model, self.select, self.allow_empty)
         left = remove_functions(edited, functions, self.leave_calls)
         if left:
-            edited.note(f"{left} calls of removed functions are custom operators now")
+            edited.note(f"{left} calls of removed functions are now custom operators")
         return f"{len(functions)} functions removed"

@@ -50,7 +50,7 @@ class RemoveInitializers(Operation):
     def _remove(self, edited: EditedModel, initializer: ConstantTensor) -> None:
         """Remove an initializer; with `force`, disconnect it from optional inputs first.
 
-        Raises `RequestError` when it is used, or is an input or output of its graph.
+        Raises `RequestError` if it is used, or is an input or output of its graph.
         """
         from ndld_flow.graph.edit.graph_edits import some_of
         from ndld_flow.graph.edit.schemas import Schemas, port_at

@@ -52,12 +52,12 @@ class RemoveInputs(Operation):
     def _constant(self, value: ir.Value) -> ir.TensorProtocol:
         """Return the constant, of the input's type; a single number fills the input's shape.
 
-        Raises `RequestError` for a value of another type, and for a single number where the shape is dynamic.
+        Raises `RequestError` for a value of another type, and for a single number if the shape is dynamic.
         """
         from ndld_flow.graph.edit.constant_tensors import make_tensor
 
         if value.dtype is None:
-            raise RequestError(f"the type of input {value.name!r} is unknown; set it by `set_dtypes` first")
+            raise RequestError(f"the type of input {value.name!r} is unknown; set it with `set_dtypes` first")
         written, name = TensorValue(value=self.replace_by, file=self.replace_by_file), value.name or ""
         tensor = make_tensor(written, name, value.dtype)
         if value.shape is None or len(tensor.shape) or not len(value.shape):
@@ -83,7 +83,7 @@ def _remove(edited: EditedModel, value: ir.Value) -> None:
         nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
         readers = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         raise RequestError(
-            f"input {value.name!r} is read by {readers or 'an output'}; give a constant by `replace_by`, "
+            f"input {value.name!r} is read by {readers or 'an output'}; give a constant with `replace_by`, "
             "or remove its readers first"
         )
     edited.model.graph.inputs.remove(value)

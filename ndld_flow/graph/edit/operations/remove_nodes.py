@@ -29,8 +29,8 @@ class RemoveNodes(Operation):
     select: Select
     """Nodes to remove."""
     bridge: bool = False
-    """Connect the readers of a node's output to its input: the first that is no constant and has the type and shape of
-    the output, or else the most similar one. Outputs of the model keep their names."""
+    """Connect the readers of a node's output to its input: the first that is not a constant and has the type and shape
+    of the output, or else the most similar one. Outputs of the model keep their names."""
     through: int | str | None = None
     """With `bridge`: the input, by index or by the operator's name for it."""
     allow_empty: bool = False
@@ -56,8 +56,8 @@ class RemoveNodes(Operation):
 def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:
     """Connect all readers of a node's output to one of its inputs; graph outputs keep their names.
 
-    `through` is the index or name of this input. By default it is the first that has the output's dtype, is no
-    constant, and has the output's shape, or comes closest to that. Raises `RequestError` for a node without inputs.
+    `through` is the index or name of this input. By default it is the first that has the output's dtype, is not a
+    constant, and has the output's shape, or the one closest to that. Raises `RequestError` for a node without inputs.
     """
     from ndld_flow.graph.edit.node_groups import outermost
     from ndld_flow.graph.edit.schemas import Schemas, port_index
@@ -71,7 +71,9 @@ def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str
             continue
         source = _most_similar_input(node, used)
         if through is None and any(own_subgraphs(node)):
-            raise RequestError(f"node {node_label(node)!r} has subgraphs: give by `through` the input that replaces it")
+            raise RequestError(
+                f"node {node_label(node)!r} has subgraphs: give with `through` the input that replaces it"
+            )
         if through is not None:
             index = port_index(schemas.of(node), through, len(node.inputs) - 1)
             source = node.inputs[index] if index < len(node.inputs) else None

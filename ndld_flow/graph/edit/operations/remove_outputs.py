@@ -37,7 +37,7 @@ class RemoveOutputs(Operation):
         values = pick(graph.outputs, self.select, "output", self.allow_empty)
         kept = [value for value in graph.outputs if value not in values]
         if values and not kept:
-            raise RequestError("no output would be left; add others first by `add_outputs`")
+            raise RequestError("no output would be left; add others first with `add_outputs`")
         inputs = [value for value in graph.inputs if value.uses()]
         graph.outputs[:] = kept
         removed = prune_values(values) if self.prune else []

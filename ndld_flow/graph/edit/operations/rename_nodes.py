@@ -20,7 +20,7 @@ class RenameNodes(Operation):
         rename_nodes: {select: "/layers[.]([0-9]+)[.](.*)/", to: "block{1}_{2}"}
         rename_nodes: {names: {Conv_0: stem, Gemm_12: head}}
 
-    Where several nodes would get the same name, all but the first get a number: `conv`, `conv_2`, `conv_3`.
+    If several nodes would get the same name, all but the first get a number: `conv`, `conv_2`, `conv_3`.
     """
 
     heading = "nodes"

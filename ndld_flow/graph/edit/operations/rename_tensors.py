@@ -19,8 +19,8 @@ class RenameTensors(Operation):
         rename_tensors: {names: {input.1: image, "495": logits}}
         rename_tensors: {select: "/^onnx::(.*)/", to: "t_{1}", keep_io: true}
 
-    Names are unique among a graph and its subgraphs: where several tensors would get the same name, all but the first
-    get a number.
+    Names are unique among a graph and its subgraphs: if several tensors would get the same name, all but the first get
+    a number.
     """
 
     heading = "connections"
@@ -30,7 +30,7 @@ class RenameTensors(Operation):
     """Tensors to rename, by name; with `to`."""
     to: NameTemplate | None = None
     """The new name. `{name}` is the old one, `{stem}` its part after the last `/` or `.`, `{op_type}` the operator that
-    produces it (`input` or `initializer` where none does), `{index}` the number of the selected tensor from 0
+    produces it (`input` or `initializer` if none does), `{index}` the number of the selected tensor from 0
     (`{index:03}` with leading zeros), `{1}` the first group of the regular expression in `select`."""
     names: dict[str, NewName] = Field(default={})
     """Old name -> new name, instead of `select` and `to`. Names may be swapped; a new name that is already used is

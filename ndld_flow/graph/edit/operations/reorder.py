@@ -27,7 +27,7 @@ class Reorder(Operation):
     keeps_outputs = True
 
     inputs: tuple[str, ...] = ()
-    """Inputs in the new order; `*` means all that are not listed, in their present order."""
+    """Inputs in the new order; `*` means all that are not listed, in their current order."""
     outputs: tuple[str, ...] = ()
     """Outputs in the new order, in the same way."""
 
@@ -47,7 +47,7 @@ class Reorder(Operation):
 
 
 _REST = "*"
-"""In an order: all that are not listed, in their present order."""
+"""In an order: all that are not listed, in their current order."""
 
 
 def _reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str) -> None:

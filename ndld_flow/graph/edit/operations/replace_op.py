@@ -16,7 +16,7 @@ class ReplaceOp(NodeOperation):
 
         replace_op: {select: {op_type: Relu}, op_type: LeakyRelu, attributes: {alpha: 0.1}}
 
-    Attributes that the new operator has too are kept; the others are removed and listed in the record.
+    Attributes that the new operator also has are kept; the others are removed and listed in the record.
     """
 
     heading = "nodes"
@@ -38,4 +38,4 @@ class ReplaceOp(NodeOperation):
                 dropped.update(maker.replace_op(node, new))
         if dropped:
             edited.note(f"{self.op_type} has no attribute {', '.join(sorted(dropped))}: removed")
-        return f"{len(nodes)} nodes are {self.op_type} now"
+        return f"{len(nodes)} nodes are now {self.op_type}"

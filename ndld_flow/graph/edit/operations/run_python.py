@@ -34,7 +34,7 @@ class RunPython(Operation):
     function: str = "edit"
     """Name of the function, `def edit(model, ...)`."""
     arguments: dict[str, JsonValue] = Field(default={})
-    """Arguments besides the model."""
+    """Arguments, in addition to the model."""
 
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
@@ -55,7 +55,7 @@ class RunPython(Operation):
         if not isinstance(returned, ir.Model | str | None):
             raise RequestError(
                 f"{self.file}: {self.function} returned {type(returned).__name__}; it may return an onnx_ir.Model, a "
-                "text that describes the change, or nothing"
+                "string that describes the change, or nothing"
             )
         description = short_name(returned) if isinstance(returned, str) else ""
         return description or f"{self.function} of {self.file.name} ran"

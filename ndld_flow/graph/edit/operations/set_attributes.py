@@ -20,7 +20,7 @@ class SetAttributes(Operation):
         set_attributes: {select: to_half, attributes: {to: float16}}
         set_attributes: {select: scale, attributes: {value: {value: [0.5], dtype: float32}}}
 
-    Values are those of YAML, or text such as `"[1, 1]"`, `0x1F`, `-inf`, `"'It\\'s alive!'"`.
+    Values are YAML values, or strings such as `"[1, 1]"`, `0x1F`, `-inf`, `"'It\\'s alive!'"`.
     """
 
     heading = "attributes"

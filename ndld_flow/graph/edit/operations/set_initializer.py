@@ -39,4 +39,4 @@ class SetInitializer(InitializerOperation):
         if not self.reshape and tuple(tensor.shape.numpy()) != shape:
             raise RequestError(f"{held.name!r} has the shape {list(shape)}; `reshape: true` allows another")
         replace_tensor(held, tensor)
-        return f"initializer {held.name} has another value"
+        return f"value of initializer {held.name} set"

@@ -29,7 +29,7 @@ class SetMetadata(Operation):
     producer_version: str | None = None
     """Version of that tool."""
     model_version: int | None = None
-    """Version of the model, a number."""
+    """Version of the model, an integer."""
     domain: str | None = None
     """Namespace of the model, such as `org.example`."""
     graph_name: NewName | None = None
@@ -46,7 +46,9 @@ class SetMetadata(Operation):
     @model_validator(mode="after")
     def _check_subject(self) -> Self:
         if self.select is not None and self._model_fields:
-            raise ValueError("nodes have `doc_string` and `metadata` only; set the model's by another operation")
+            raise ValueError(
+                "nodes have only `doc_string` and `metadata`; set those of the model with another operation"
+            )
         if not self._model_fields and self.doc_string is None and not self.metadata:
             raise ValueError("give something to set")
         return self

@@ -77,7 +77,7 @@ class SetShapes(Operation):
 def _set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
     """Set shapes of inputs and infer all others.
 
-    Raises `RequestError` for an unknown input or another rank, `ModelError` when the model does not support the shapes.
+    Raises `RequestError` for an unknown input or another rank, `ModelError` if the model does not support the shapes.
     """
     from ndld_flow.graph.edit.interface import change_shapes
     from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes

@@ -45,7 +45,7 @@ class SetSubgraph(Operation):
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
         if [self.text, self.model, self.copy_of].count(None) != 2:
-            raise ValueError("give the subgraph by `text`, `model` or `copy_of`")
+            raise ValueError("give the subgraph with `text`, `model` or `copy_of`")
         if self.connect and self.text is not None:
             raise ValueError("`connect` belongs to `model` and `copy_of`")
         return self

@@ -34,7 +34,7 @@ class ShareInitializers(Operation):
 
         edits = Edits(edited.model, self.up_to)
         share_equal_initializers(edits)
-        shared = edits.done["equal initializers shared"]
+        shared = edits.done["duplicate initializers merged"]
         if not shared and not self.allow_empty:
             raise RequestError("no two initializers of one graph are equal")
         return f"{shared} duplicate initializers removed"

@@ -28,10 +28,10 @@ class WrapInIf(Operation):
     condition: str
     """The condition, a bool tensor of one element."""
     otherwise: dict[str, str] = Field(default={})
-    """Output of the nodes -> the tensor that replaces it when the condition is false; optional where there is one
-    output and one input."""
+    """Output of the nodes -> the tensor that replaces it when the condition is false; optional if there is one output
+    and one input."""
     name: str = "If"
-    """Name of the new node; a number is appended where it is already used."""
+    """Name of the new node; a number is appended if it is already used."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.subgraphs import wrap_in_if

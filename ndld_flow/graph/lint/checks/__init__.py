@@ -1,1 +1,1 @@
-"""Checks of models, one file each; they are found by their place."""
+"""Checks of models, one per file; every module in this folder is found."""

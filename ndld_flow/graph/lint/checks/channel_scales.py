@@ -32,7 +32,7 @@ _HUNDREDFOLD = 100.0
 
 
 class ChannelScales(Check):
-    """Outputs whose channels differ a hundredfold in range, on random values of the recipe's shapes.
+    """Outputs whose channels differ in range by a factor of 100 or more, on random values of the recipe's shapes.
 
     It finds nothing if the model does not run: other checks report that.
     """
@@ -62,13 +62,14 @@ class ChannelScales(Check):
 
 
 def _scale_difference(largest: Sequence[float]) -> str | None:
-    """Return a sentence on the channels with the largest and the smallest values; None below a hundredfold."""
+    """Return a sentence on the channels with the largest and the smallest values; None if they differ by a factor of
+    less than 100."""
     top = max(range(len(largest)), key=largest.__getitem__)
     low = min((i for i in range(len(largest)) if largest[i] > 0), key=largest.__getitem__, default=top)
     if not largest[top] >= _HUNDREDFOLD * largest[low]:
         return None
     return (
-        f"values of channel {top} reach {largest[top]:.3g}, those of channel {low} {largest[low]:.3g}. Cosine and "
+        f"values of channel {top} reach {largest[top]:.3g}, those of channel {low} only {largest[low]:.3g}. Cosine and "
         "other metrics over the whole output do not see the smaller ones, and one INT8 scale for all of them erases "
         "them: check the output by slices, and quantize such channels separately"
     )

@@ -1,4 +1,4 @@
-"""Weights that are no numbers."""
+"""Weights that are not finite."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class NanInf(Check):
             for piece in pieces_of(tensor):
                 values.add(piece)
             if values.nans:
-                yield self.finding(f"{label} holds {values.nans} NaN of {tensor.size} values")
+                yield self.finding(f"{label} has {values.nans} NaNs in {tensor.size} values")
             if values.infinities:
-                message = f"{label} holds {values.infinities} infinities of {tensor.size} values"
+                message = f"{label} has {values.infinities} infinities in {tensor.size} values"
                 # Attention masks contain minus infinity on purpose.
                 yield self.finding(message, severity="warning")

@@ -83,7 +83,7 @@ def _severity(entry: Mapping[str, Any], exact: bool, cut_out: bool) -> tuple[Sev
     if exact:
         return "error", ""
     # Dimensions of 1 are often too small for a valid model.
-    return "warning", " (run with free dimensions as 1: give shapes in `inputs:` to be sure)"
+    return "warning", " (run with dynamic dimensions as 1: give shapes in `inputs:` to be sure)"
 
 
 def _inputs_are_given(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> bool:

@@ -1,4 +1,4 @@
-"""Operators that nothing defines."""
+"""Unknown and deprecated operators."""
 
 from __future__ import annotations
 

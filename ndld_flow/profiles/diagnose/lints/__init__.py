@@ -1,7 +1,7 @@
 """Rules on how layers compute, for measured profiles and for engines that were not run.
 
 A rule is a module with a function of the same name that yields findings; rules are discovered automatically. A rule
-yields nothing where its advice would be wrong: for an engine that is not quantized, for layers of unknown precision or
+yields nothing if its advice would be wrong: for an engine that is not quantized, for layers of unknown precision or
 kernel, for what no recipe can change.
 """
 

@@ -92,7 +92,7 @@ export function tensorBadges(tensor) {
   const badges = [];
   if (range.nan) badges.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
   if (range.inf) badges.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
-  if (range.beyond) badges.push([`${smallShare(range.beyond)} beyond`, `larger than ${name} can hold`, "bad"]);
+  if (range.beyond) badges.push([`${smallShare(range.beyond)} beyond`, `too large for ${name}`, "bad"]);
   if (saturated) badges.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
   if (range.vanishing) badges.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
   return badges;
@@ -120,10 +120,11 @@ export function rangeText(range) {
 
 /** @param {Tensor} tensor */
 export function rangeBar(tensor) {
-  const { range, reference_range: reference } = tensor;
-  const format = formatOf(tensor);
-  const normal = format.normal || 1e-300;
-  const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} holds up to ${valueText(format.largest, 5)}`, title: `Sizes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: what ${format.name} holds in full` },
+  const { range, reference_range: reference } = tensor; const format = formatOf(tensor); const normal = format.normal || 1e-300;
+  const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} represents values up
+  to ${valueText(format.largest, 5)}`, title: `Magnitudes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}:
+  ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: the range that ${format.name}
+  represents in full precision` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
   /** @type {(tag: "s" | "i", extent: Range, name?: string) => void} */
   const mark = (tag, extent, name = "") => {

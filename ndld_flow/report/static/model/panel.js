@@ -245,7 +245,7 @@ export function nodePanel(data, links, node) {
   const [button] = all(`[data-operator="${CSS.escape(nodes.operator[node])}"]`);
   const summary = button?.title;
   if (summary) parts.push(make("p", { class: "quiet small" }, summary));
-  if (nodes.precision[node]) parts.push(factTable(factRow("Asked precision", make("b", {}, nodes.precision[node]))));
+  if (nodes.precision[node]) parts.push(factTable(factRow("Requested precision", make("b", {}, nodes.precision[node]))));
   if (nodes.bodies[node].length) parts.push(make("h2", {}, "Inside"), links.list(nodes.bodies[node], (scope) => links.scopeLink(scope, data.bodyName(scope))));
   if (attributes.length) parts.push(make("h2", {}, "Attributes"), factTable(...attributes));
   parts.push(make("h2", {}, "Inputs"), portList(data, links, nodes.inputs[node], "none"));

@@ -275,7 +275,7 @@ export class Roofline {
       this.svg.append(draw("line", { class: "grid", x1: 62, x2: width - 8, y1: this.y(mark), y2: this.y(mark) }),
         draw("text", { x: 54, y: this.y(mark) + 4, "text-anchor": "end" }, decadeText(mark)));
     }
-    this.svg.append(draw("text", { x: width - 8, y: ROOFLINE_HEIGHT - 6, "text-anchor": "end" }, "MACs for each byte read or written"),
+    this.svg.append(draw("text", { x: width - 8, y: ROOFLINE_HEIGHT - 6, "text-anchor": "end" }, "MACs per byte read or written"),
       draw("text", { x: 0, y: ROOFLINE_HEIGHT - 6 }, "↑ GMAC/s"));
   }
 
@@ -337,12 +337,11 @@ export class Roofline {
 
   /** @param {number} place */
   point(place) {
-    this.now = place;
-    const { x, y, name, ms, share: part, series } = this.points[place];
-    const box = this.svg.getBoundingClientRect();
-    this.ringGroup.setAttribute("class", `series series-${series}`);
-    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
-    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs a byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
+    this.now = place; const { x, y, name, ms, share: part, series } = this.points[place]; const box =
+    this.svg.getBoundingClientRect(); this.ringGroup.setAttribute("class", `series series-${series}`); for (const [key, value] of
+    [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
+    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)}
+    MACs per byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
   /**

@@ -1,7 +1,7 @@
-"""A process between a sweep and Ray: lines of JSON in, lines of JSON out. Nothing else of ndld_flow imports Ray.
+"""A process between a sweep and Ray: lines of JSON in, lines of JSON out. No other part of ndld_flow imports Ray.
 
 Ray prints to the terminal, handles signals, and ends the process whose node dies, so it has a process of its own. The
-bridge ends when its standard input does; Ray then ends the running tasks.
+bridge exits when its standard input closes; Ray then ends the running tasks.
 
 ::
 
@@ -24,7 +24,7 @@ from ndld_flow.runner.executors.ray import node as ray_node
 
 FIRST_WITHIN_S = 60.0
 OTHERS_WITHIN_S = 10.0
-"""Seconds in which nodes must describe themselves: a worker starts there and imports a few libraries."""
+"""Seconds within which nodes must describe themselves: a worker starts there and imports a few libraries."""
 _SHUTDOWN_S = 5.0
 
 
@@ -61,7 +61,7 @@ class Bridge:
         number = request["id"]
         try:
             compute = self._ray.remote(ray_node.compute)
-            # No retries by Ray: the driver looks into the store first, and then asks again.
+            # No retries by Ray: the driver first looks into the store, and then submits the task again.
             task = compute.options(num_returns="streaming", max_retries=0, **request["options"]).remote(request["text"])
             self._tasks[number] = task
             async for answer in task:
@@ -101,7 +101,7 @@ class Bridge:
         ]
         for place in places:
             if self._answers[place].done() and not self._answers[place].result():
-                del self._answers[place]  # it was shutting down; if it is still there, it is asked again
+                del self._answers[place]  # it was shutting down; if it still exists, it is asked again
         self.send(request["id"], "ended", json.dumps(described))
 
     async def _await_most(self, answers: list[asyncio.Future[dict[str, str]]]) -> None:
@@ -111,7 +111,7 @@ class Bridge:
             await asyncio.wait(answers, timeout=OTHERS_WITHIN_S)
 
     async def _describe(self, node: str, question: str) -> dict[str, str]:
-        """Return a node's description; nothing where it is shutting down."""
+        """Return a node's description; nothing if it is shutting down."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -164,7 +164,7 @@ def main() -> None:
     try:
         _connect(sys.argv[1])
     except Exception as error:
-        # Two versions that differ are on lines of their own; the advice is ours.
+        # Ray prints versions that differ on separate lines; the advice is ours.
         reason = " ".join(str(error).split()).partition(" Please specify ")[0]
         bridge.send(0, "refused", f"{type(error).__name__}: {reason}")
         os._exit(1)

@@ -1,4 +1,4 @@
-"""A Ray cluster as a sweep sees it: its nodes, the resources that tasks need, and conversations about tasks."""
+"""A Ray cluster for a sweep: its nodes, the resources that tasks need, and conversations about tasks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Conversation:
     lines: queue.SimpleQueue[BridgeMessage]
 
     def receive(self, timeout_s: float) -> BridgeMessage | None:
-        """Return the next message; None when none comes in time."""
+        """Return the next message; None if none comes in time."""
         try:
             return self.lines.get(timeout=timeout_s)
         except queue.Empty:
@@ -62,10 +62,10 @@ class Conversation:
 
 
 class RayCluster:
-    """Connects to a cluster through a process of its own (`ray.bridge`)."""
+    """Connects to a cluster through a separate process (`ray.bridge`)."""
 
     def __init__(self, address: str) -> None:
-        """Connect. Raises BackendError where Ray is missing or nothing answers at the address."""
+        """Connect. Raises BackendError if Ray is missing or nothing answers at the address."""
         require("ray", "a sweep on several machines")
         _check_address(address)
         self.address = address
@@ -73,7 +73,7 @@ class RayCluster:
         self._conversations: dict[int, Conversation] = {0: Conversation(queue.SimpleQueue())}
         self._lock = threading.Lock()
         self.disconnected = False
-        """True if the connection has ended: Ray's head, or its node here, has stopped."""
+        """True if the connection has ended: Ray's head node, or its node on this machine, has stopped."""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ndld_flow.runner.executors.ray.bridge", address],
             stdin=subprocess.PIPE,
@@ -184,7 +184,7 @@ def _check_address(address: str) -> None:
 
 
 _MARKER_SHARE = 0.001
-"""Share of a resource that only marks a place: any number of tasks may take it."""
+"""Share of a resource that only restricts the node: any number of tasks may take it."""
 _OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")
 
 
@@ -204,14 +204,14 @@ class Node:
 
     @property
     def devices(self) -> list[str]:
-        """Return the names of device types that were given when the node was started, and of the GPU that Ray found."""
+        """Return the device types that were configured when the node was started, and the GPU that Ray found."""
         names = (name.removeprefix("accelerator_type:") for name in self.resources if name not in _OWN_RESOURCES)
         return sorted(name for name in names if not name.startswith("node:"))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Resources that steps which run together take of a node."""
+    """Resources of a node that steps which run together take."""
 
     gpus: float
     cpus: float | None
@@ -252,7 +252,7 @@ def make_demand(steps: Sequence[RecipeStep], needs: Mapping[str, Needs]) -> Dema
 
 
 def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes that may compute a task. Raises BackendError when one of them cannot use this store."""
+    """Return the nodes that may compute a task. Raises BackendError if one of them cannot use this store."""
     fitting = [node for node in nodes if _fits(demand, node)]
     complaint = next((node.answer.complaint for node in fitting if node.answer.complaint), "")
     if complaint:
@@ -261,13 +261,13 @@ def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
 
 
 def only_machine(fitting: Sequence[Node], step: RecipeStep) -> str:
-    """Return the fingerprint of these nodes for keys. Raises BackendError when they are of several kinds."""
+    """Return the fingerprint of these nodes for keys. Raises BackendError if they are of several kinds."""
     kinds = {_describe(node.answer, step): node for node in fitting}
     if len(kinds) > 1:
         first, second = list(kinds.items())[:2]
         raise BackendError(
             f"a measuring step could run on Ray's node {first[1].address} ({first[0]}) or on {second[1].address} "
-            f"({second[0]}), and their measurements must not be mixed. Name one kind when you start its nodes, "
+            f"({second[0]}), and their measurements must not be mixed. Give one kind a name when you start its nodes, "
             "`ray start --resources='{\"fast\": 1}'`, and in the recipe: `needs: {STEP: {device: fast}}`."
         )
     return next(iter(kinds))
@@ -284,7 +284,7 @@ def make_options(demand: Demand, fitting: Sequence[Node]) -> dict[str, JsonValue
     cpus = min(node.resources.get("CPU", 0.0) for node in fitting) if demand.cpus is None else demand.cpus
     options: dict[str, JsonValue] = {"num_cpus": cpus, "num_gpus": demand.gpus}
     named = {_device_of(demand, node) for node in fitting} - {""}
-    # Ray takes one name: where nodes have the device under both names, the one that the user gave.
+    # Ray accepts one name: if nodes have the device under two names, the one that the user gave.
     for name in sorted(named, key=len)[:1]:
         options["resources"] = {
             name: 1.0 if demand.exclusive and not name.startswith("accelerator_type:") else _MARKER_SHARE
@@ -298,13 +298,13 @@ def _fits(demand: Demand, node: Node) -> bool:
 
 
 def _device_of(demand: Demand, node: Node) -> str:
-    """Return Ray's name for the wanted device on a node; empty where it has none."""
+    """Return Ray's name for the wanted device on a node; empty if it has none."""
     names = (demand.device, f"accelerator_type:{demand.device}") if demand.device else ()
     return next((name for name in names if node.resources.get(name, 0) > 0), "")
 
 
 def explain_no_node(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
-    """Return the error that no node fits, with the nodes there are."""
+    """Return the error that no node fits, with the nodes of the cluster."""
     known = sorted({name for node in nodes for name in node.devices})
     nearest = f" ({suggest(demand.device, known)})" if known else ""
     wanted = [f"{demand.gpus:g} GPUs"] if demand.gpus else []

@@ -1,8 +1,8 @@
 """The executor for many machines: Ray places tasks on its nodes, which compute them against the same store.
 
-The store is a folder that all nodes see under one path, with locks that hold across machines; or each node has a store
-of its own, and a remote store transfers inputs and results. Ray only receives "compute this key": a lost answer, or a
-task that runs twice, harms nothing, because every attempt looks into the store first.
+The store is a folder that all nodes see under one path, with locks that work across machines; or each node has its own
+store, and a remote store transfers inputs and results. Ray only receives "compute this key": a lost answer, or a task
+that runs twice, does no harm, because every attempt looks into the store first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
 SILENCE_S = 60.0
-"""A node at work sends a message every few seconds; after this silence it counts as lost."""
+"""Seconds of silence after which a node counts as lost: while it works, it sends a message every few seconds."""
 
 
 class LostError(BackendError):
@@ -84,8 +84,8 @@ class TaskMonitor:
     def handle(self, line: BridgeMessage) -> Sequence[StepRecord] | None:
         """Handle a message; return the task's records, or None while it is running.
 
-        Raises the error that ended it; StepTimeoutError; BackendError when the node cannot compute such tasks at all;
-        LostError when the node or the worker process has stopped.
+        Raises the error that ended it; StepTimeoutError; BackendError if the node cannot compute such tasks at all;
+        LostError if the node or the worker process has stopped.
         """
         if line.kind == "refused":
             raise BackendError(f"Ray's node cannot work: {shortened(visible_name(line.text), 300)}.")
@@ -128,14 +128,14 @@ def name_steps(task: Task) -> str:
 
 
 MAX_ATTEMPTS = 3
-"""Attempts of a task whose worker, node or answer is lost."""
+"""Maximum number of attempts of a task whose worker, node or answer is lost."""
 MAX_PLACEMENTS = 10
-"""Submissions to Ray without any node starting the task."""
+"""Maximum number of submissions to Ray that no node starts."""
 LOOK_EVERY_S = 5.0
-"""Interval of looks into the store for results whose message was lost."""
+"""Seconds between looks into the store for results whose message was lost."""
 NODES_TIMEOUT_S = 120.0
 RETURN_WITHIN_S = 60.0
-"""Time in which a kind of node that was there may come back."""
+"""Seconds to wait for the return of a kind of node that existed before."""
 
 
 class OnRay:
@@ -157,8 +157,8 @@ class OnRay:
 
         `address`: `auto`, `HOST:PORT`, or `local`, which starts a cluster on this machine. `needs`: step -> the
         resources that it needs. `trust`: whether steps from files, and code that settings name, may run there.
-        `remote_store`: transfers artifacts where nodes do not see the store's folder.
-        Raises BackendError where Ray is missing, or does not answer.
+        `remote_store`: transfers artifacts if nodes do not see the store's folder. Raises BackendError if Ray is
+        missing, or does not answer.
         """
         self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
         self._transport: Transport = SharedFolderTransport() if remote_store is None else RemoteTransport(remote_store)
@@ -172,7 +172,7 @@ class OnRay:
     def machine_for(self, step: RecipeStep, store: Store) -> str:
         """Return the fingerprint of the machines that would compute a step, for its key.
 
-        Raises BackendError when no node fits its needs, or nodes of several kinds do, or they do not see the store.
+        Raises BackendError if no node fits its needs, or nodes of several kinds do, or they do not see the store.
         """
         return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
 
@@ -219,7 +219,7 @@ class OnRay:
         if isinstance(lost, MissingArtifactsError):
             self._transport.resend(lost.digests)
         elif isinstance(lost, NotStartedError):
-            self._closing.wait(1.0)  # until Ray has noticed too
+            self._closing.wait(1.0)  # until Ray has noticed it too
 
     def _attempt(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord]:
         demand = make_demand([work.step for work in task.works], self._needs)
@@ -254,7 +254,7 @@ class OnRay:
         return records if records != before else None
 
     def _find_fitting(self, demand: Demand, store: Store) -> list[Node]:
-        """Return the nodes that may compute such tasks; wait for nodes that were there before."""
+        """Return the nodes that may compute such tasks; wait for nodes that existed before."""
         patience_s = RETURN_WITHIN_S if demand in self._placed else 0.0
         deadline = time.monotonic() + patience_s
         while not (fitting := find_nodes(demand, nodes := self._look(store))):
@@ -273,7 +273,7 @@ class OnRay:
         return read_nodes(json.loads(answer.text))
 
     def _connected(self) -> RayCluster:
-        """Return the cluster, reconnected where the connection was lost."""
+        """Return the cluster, reconnected if the connection was lost."""
         with self._connecting:
             if self._closing.is_set():
                 raise BackendError("the sweep ended before this step finished.")

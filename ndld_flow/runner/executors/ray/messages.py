@@ -1,4 +1,4 @@
-"""Messages between the driver and Ray's nodes, as JSON text: nothing of ours is pickled."""
+"""Messages between the driver and Ray's nodes, as JSON text: no objects of ndld_flow are pickled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ndld_flow.runner.executors.messages import Done, Failed, Line, Logged, Prog
 
 
 class Mirror(Line):
-    """A store that nodes do not see: each has one of its own, and a remote store transfers inputs and results."""
+    """A remote store, which transfers inputs and results for nodes that do not see the driver's store and have their
+    own."""
 
     url: str
     reads: tuple[ArtifactRecord, ...]
@@ -25,7 +26,7 @@ class NodeOrder(Line):
     task: str
     """A `TaskOrder`'s line."""
     witness: str = ""
-    """Name of a lock in the store that the driver holds: a node that does not find it held sees another store."""
+    """Name of a lock in the store that the driver holds: if a node finds it free, the node sees another store."""
     mirror: Mirror | None = None
 
 
@@ -34,7 +35,7 @@ class NodeQuestion(Line):
 
     store: str
     witness: str = ""
-    """As in orders; empty where the node need not see the store."""
+    """As in orders; empty if the node need not see the store."""
 
 
 class NodeAnswer(Line):
@@ -45,11 +46,11 @@ class NodeAnswer(Line):
     measuring: dict[str, str] = {}
     """Device (`cpu`, `gpu`) -> the fingerprint for measurements on it."""
     complaint: str = ""
-    """Why it cannot be used, as a sentence without its period; empty when it can."""
+    """Reason why the node cannot be used, as a sentence without its period; empty if it can."""
 
 
 class Alive(Line):
-    """Nothing new, but the node is at work."""
+    """The node is still working, without news."""
 
     kind: Literal["alive"] = "alive"
 

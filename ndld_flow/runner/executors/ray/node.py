@@ -1,7 +1,8 @@
-"""A Ray worker's side: takes an order as text, computes it against a store, and yields messages. It does not use Ray.
+"""The side of a Ray worker: reads an order as text, computes it against a store, and yields messages, without using
+Ray.
 
 Steps are computed in a process of their own, which lasts as long as the Ray worker: Ray's threads do not disturb
-measurements there, a crash has an explanation, and all that steps have started ends with it.
+measurements there, a crash can be explained, and everything that steps have started ends with it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
 ALIVE_EVERY_S = 5.0
-"""Seconds between messages of a node at work: silence means that it, or the connection to it, has failed."""
+"""Seconds between messages of a working node: silence means that it, or the connection to it, has failed."""
 
 _workers: dict[str, WorkerProcess] = {}
 """The worker processes of this Ray worker, by the GPUs that they see: Ray changes them from task to task."""
@@ -75,7 +76,7 @@ def compute(order: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _on_cluster() -> Iterator[None]:
-    """Let this process, and those that it starts, treat all machines of a kind as one."""
+    """Make this process, and those that it starts, treat all machines of a kind as one."""
     os.environ[ON_CLUSTER] = "1"
     try:
         yield
@@ -84,7 +85,7 @@ def _on_cluster() -> Iterator[None]:
 
 
 def find_fault(store: Store, witness: str) -> str:
-    """Return why a store's folder is not the driver's, or its locks have no effect here; empty when all is well."""
+    """Return why a store's folder is not the driver's, or its locks have no effect here; empty if it is usable."""
     where = f"Ray's node {platform.node()}"
     if not (store.root / "locks" / f"{witness}.lock").exists():
         return (
@@ -93,8 +94,8 @@ def find_fault(store: Store, witness: str) -> str:
         )
     if not store.locks.is_held(witness):
         return (
-            f"{where} sees the store {store.root}, but not that others hold locks in it: mount it with locks that hold "
-            "across machines (NFS 4, or NFS 3 without `nolock`)"
+            f"{where} sees the store {store.root}, but not the locks that others hold in it: mount it with locks that "
+            "work across machines (NFS 4, or NFS 3 without `nolock`)"
         )
     return ""
 
@@ -120,7 +121,7 @@ class _NodeTask:
         return Refused(error=BackendError.__name__, text=f"{fault}.") if fault else self._compute(order, store)
 
     def _mirrored(self, order: TaskOrder, mirror: Mirror) -> FinalMessage:
-        """Compute in a store of this node's own; inputs come from the remote store, results go there."""
+        """Compute in this node's own store; inputs come from the remote store, and results are written to it."""
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         remote, store = RemoteStore(mirror.url), Store(Path(caches) / "ndld_flow" / "store")
         remote.damaged |= set(mirror.damaged)

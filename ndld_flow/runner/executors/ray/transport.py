@@ -33,7 +33,7 @@ from ndld_flow.store.store import Store
 
 
 def transfer_files(task: Task, store: Store, *, trust: bool) -> tuple[TaskOrder, list[ArtifactRecord]]:
-    """Return a task as an order that names only files in the store, and the artifacts that it names.
+    """Return a task as an order that refers only to files in the store, and the artifacts to which it refers.
 
     Models, data files and steps' files outside of the store are copied into it. Raises RequestError for one that cannot
     be read, or has changed.
@@ -103,7 +103,7 @@ class _Collector:
                         copy_file(path, folder / "carried" / name)
                     record = self.store.keep(kind, folder / "carried")
         except FileNotFoundError as error:
-            raise RequestError(f"the file {error.filename} is gone: it was there when the sweep started.") from None
+            raise RequestError(f"the file {error.filename} no longer exists: it did when the sweep started.") from None
         self._add(record)
         return record
 
@@ -139,7 +139,7 @@ class Transport(Protocol):
     """Transfers tasks and results between the driver's store and the nodes."""
 
     def ask(self, store: Store) -> NodeQuestion:
-        """Return the request for a node's description."""
+        """Return the request for the description of a node."""
 
     def write_order(self, task: Task, store: Store, *, trust: bool) -> NodeOrder:
         """Return the order for a node. The node can read the task's inputs afterwards."""
@@ -148,13 +148,13 @@ class Transport(Protocol):
         """Return the records of a task that a node has finished, whether its message arrived or not."""
 
     def receive(self, records: Sequence[StepRecord], store: Store) -> bool:
-        """Copy a node's results into the driver's store; return False when they did not arrive completely."""
+        """Copy a node's results into the driver's store; return False if they did not arrive completely."""
 
     def resend(self, digests: Sequence[str]) -> None:
         """Send artifacts that a node could not read again with the next order."""
 
     def close(self) -> None:
-        """Give back all locks."""
+        """Release all locks."""
 
 
 class SharedFolderTransport:

@@ -26,7 +26,7 @@ _SCHEDULE_SPIN, _SCHEDULE_BLOCKING = 1, 4
 _EVENT_BLOCKING = 1
 _STREAM_NON_BLOCKING = 1
 _CAPTURE_THREAD_LOCAL = 1
-"""cudaStreamCaptureModeThreadLocal: other threads of the process may call CUDA meanwhile."""
+"""cudaStreamCaptureModeThreadLocal: other threads of the process may call CUDA during the capture."""
 _MAJORS = (13, 12, 11)
 _INSTALLING = (
     "pip install nvidia-cuda-runtime (CUDA 13) or nvidia-cuda-runtime-cu12, or NVIDIA's CUDA toolkit, and let the "
@@ -72,7 +72,7 @@ class DeviceMemory:
 class CudaRuntime:
     """One GPU through libcudart. Pointers, streams, events and graphs are numbers, as TensorRT takes them.
 
-    Every method raises `BackendError` with CUDA's message when the call fails.
+    Every method raises `BackendError` with CUDA's message if the call fails.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -95,7 +95,7 @@ class CudaRuntime:
         return f"{name} ({description})"
 
     def count_devices(self) -> tuple[int, int]:
-        """Return the number of GPUs, and CUDA's error code where counting fails."""
+        """Return the number of GPUs, and CUDA's error code if counting fails."""
         count = c_int(0)
         code = self._functions["cudaGetDeviceCount"](count)
         return count.value, int(code)
@@ -111,7 +111,7 @@ class CudaRuntime:
         return DeviceMemory(free.value, total.value)
 
     def allocate(self, bytes_wanted: int) -> int:
-        """Allocate memory on the GPU, at least one byte, because TensorRT refuses null pointers."""
+        """Allocate memory on the GPU, at least one byte, because TensorRT rejects null pointers."""
         pointer = c_void_p()
         code = self._functions["cudaMalloc"](pointer, max(1, bytes_wanted))
         if code == _OUT_OF_MEMORY:
@@ -190,7 +190,7 @@ class CudaRuntime:
 def open_cuda_runtime() -> CudaRuntime:
     """Open the newest libcudart found that the driver supports.
 
-    Raises `BackendError` when there is none, or no GPU.
+    Raises `BackendError` if there is none, or no GPU.
     """
     refused = ""
     for name in _candidates():
@@ -198,7 +198,7 @@ def open_cuda_runtime() -> CudaRuntime:
             runtime = CudaRuntime(ctypes.CDLL(name))
         except OSError:
             continue
-        except AttributeError as error:  # older than our calls
+        except AttributeError as error:  # older than the functions that we call
             refused = refused or f"{name} lacks a function: {error}"
             continue
         devices, code = runtime.count_devices()
@@ -218,7 +218,7 @@ def _candidates() -> Iterator[str]:
     """Yield libraries: those that the loader finds, then NVIDIA's wheels, then the toolkit's usual folders; newest
     first.
     """
-    if os.name == "nt":  # names contain minor versions up to CUDA 11, and bits
+    if os.name == "nt":  # names contain the bits, and up to CUDA 11 the minor version
         patterns = [f"cudart64_{major}*.dll" for major in _MAJORS]
     else:
         patterns = [f"libcudart.so.{major}{'.0' if major == 11 else ''}" for major in _MAJORS]

@@ -34,7 +34,7 @@ def read_engine_layers(recordings: Sequence[Path], model: Path, timings: Sequenc
     notes: list[str] = []
     try:
         engine = read_engine_info(recordings[0].parent / INSPECTED)
-    except ValueError as error:  # it only adds types and tensors; the times are valid without it
+    except ValueError as error:  # the inspector only adds types and tensors; the times are valid without it
         notes.append(f"the output of the engine inspector could not be read: {error}")
     known = engine.layers if engine is not None else ()
     times = _times(runs, Counter(layer.name for layer in known))
@@ -59,7 +59,7 @@ def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_K
     """Return the ms of every pass, run after run, in the order of the profiler's first reports.
 
     Names repeat: the first report of a name in a pass belongs to its first layer, and so on. A name reported more often
-    than the engine has it is run by a loop: its times add up.
+    than it occurs in the engine is run by a loop: its times add up.
     """
     passes = [(run.names, reports) for run in runs for reports in run.passes]
     times: dict[_Key, list[float]] = defaultdict(lambda: [0.0] * len(passes))
@@ -92,13 +92,13 @@ def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], p
 def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:
     if engine is None or not engine.is_detailed:
         yield (
-            "layers are known by name only: types, tensors and tactics are in an engine that was built with "
+            "only the names of layers are known: types, tensors and tactics are in an engine that was built with "
             "`verbosity: detailed`"
         )
     if untimed:
         yield f"{untimed} layers of the engine took no time of their own and are shown with 0 at the end"
     yield (
-        "layers were timed by TensorRT's profiler in passes of their own, without CUDA graph and copies: its events "
+        "layers were timed by TensorRT's profiler in separate passes, without CUDA graph and copies: its events "
         "between layers slow them down"
     )
 

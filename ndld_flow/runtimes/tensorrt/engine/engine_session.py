@@ -42,7 +42,7 @@ class MessageLog:
 
         class Logger(trt.ILogger):  # type: ignore[misc]
             def __init__(self) -> None:
-                trt.ILogger.__init__(self)  # bindings need it called in full
+                trt.ILogger.__init__(self)  # the bindings require this explicit call
 
             def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
                 if severity in kept:
@@ -57,13 +57,13 @@ class MessageLog:
 
     @property
     def last_error(self) -> str:
-        return one_paragraph(self.errors[-1]) if self.errors else "TensorRT gives no reason"
+        return one_paragraph(self.errors[-1]) if self.errors else "TensorRT reports no reason"
 
 
 def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tuple[Any, Any]:  # noqa: ANN401
     """Return the runtime and the engine; the runtime must outlive it.
 
-    Raises `BackendError` when TensorRT does not start, or a plugin or the engine does not load here; `ModelError` when
+    Raises `BackendError` if TensorRT does not start, or a plugin or the engine does not load here; `ModelError` if
     there is no such file.
     """
     runtime = _create_runtime(trt, request, messages)
@@ -96,19 +96,19 @@ def explain_refusal(request: EngineSettings, version: str, messages: MessageLog)
     called = f"the engine {request.engine}"
     if _HOST_CODE.search(errors) and not request.trust:
         return (
-            f"{called} has code of its own embedded (it is version compatible), and {name} runs that only when it is "
-            "allowed: make sure of where it comes from, then set `trust_engine: true`."
+            f"{called} contains embedded code (it is version compatible), which {name} runs only if it is "
+            "allowed: check its origin, then set `trust_engine: true`."
         )
     releases = _OTHER_RELEASE.search(errors)
     built = releases[2] if releases else request.built_with
     if releases or (_VERSION.search(errors) and built not in ("", version)):
         return (
-            f"{called} was built by {name} {built or 'of another version'}, and here is {version}: rebuild it, "
-            "name the other release by `library`, or build it with `version_compatible: true`. "
+            f"{called} was built by {name} {built or 'of another version'}, and this is {version}: rebuild it, "
+            "set `library` to the other release, or build it with `version_compatible: true`. "
             f"{name}: {messages.last_error}."
         )
     if _OTHER_GPU.search(errors):
-        return f"{called} was built for another GPU: build it for the one that is here. {name}: {messages.last_error}."
+        return f"{called} was built for another GPU: build it for this one. {name}: {messages.last_error}."
     advice = "Rebuild it on this machine"
     if _CUDA.search(errors):
         advice = "Check that `nvidia-smi` works and the driver is new enough"
@@ -116,7 +116,7 @@ def explain_refusal(request: EngineSettings, version: str, messages: MessageLog)
 
 
 def refit_engine(trt: Any, request: EngineSettings, engine: Any, messages: MessageLog) -> None:  # noqa: ANN401
-    """Give an engine the weights of its ONNX model. Raises `BackendError` when they do not fit."""
+    """Give an engine the weights of its ONNX model. Raises `BackendError` if they do not fit."""
     refitter = trt.Refitter(engine, messages.logger)
     parser = trt.OnnxParserRefitter(refitter, messages.logger)
     fits = parser.refit_from_file(str(request.model))
@@ -129,7 +129,7 @@ def refit_engine(trt: Any, request: EngineSettings, engine: Any, messages: Messa
     reason = "; ".join(map(one_paragraph, errors)) or lacks
     raise BackendError(
         f"the engine {request.engine} does not take the weights of {request.model}: {reason}. Build the engine from "
-        "this model" + ("." if request.without_weights else ", or leave its own weights in with `refit: false`.")
+        "this model" + ("." if request.without_weights else ", or keep its own weights with `refit: false`.")
     )
 
 
@@ -192,16 +192,16 @@ class EngineSession:
 
 
 def open_engine(request: EngineSettings) -> EngineSession:
-    """Load an engine, refit it where that was requested, and create its execution contexts.
+    """Load an engine, refit it if requested, and create its execution contexts.
 
-    Raises `BackendError` when there is no GPU, TensorRT or CUDA, or the engine does not load here; `RequestError` when
+    Raises `BackendError` if there is no GPU, TensorRT or CUDA, or the engine does not load here; `RequestError` if
     it is not of the request's model.
     """
     trt = import_bindings(request.backend)
     cuda = open_cuda_runtime()
     devices, _ = cuda.count_devices()
     if request.gpu >= devices:
-        raise BackendError(f"gpu: {request.gpu} is not here: this machine has {devices}, counted from 0.")
+        raise BackendError(f"gpu: {request.gpu} does not exist: this machine has {devices}, counted from 0.")
     cuda.select(request.gpu, spin=request.spin_wait)
     before, messages, started = cuda.read_memory(), MessageLog(trt), time.perf_counter()
     runtime, engine = load_engine(trt, request, messages)
@@ -218,9 +218,7 @@ def open_engine(request: EngineSettings) -> EngineSession:
     started = time.perf_counter()
     config = _runtime_config(trt, engine, request)
     if config is not None:
-        notes.append(
-            "kernels were compiled for the shapes of the inputs before measuring (EAGER), not while it went on"
-        )
+        notes.append("kernels were compiled for the shapes of the inputs before measuring (EAGER), not during it")
     contexts = [_create_context(engine, config, messages) for _ in range(request.streams)]
     load_ms += (time.perf_counter() - started) * 1e3
     after = cuda.read_memory()
@@ -255,7 +253,8 @@ def _refuse_profile(engine: Any, request: EngineSettings) -> None:  # noqa: ANN4
 
 
 def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # noqa: ANN401
-    """Return the configuration of TensorRT-RTX, which else compiles kernels for new shapes while it runs others."""
+    """Return the configuration of TensorRT-RTX, which otherwise compiles kernels for new shapes while it runs
+    others."""
     strategies = getattr(trt, "DynamicShapesKernelSpecializationStrategy", None)
     if strategies is None or not hasattr(engine, "create_runtime_config"):
         return None

@@ -19,12 +19,12 @@ class EngineSettings:
     backend: EngineBackend
     engine: Path
     model: Path
-    """The ONNX model that weights come from when the engine is refitted."""
+    """The ONNX model from which weights are taken when the engine is refitted."""
     inputs: tuple[TensorSpec, ...]
     """Inputs that the model declares; the engine must have the same."""
     outputs: tuple[TensorSpec, ...]
     built_with: str = ""
-    """Version of the TensorRT that built it; empty where that is not known."""
+    """Version of the TensorRT that built it; empty if that is not known."""
     refit: bool = False
     """Refit a refittable engine with the model's weights before it runs."""
     without_weights: bool = False

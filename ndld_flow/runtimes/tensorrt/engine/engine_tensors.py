@@ -15,7 +15,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 _FLOATS = ("float32", "float16", "bfloat16")
-"""An engine may take its inputs in another float type than the model: `--inputIOFormats=fp16:chw` of trtexec."""
+"""The inputs of an engine may have another float type than the model's: `--inputIOFormats=fp16:chw` of trtexec."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class EngineTensor:
     dtype: str
     """Name in numpy or ml_dtypes."""
     shape: tuple[int, ...]
-    """Its shape; -1 for a free dimension."""
+    """Its shape; -1 for a dynamic dimension."""
     is_input: bool
     on_host: bool
     """A shape tensor: its values are read or written in the host's memory."""
@@ -62,7 +62,7 @@ def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN40
 def refuse_other_model(
     tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], called: str
 ) -> None:
-    """Raise `RequestError` with all differences when an engine's inputs and outputs differ from the model's."""
+    """Raise `RequestError` with all differences if an engine's inputs and outputs differ from the model's."""
     differences = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
     if differences:
         raise RequestError(
@@ -72,7 +72,7 @@ def refuse_other_model(
 
 
 def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """Return a sentence for each input that the engine takes in another float type than the model; or none."""
+    """Return a sentence for each input whose float type in the engine differs from the model's."""
     return tuple(
         f"input {spec.name} is {tensors[spec.name].dtype} in the engine and {spec.dtype} in the model: values are cast"
         for spec in inputs
@@ -81,7 +81,7 @@ def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]
 
 
 def refuse_shape(tensor: EngineTensor, given: Sequence[int], allowed: Sequence[Sequence[int]], profile: int) -> None:
-    """Raise `RequestError` when a shape (or a shape tensor's values) is outside of its smallest and largest."""
+    """Raise `RequestError` if a shape (or a shape tensor's values) is outside of its bounds."""
     low, _, high = allowed
     fits = len(given) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, given, high, strict=True))
     if fits:
@@ -126,7 +126,7 @@ def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec
 
 
 def _same_shape(engine: Sequence[int], model: Sequence[int | str | None] | None) -> bool:
-    """Compare shapes: an engine may fix free dimensions of the model, but not the reverse."""
+    """Compare shapes: an engine may fix dynamic dimensions of the model, but not the reverse."""
     if model is None:
         return True
     return len(engine) == len(model) and all(

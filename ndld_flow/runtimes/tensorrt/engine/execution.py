@@ -25,7 +25,7 @@ _LONGEST = 400
 
 
 def one_paragraph(message: str) -> str:
-    """Return TensorRT's message without line breaks and final stop, shortened."""
+    """Return TensorRT's message without line breaks and final full stop, shortened."""
     return shortened(" ".join(visible_text(message).split()).rstrip("."), _LONGEST)
 
 
@@ -57,7 +57,7 @@ class Lane:
     def bind_input(self, tensor: EngineTensor, values: Array) -> None:
         """Copy the values to pinned memory, from where passes copy them, and give the context their address."""
         buffer = self._bind(tensor, tensor.bytes_for(values.shape, self._strides(tensor)))
-        # A tensor laid out in blocks is longer than its values, and one of 4 bits shorter: numpy keeps each in a byte.
+        # A tensor in blocks is larger than its values, and one of 4 bits smaller: numpy uses a byte for each element.
         ctypes.memset(buffer.host, 0, buffer.bytes)
         ctypes.memmove(buffer.host, values.ctypes.data, min(values.nbytes, buffer.bytes))
         self._inputs.append(buffer)
@@ -69,7 +69,7 @@ class Lane:
     def capture(self) -> None:
         """Capture the context's work in a CUDA graph, which later passes launch. One pass must have run before.
 
-        Raises `BackendError` when the engine does something that cannot be captured.
+        Raises `BackendError` if the engine does something that cannot be captured.
         """
         self._cuda.begin_capture(self.stream)
         try:
@@ -132,7 +132,7 @@ class Lane:
         return self._cuda.elapsed_ms(self._begin, self._end)
 
     def read_output(self, tensor: EngineTensor) -> Array | None:
-        """Return a copied output; None for one in blocks, with gaps or of no numpy dtype, or of unknown shape."""
+        """Return a copied output; None for one in blocks, with gaps, without a numpy dtype, or of unknown shape."""
         shape, dtype = tuple(self.context.get_tensor_shape(tensor.name)), numpy_dtype(tensor.dtype)
         if dtype is None or (bits_of_dtype(tensor.dtype) or 0) < 8 or -1 in shape:
             return None
@@ -160,7 +160,7 @@ class Lane:
             return tensor.bytes_for(shape, self._strides(tensor))
         largest = int(self.context.get_max_output_size(tensor.name))  # its size depends on data
         if largest < 0:
-            raise BackendError(f"TensorRT does not know how large {short_name(tensor.name)} may become.")
+            raise BackendError(f"TensorRT does not report the maximum size of {short_name(tensor.name)}.")
         return largest
 
     def _strides(self, tensor: EngineTensor) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ class Lane:
         buffer = _Buffer(bytes_needed, host, 0 if tensor.on_host else self._cuda.allocate(bytes_needed))
         if not self.context.set_tensor_address(tensor.name, buffer.device or buffer.host):
             raise BackendError(
-                f"TensorRT takes no address for {short_name(tensor.name)}: it is no tensor of the engine."
+                f"TensorRT does not accept an address for {short_name(tensor.name)}: it is not a tensor of the engine."
             )
         return buffer
 
@@ -212,8 +212,8 @@ class EngineBinding:
             self._lanes.append(lane)
             try:
                 self._bind(lane, values)
-            except RuntimeError as error:  # the bindings raise it where they return nothing
-                raise BackendError(f"TensorRT does not take the inputs: {one_paragraph(str(error))}.") from None
+            except RuntimeError as error:  # the bindings raise it instead of returning an object
+                raise BackendError(f"TensorRT does not accept the inputs: {one_paragraph(str(error))}.") from None
             lane.time_alone(lane.copy_in)
 
     def run(self) -> None:
@@ -225,7 +225,7 @@ class EngineBinding:
             lane.wait()
 
     def capture(self) -> None:
-        """Run once, then launch a CUDA graph in every pass. Raises `BackendError` when that is impossible."""
+        """Run once, then launch a CUDA graph in every pass. Raises `BackendError` if that is impossible."""
         self.run()
         try:
             for lane in self._lanes:
@@ -233,7 +233,7 @@ class EngineBinding:
         except BackendError as error:
             raise BackendError(
                 f"the engine {self._request.engine} cannot be captured in a CUDA graph: {str(error).rstrip('.')}. "
-                "Loops, conditionals and shapes that depend on data cannot; leave out `cuda_graph`."
+                "Loops, conditionals and shapes that depend on data cannot; remove `cuda_graph`."
             ) from None
 
     @property
@@ -259,13 +259,13 @@ class EngineBinding:
         )
 
     def outputs(self) -> dict[str, Array | None]:
-        """Return the outputs of the first stream's last inference; None for one that numpy cannot hold."""
+        """Return the outputs of the first stream's last inference; None for one that numpy cannot represent."""
         lane = self._lanes[0]
         lane.time_alone(lane.copy_out)
         return {name: lane.read_output(tensor) for name, tensor in self._tensors.items() if not tensor.is_input}
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return name -> dtype and shape; -1 where it depends on data."""
+        """Return name -> dtype and shape; -1 if it depends on data."""
         context = self._lanes[0].context
         return {
             name: (tensor.dtype, tuple(context.get_tensor_shape(name)))
@@ -301,7 +301,7 @@ class EngineBinding:
             lane.time_alone(lambda: self._choose_profile(lane))
         for name, array in values.items():
             if not context.set_input_shape(name, tuple(array.shape)):
-                raise RequestError(f'input "{short_name(name)}": the engine takes no shape {array.shape}.')
+                raise RequestError(f'input "{short_name(name)}": the engine does not accept the shape {array.shape}.')
         for name, array in values.items():  # strides are known once all shapes are
             lane.bind_input(self._tensors[name], array)
         unknown = context.infer_shapes()

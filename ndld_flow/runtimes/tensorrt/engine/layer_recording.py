@@ -79,14 +79,14 @@ def record_engine_layers(
         if not context.report_to_profiler():
             raise BackendError(
                 f"TensorRT's profiler reports nothing about the engine {request.engine}: "
-                f"{session.messages.last_error}. Leave the layers out with `layer_passes: 0`."
+                f"{session.messages.last_error}. Skip the layers with `layer_passes: 0`."
             )
         if done >= 0:
             recording.add(reports, took_ms)
             report(done + 1, passes)
         reports.clear()
     context.profiler = None
-    del profiler  # it had to live as long as the context used it
+    del profiler  # it had to outlive its use by the context
     inspector = session.engine.create_engine_inspector()
     inspector.execution_context = context  # so that it knows the shapes
     inspected = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
@@ -101,7 +101,7 @@ def _attach_profiler(trt: Any, context: Any, reports: list[tuple[str, float]]) -
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
-            trt.IProfiler.__init__(self)  # bindings need it called in full
+            trt.IProfiler.__init__(self)  # the bindings require this explicit call
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             reports.append((layer_name, ms))
