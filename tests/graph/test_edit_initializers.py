@@ -355,6 +355,9 @@ def test_weights_are_externalized_and_inlined_again_without_loss(tmp_path: Path)
     assert external_files(out / "model.onnx") == ("w.bin",)
     proto = onnx.load(out / "model.onnx", load_external_data=False)
     offsets = [int(e.value) for t in proto.graph.initializer for e in t.external_data if e.key == "offset"]
+    outside = {tensor.name for tensor in proto.graph.initializer if tensor.external_data}
+    assert outside == {name for name, array in initializers(onnx.load(source)).items() if array.nbytes > 64}
+    assert len(outside) < len(proto.graph.initializer)
     assert offsets and all(offset % 64 == 0 for offset in offsets) and any(offset % 4096 for offset in offsets)
     edit_path(out / "model.onnx", back / "model.onnx", {"inline_weights": {}})
     assert sorted(path.name for path in back.iterdir()) == ["model.onnx"]

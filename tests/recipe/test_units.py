@@ -17,6 +17,7 @@ from ndld_flow.base.quantities import (
     Fraction,
     Milliseconds,
     format_setting,
+    number,
     parse_bytes,
     parse_duration_ms,
     parse_percent,
@@ -148,3 +149,21 @@ def test_a_formatted_setting_parses_to_its_value(one: tuple[str, Callable[[str],
     quantity, parse = one
     value = data.draw(st.integers(0, 2**50) if quantity == "size" else st.floats(0, 1e12))
     assert parse(format_setting(value, quantity)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.3456, "12.35"),
+        (999.94, "999.9"),
+        (1234.56, "1,234.6"),
+        (999_999.0, "999,999"),
+        (1.5e6 + 0.5, "1.5e+06"),
+        (0.00099, "0.00099"),
+        (0.0012345, "0.001234"),
+        (math.nan, "NaN"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_have_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
