@@ -212,7 +212,7 @@ def test_files_set_aside_are_reported(in_folder: Path) -> None:
     result = victim.run()
     assert f"the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
     [aside] = (victim.outputs / "store" / "damaged").iterdir()
-    assert f"it is kept in outputs/store/damaged/{aside.name} and is recomputed" in result
+    assert f"it was moved to outputs/store/damaged/{aside.name} and is recomputed" in result
     assert (aside / "model.onnx").stat().st_size == size // 2
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
     assert (step.reason, step.detail) == (
