@@ -105,9 +105,11 @@ function arrayLinks(data, tensor, sample) {
  * @param {Look} look
  */
 export function mapsNote(data, maps, place, look) {
-  if (!maps) return "This page has no map of this tensor."; const lines = []; const { about } = maps; if (about.scale > 1)
-  lines.push(`Each element is the one of largest magnitude of ${about.scale} × ${about.scale}, NaN and infinity first.`); if
-  (look.mode === "difference" && maps.reference && maps.candidate) {
+  if (!maps) return "This page has no map of this tensor.";
+  const lines = [];
+  const { about } = maps;
+  if (about.scale > 1) lines.push(`Each element is the one of largest magnitude of ${about.scale} × ${about.scale}, NaN and infinity first.`);
+  if (look.mode === "difference" && maps.reference && maps.candidate) {
     const most = maps.largestDifference(maps.count > 1 ? place : -1);
     lines.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; this page's maps have a resolution of ${valueText(maps.resolution, 2)}.` : "Where both are finite, they are equal within the resolution of this page's maps.");
   } else if (data.two && !(maps.reference && maps.candidate)) {

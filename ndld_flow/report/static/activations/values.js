@@ -120,11 +120,10 @@ export function rangeText(range) {
 
 /** @param {Tensor} tensor */
 export function rangeBar(tensor) {
-  const { range, reference_range: reference } = tensor; const format = formatOf(tensor); const normal = format.normal || 1e-300;
-  const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} represents values up
-  to ${valueText(format.largest, 5)}`, title: `Magnitudes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}:
-  ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: the range that ${format.name}
-  represents in full precision` },
+  const { range, reference_range: reference } = tensor;
+  const format = formatOf(tensor);
+  const normal = format.normal || 1e-300;
+  const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} represents values up to ${valueText(format.largest, 5)}`, title: `Magnitudes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: the range that ${format.name} represents in full precision` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
   /** @type {(tag: "s" | "i", extent: Range, name?: string) => void} */
   const mark = (tag, extent, name = "") => {

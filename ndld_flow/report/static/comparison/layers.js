@@ -172,10 +172,12 @@ function describeRow(view, pair, row) {
     lines.push([badge(view.subject(place)), `${words.join(" · ")} · ${milliseconds(pair.rows.times[place][row] ?? 0)}`]);
     const nodes = pair.rows.onnxNodes(place, row);
     if (nodes.length && place === pair.base) lines.push(["ONNX nodes", nodes.join(", ")]);
-  } if (pair.both(row)) lines.push(["Matched by", `${pair.method(row)}, confidence ${pair.confidence(row).toFixed(2)}`]); const
-  verdict = pair.verdict(row); if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p
-  ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q ?? NaN)} over all rows`}: advisory, gates do not use it`]); for (const
-  [label, text] of lines) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, text))); return [list];
+  }
+  if (pair.both(row)) lines.push(["Matched by", `${pair.method(row)}, confidence ${pair.confidence(row).toFixed(2)}`]);
+  const verdict = pair.verdict(row);
+  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q ?? NaN)} over all rows`}: advisory, gates do not use it`]);
+  for (const [label, text] of lines) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, text)));
+  return [list];
 }
 
 /**

@@ -244,9 +244,8 @@ export class GraphView {
     this.status = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
     this.canvas = make("canvas", {
-      tabindex: 0, role: "application", "aria-roledescription": "graph", "aria-label": `Graph of ${this.options.label}:
-      ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0
-      shows all, Enter selects.`,
+      tabindex: 0, role: "application", "aria-roledescription": "graph",
+      "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`,
     });
     this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);

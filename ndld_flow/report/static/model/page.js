@@ -151,9 +151,11 @@ class ModelView {
     const modes = [
       familyMode(graph, (local) => data.nodes.details[first + local] || data.nameOf(first + local)),
       kindsMode({ key: "dtype", title: "Dtype", of: dtype, layers: length }),
-    ]; if (data.nodes.precision.some(Boolean)) modes.push(kindsMode({ key: "precision", title: "Requested precision", of: (local)
-    => data.nodes.precision[first + local], layers: length })); this.links.scope = scope; tooltip.hide(); return new
-    GraphView(this.stage, graph, {
+    ];
+    if (data.nodes.precision.some(Boolean)) modes.push(kindsMode({ key: "precision", title: "Requested precision", of: (local) => data.nodes.precision[first + local], layers: length }));
+    this.links.scope = scope;
+    tooltip.hide();
+    return new GraphView(this.stage, graph, {
       label: address || "the model", modes, finds: false, wheelZooms: true,
       name: (local) => data.nameOf(first + local),
       type: (local) => data.operatorName(first + local),

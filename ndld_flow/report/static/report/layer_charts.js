@@ -337,11 +337,12 @@ export class Roofline {
 
   /** @param {number} place */
   point(place) {
-    this.now = place; const { x, y, name, ms, share: part, series } = this.points[place]; const box =
-    this.svg.getBoundingClientRect(); this.ringGroup.setAttribute("class", `series series-${series}`); for (const [key, value] of
-    [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
-    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)}
-    MACs per byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
+    this.now = place;
+    const { x, y, name, ms, share: part, series } = this.points[place];
+    const box = this.svg.getBoundingClientRect();
+    this.ringGroup.setAttribute("class", `series series-${series}`);
+    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
+    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
   /**

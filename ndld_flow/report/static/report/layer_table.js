@@ -56,26 +56,23 @@ function layerTextColumns(data) {
   const differs = differing > data.length / 20;
   const named = data.onnxNodes.filter((own, row) => own.length > 1 || (own.length === 1 && own[0] !== data.name[row])).length;
   return {
-    name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) =>
-    Math.min(data.depth[row], 8), hidden: false }), type: tallied("type", "Type", "minmax(90px, 0.8fr)", false), dims:
-    tallied("dims", "Dims", "138px", false), provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
-    precision: textColumn("precision", "Precision", "84px", (row) => data.precision[row], { tally: true, hidden: false, longLabel:
-    "Precision of the computation", about: (row) => shortened(`${data.precision[row]} ${data.types(row)}:
-    ${data.precision_basis[row]}`, 400) }), types: textColumn("types", "Reads → writes", "128px", (row) =>
-    shortTypes(data.types(row)), { tally: true, hidden: !differs, about: (row) => data.types(row) }), reads: textColumn("reads",
-    "Reads", "92px", (row) => data.input_precision[row], { tally: true, hidden: true, longLabel: "Types of the inputs", csvLabel:
-    "input precision" }), writes: textColumn("writes", "Writes", "76px", (row) => data.output_precision[row], { tally: true,
-    hidden: true, longLabel: "Types of the outputs", csvLabel: "output precision" }), unit: textColumn("unit", "Unit", "88px",
-    (row) => data.unit[row], { tally: true, about: (row) => data.unit[row], format: (value) => value.replace("tensor core", "TC"),
-    hidden: !data.unit.some(Boolean), longLabel: "Multiply unit", csvLabel: "multiply unit" }), basis: textColumn("basis",
-    "Precision by", "minmax(120px, 1fr)", (row) => data.precision_basis[row], { hidden: true, longLabel: "Evidence for the
-    precision", csvLabel: "precision basis" }), channels: textColumn("channels", "Channels", "minmax(96px, 1fr)", (row) =>
-    data.channels[row], { hidden: true, longLabel: "Channels, marked if they are not a multiple of the granularity of tensor
-    cores" }), asked: data.asked.some(Boolean) ? [askedColumn(data)] : [], format: textColumn("format", "Format", "84px", (row) =>
-    data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }), role: tallied("role", "Role", "84px",
-    !saysMore(data.role)), tactic: tallied("tactic", "Tactic", "minmax(110px, 1fr)", !saysMore(data.tactic)), stream:
-    textColumn("stream", "Stream", "68px", (row) => (data.stream[row] === null ? "" : String(data.stream[row])), { tally: true,
-    hidden: !saysMore(data.stream) }), onnx: textColumn("onnx", "ONNX nodes", "minmax(140px, 1.2fr)", nodes, {
+    name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) => Math.min(data.depth[row], 8), hidden: false }),
+    type: tallied("type", "Type", "minmax(90px, 0.8fr)", false),
+    dims: tallied("dims", "Dims", "138px", false),
+    provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
+    precision: textColumn("precision", "Precision", "84px", (row) => data.precision[row], { tally: true, hidden: false, longLabel: "Precision of the computation", about: (row) => shortened(`${data.precision[row]} ${data.types(row)}: ${data.precision_basis[row]}`, 400) }),
+    types: textColumn("types", "Reads → writes", "128px", (row) => shortTypes(data.types(row)), { tally: true, hidden: !differs, about: (row) => data.types(row) }),
+    reads: textColumn("reads", "Reads", "92px", (row) => data.input_precision[row], { tally: true, hidden: true, longLabel: "Types of the inputs", csvLabel: "input precision" }),
+    writes: textColumn("writes", "Writes", "76px", (row) => data.output_precision[row], { tally: true, hidden: true, longLabel: "Types of the outputs", csvLabel: "output precision" }),
+    unit: textColumn("unit", "Unit", "88px", (row) => data.unit[row], { tally: true, about: (row) => data.unit[row], format: (value) => value.replace("tensor core", "TC"), hidden: !data.unit.some(Boolean), longLabel: "Multiply unit", csvLabel: "multiply unit" }),
+    basis: textColumn("basis", "Precision by", "minmax(120px, 1fr)", (row) => data.precision_basis[row], { hidden: true, longLabel: "Evidence for the precision", csvLabel: "precision basis" }),
+    channels: textColumn("channels", "Channels", "minmax(96px, 1fr)", (row) => data.channels[row], { hidden: true, longLabel: "Channels, marked if they are not a multiple of the granularity of tensor cores" }),
+    asked: data.asked.some(Boolean) ? [askedColumn(data)] : [],
+    format: textColumn("format", "Format", "84px", (row) => data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }),
+    role: tallied("role", "Role", "84px", !saysMore(data.role)),
+    tactic: tallied("tactic", "Tactic", "minmax(110px, 1fr)", !saysMore(data.tactic)),
+    stream: textColumn("stream", "Stream", "68px", (row) => (data.stream[row] === null ? "" : String(data.stream[row])), { tally: true, hidden: !saysMore(data.stream) }),
+    onnx: textColumn("onnx", "ONNX nodes", "minmax(140px, 1.2fr)", nodes, {
       mono: true,
       hidden: named < data.length / 2,
       format: (value, row) => (data.onnxNodes[row].length > 1 ? `${data.onnxNodes[row].length}: ${shortened(value, 120)}` : shortened(value, 120)),

@@ -261,8 +261,7 @@ const MARKS = {
   best: (x, y) => `M${x.toFixed(1)} ${(y - 8).toFixed(1)}l8 8l-8 8l-8 -8z`,
 };
 
-const MARK_KEYS = { best: "best", tie: "tie: within the noise", front: "on the front", plain: "passed", refused: "refused",
-inconclusive: "inconclusive", failed: "failed" };
+const MARK_KEYS = { best: "best", tie: "tie: within the noise", front: "on the front", plain: "passed", refused: "refused", inconclusive: "inconclusive", failed: "failed" };
 
 /**
  * A legend for the kinds of points in this sweep.

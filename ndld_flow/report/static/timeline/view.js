@@ -254,9 +254,8 @@ export class Timeline {
     const room = make("div", { class: "timeline" }, this.canvas);
     host.replaceChildren(this.tools(), room,
       make("div", { class: "timeline-help quiet small", id: help },
-        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click
-        the wheel alone zooms."), make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter selects,
-        M measures from here, Escape clears, 0 shows all.")));
+        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
+        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter selects, M measures from here, Escape clears, 0 shows all.")));
     this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
     new TimelineMouse(this);
     new TimelineKeys(this);
