@@ -387,7 +387,7 @@ def test_the_strip_selects_tensors_and_shows_other_quantities(pages: Pages) -> N
     expect(page.locator(".tensor-head h3")).to_have_text("relu_0.tmp_0")
     expect(strip).to_have_attribute("aria-valuetext", re.compile("^relu_0.tmp_0, Relu"))
     assert page.locator(".depth .spot-bad").count() == 1
-    page.get_by_role("button", name="Magnitudes of values").click()
+    page.get_by_role("button", name="Magnitudes").click()
     assert page.locator(".depth .of-candidate.beyond").count() == 1
     expect(page.locator(".depth")).to_contain_text("fp16's largest")
 

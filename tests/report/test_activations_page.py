@@ -112,7 +112,7 @@ def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) ->
 def test_two_models_at_a_glance(pair: Path) -> None:
     page = page_of(pair)
     assert (page.title, page.verdict) == ("half against source", "failed")
-    assert page.result == "1 of 11 tensors contains NaN or infinity"
+    assert page.result == "1 of 11 tensors has NaN or infinity"
     assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
     told = {one.title: (one.figure, one.note, one.tensor) for one in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")

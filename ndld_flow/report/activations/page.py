@@ -186,7 +186,7 @@ def result_of(record: Activations) -> str:
     bad, total = len(not_finite(record)), len(record.tensors)
     if not bad:
         return "Every captured value is finite"
-    return f"{count(bad)} of {count(total)} tensors contain{'s' if bad == 1 else ''} NaN or infinity"
+    return f"{count(bad)} of {count(total)} tensors {'has' if bad == 1 else 'have'} NaN or infinity"
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:

@@ -163,7 +163,7 @@ const DEPTH_VIEWS = {
   slice_rms: { label: "Worst slice", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
   relative_rms: { label: "Relative RMS", value: (tensor) => metricOf(tensor, "relative_rms"), log: true, better: "↓" },
   cosine: { label: "1 − cosine", value: (tensor) => Math.max(0, 1 - metricOf(tensor, "cosine")), log: true, better: "↓" },
-  sizes: { label: "Magnitudes of values", log: true },
+  sizes: { label: "Magnitudes", log: true },
 };
 
 export class DepthStrip {
