@@ -45,6 +45,8 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in deciding_variables():  # the keys of measurements hold them; tests set those that they are about
         del os.environ[name]
+    for name in ("COLUMNS", "LINES"):  # the width of whoever runs the tests decides no table
+        os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     # How long an example takes says more of the machine than of the code.
     settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

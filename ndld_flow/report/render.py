@@ -136,15 +136,21 @@ def environment() -> Environment:
 def write_page(path: Path, text: str, again: str) -> Path:
     """Write a page to a temporary file, move it into place and return its path. `again` is the command to repeat.
 
+    The target of a link is written; a device or a pipe is written directly.
+
     Raises a `PageError` if it cannot be written.
     """
-    aside = path.parent / f".{path.name[:60]}.{uuid4().hex[:8]}"
+    target = path.resolve() if path.is_symlink() else path
+    aside = target.parent / f".{target.name[:60]}.{uuid4().hex[:8]}"
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():  # /dev/null must remain a device
+            target.write_text(text, encoding="utf-8", newline="\n")
+            return path
         with aside.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        aside.replace(target)
     except OSError as error:
         raise PageError(
             f"{path} cannot be written ({error.strerror}). "

@@ -121,8 +121,8 @@ def test_kl_divergence_needs_probabilities() -> None:
     assert measure(masked, masked, Measuring(softmax=True))["kl"] == 0
     texts = outside(measure([[2.0, 1.0]], [[2.0, 1.0]]), Tolerance(kl=0.1).bounds())
     assert texts == [
-        "kl is not defined for it (the reference's values are not probabilities; if they are logits, name the output "
-        "in `softmax`), so it cannot be checked"
+        "kl is not defined for this output (the reference's values are not probabilities; if they are logits, name the "
+        "output in `softmax`), so it cannot be checked"
     ]
 
 

@@ -441,5 +441,9 @@ def test_onnx_runtimes_telemetry_is_off(model: Path, tmp_path: Path) -> None:
 def test_a_worker_has_its_own_process_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""
     groups: list[int] = []
-    measure(tmp_path, request(model), progress=lambda *_: groups.append(os.getpgid(workers[-1].pid)))
+
+    def note_group(*_: object) -> None:
+        groups.extend(os.getpgid(worker.pid) for worker in workers[-1:])  # none before the first has started
+
+    measure(tmp_path, request(model), progress=note_group)
     assert set(groups) == {workers[0].pid}

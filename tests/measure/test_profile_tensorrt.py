@@ -352,7 +352,7 @@ def test_a_profiler_without_reports_is_an_error(trt: Bench, monkeypatch: pytest.
     engine = trt.engine()
     monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
     with pytest.raises(
-        BackendError, match=r"profiler reports nothing .*no events were recorded\)\. Leave .*layer_passes: 0"
+        BackendError, match=r"profiler reports nothing .*no events were recorded\)\. Skip .*layer_passes: 0"
     ):
         trt.profile(engine, layer_passes=1)
     assert trt.profile(engine)[1].layers == ()

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,7 +42,7 @@ from ndld_flow.report.comparison.page import COMPARISON_PAGE
 from ndld_flow.report.diff_page import DIFF_PAGE
 from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.steps import lay_out
-from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
+from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
@@ -594,6 +595,20 @@ def test_a_report_that_cannot_be_written_leaves_no_files(tmp_path: Path) -> None
     with pytest.raises(OutputsError, match=r"report\.html cannot be written"):
         draw_report(tmp_path)
     assert not list(tmp_path.glob(".report*"))
+
+
+def test_a_page_is_written_through_a_link_and_into_a_pipe(tmp_path: Path) -> None:
+    page, link = tmp_path / "page.html", tmp_path / "link.html"
+    link.symlink_to(page)
+    assert write_page(link, "text", "again") == link
+    assert link.is_symlink()
+    assert page.read_text() == "text"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        write_page(pipe, "text", "again")
+        assert reader.read() == "text"
+    assert not pipe.is_file(), "a device such as /dev/null remains one"
 
 
 def test_an_empty_run_has_a_report(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from typing import IO, Any, NoReturn
 from ndld_flow.graph.lint.check import Subject, TimeLimitError
 
 _ROOT = Path(__file__).parents[2]
-_AT_START = ("LD_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
+_AT_START = ("LD_", "POLYGRAPHY_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
 """Beginnings of variables that are read when a process or a library starts: each set of values has its own server."""
 
 

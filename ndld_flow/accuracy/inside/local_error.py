@@ -222,8 +222,8 @@ def local_errors(
     opset = model.opset_imports.get("", _FIRST_OPSET_OF_BF16)
     if dtype == ir.DataType.BFLOAT16 and opset < _FIRST_OPSET_OF_BF16:
         raise RequestError(
-            f"{source}: bf16 needs opset {_FIRST_OPSET_OF_BF16} or later, and the model has {opset}. Convert it first "
-            "(step edit, operation set_opset)."
+            f"{source}: bf16 requires opset {_FIRST_OPSET_OF_BF16} or later, but the model has {opset}. Convert it "
+            "first (step edit, operation set_opset)."
         )
     twins = add_twins(model, dtype)
     measured = _Measured(twins, dtype)

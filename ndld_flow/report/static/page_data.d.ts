@@ -375,7 +375,7 @@ interface SweepPayload {
   wall_s: number[];
   /** Name, outcome and reason of each step, one after the other. */
   steps: TextPlace[][];
-  /** Gate, 1 where it holds, measured value. */
+  /** Gate, 1 if it holds, measured value. */
   constraints: [TextPlace, number, TextPlace][][];
   again: (AgainPayload | null)[];
   dimensions: DimensionPayload[];
