@@ -94,7 +94,7 @@ class ProcessRuns:
 
     def report_turn(self) -> None:
         """Report that the model waits while others are measured."""
-        before, foreseen = self._passes(self.plan.share(self.tally.least).passes)
+        before, foreseen = self._passes(0)  # it is unknown if it needs a further turn
         after = f" after run {len(self.answers)}" if self.answers else ""
         self.progress(before, foreseen, f"waits for its turn{after}")
 
@@ -111,7 +111,8 @@ class ProcessRuns:
     def _passes(self, passes: int) -> tuple[int, int]:
         """Return the passes so far, and the expected passes of all runs if each has so many."""
         before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
-        return before, max(passes * self.tally.least, before + passes)
+        least = self.plan.share(self.tally.least).passes * self.tally.least
+        return before, max(least, before + passes)
 
 
 def time_batches(side: ProcessRuns, batches: Mapping[int, Mapping[str, Array]]) -> Answer:

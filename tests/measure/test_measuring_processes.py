@@ -154,7 +154,7 @@ def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
 def test_it_stops_when_the_budget_is_used(model: Path, tmp_path: Path) -> None:
     (result,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
     assert result.stopped_because.startswith("budget of 1.5 s used: ")
-    assert 1 <= len(result.runs) < 40
+    assert 1 <= len(result.runs) < 400
 
 
 def test_a_run_that_alone_exceeds_the_budget_is_ended(model: Path, tmp_path: Path) -> None:
@@ -199,9 +199,10 @@ def test_progress_names_each_run(model: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, int, str]] = []
     measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: reports.append(it))
     activities = [what for _, _, what in reports]
-    assert activities[:2] == ["run 1: loading", "run 1: warming up"]
+    loading = activities.index("run 1: loading")
+    assert activities[loading - 1 : loading + 2] == ["run 1: starting a process", "run 1: loading", "run 1: warming up"]
     assert activities.count("run 2: loading") == 2, "one for each model"
-    assert all(0 <= done <= total == 4 for done, total, _ in reports)
+    assert all(0 <= done <= total == 4 for done, total, _ in reports[loading:]), reports
     reports.clear()
     started = time.perf_counter()
     measure(tmp_path, request(model, **FOREVER | {"budget_ms": 1000.0}), progress=lambda *it: reports.append(it))

@@ -180,6 +180,7 @@ def test_colours_show_the_values_of_both_sides(pages: Pages) -> None:
     assert np.abs(pixels(page, 3, 1) - red_green((candidate[3] + 0.5) * scale)).max() <= 1
     for colours, low, high in (("Grey", (0, 0, 0), (255, 255, 255)), ("Blue/orange", (6, 38, 94), (112, 46, 0))):
         page.get_by_role("button", name=colours).click()
+        settle(page)  # it writes the scale of these colours into the field
         page.get_by_label("Scale, exactly").fill("1e6")
         page.get_by_label("Scale, exactly").press("Enter")
         wait_for_colours(page, {low, high})

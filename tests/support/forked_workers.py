@@ -38,6 +38,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._servers: dict[tuple[tuple[str, str], ...], tuple[Path, subprocess.Popen[bytes]]] = {}
+        self._starting = threading.Lock()
 
     def pids(self) -> list[int]:
         return [process.pid for _, process in self._servers.values()]
@@ -75,20 +76,21 @@ class Servers:
 
     def _address(self, variables: Mapping[str, str]) -> Path:
         key = tuple(sorted((name, value) for name, value in variables.items() if name.startswith(_AT_START)))
-        if key not in self._servers:
-            address = self._folder / str(len(self._servers))
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(address))
-                listener.listen()
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
-                    stdin=subprocess.PIPE,
-                    env={**variables, "PYTHONPATH": str(_ROOT)},
-                    pass_fds=[listener.fileno()],
-                    cwd=_ROOT,
-                )
-            self._servers[key] = address, process
-        return self._servers[key][0]
+        with self._starting:  # tests build in threads
+            if key not in self._servers:
+                address = self._folder / str(len(self._servers))
+                with socket.socket(socket.AF_UNIX) as listener:
+                    listener.bind(str(address))
+                    listener.listen()
+                    process = subprocess.Popen(
+                        [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
+                        stdin=subprocess.PIPE,
+                        env={**variables, "PYTHONPATH": str(_ROOT)},
+                        pass_fds=[listener.fileno()],
+                        cwd=_ROOT,
+                    )
+                self._servers[key] = address, process
+            return self._servers[key][0]
 
     def end(self) -> None:
         for _, process in self._servers.values():
