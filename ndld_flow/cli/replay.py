@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -160,7 +160,8 @@ class Recorder:
         folder = Path(finished.folder)
         for path in (*_tree(folder), *getattr(finished, "exported", ()), *sys.path):
             self._consultation.note(path)
-        paths = {path: stamp for path, stamp in self._consultation.paths.items() if not _is_in_flux(path, outputs)}
+        decides = _leave_out_flux(outputs)
+        paths = {path: stamp for path, stamp in self._consultation.paths.items() if decides(path)}
         code = {file: stamp_of(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
         is_young = any(not is_settled(stamp, self._began_ns) for stamp in code.values())
         if is_young or self._consultation.unsettled & paths.keys() or len(paths) > _MAX_PATHS:
@@ -217,12 +218,11 @@ def _file_of(module: object) -> str:
     return os.path.abspath(file) if isinstance(file, str) else ""  # noqa: PTH100
 
 
-def _is_in_flux(path: str, outputs: Path) -> bool:
-    """Return whether a path decides nothing, or is compared in another way: as code, or as part of the machine."""
-    if path.startswith(_VIRTUAL) or path.endswith(".pyc"):
-        return True
-    folders = [str(Path(outputs, name).absolute()) for name in _IN_FLUX]
-    return any(path == folder or path.startswith(f"{folder}{os.sep}") for folder in folders)
+def _leave_out_flux(outputs: Path) -> Callable[[str], bool]:
+    """Return a filter of paths. Those left out decide nothing, or are compared as code or as part of the machine."""
+    folders = tuple(str(Path(outputs, name).absolute()) for name in _IN_FLUX)
+    below = (*_VIRTUAL, *(f"{folder}{os.sep}" for folder in folders))
+    return lambda path: not (path in folders or path.startswith(below) or path.endswith(".pyc"))
 
 
 def _write(folder: Path, name: str, text: str) -> None:

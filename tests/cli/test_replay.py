@@ -239,6 +239,21 @@ def test_an_exported_result_must_still_be_there(folder: Path) -> None:
     assert (folder / "result.onnx").is_file()
 
 
+def test_the_recipe_of_the_best_point_must_still_be_there(folder: Path) -> None:
+    best = folder / "aside/best.yaml"
+    best.parent.mkdir()
+    sweep = ("-m", "steps.lint.fail_on=error,never", "sweep.maximize=agree.cosine")
+    arguments = ("tiny.yaml", *sweep, "--apply", "aside/best.yaml")
+    assert run(*arguments).returncode == 0
+    best.unlink()
+    for _ in range(2):
+        assert "nothing to do" in run(*arguments).stdout
+        best.unlink()
+        assert replay(*arguments) is None
+    run(*arguments)
+    assert best.is_file()
+
+
 @pytest.mark.parametrize("option", ["--json", "--trust"])
 def test_output_with_times_and_foreign_code_leave_no_receipt(folder: Path, option: str) -> None:
     assert run("tiny.yaml", option).returncode == 0
