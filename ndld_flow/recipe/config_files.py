@@ -1,4 +1,4 @@
-"""Files of which a recipe may be composed: other recipes and config groups, in nearby folders."""
+"""Files that a recipe may be composed from: other recipes and config groups, in nearby folders."""
 
 from __future__ import annotations
 

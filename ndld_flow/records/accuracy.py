@@ -176,7 +176,7 @@ class Accuracy(Document):
     first_divergent: LayerDivergence | None = None
     """The first layer beyond `divergence_bounds`; it is in `layers` too."""
     divergence_bounds: dict[str, float] = {}
-    """Metric -> bound, outside of which a layer counts as divergent; empty if layers were not compared."""
+    """Metric -> bound; a layer outside of it counts as divergent; empty if layers were not compared."""
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 

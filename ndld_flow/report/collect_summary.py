@@ -157,7 +157,7 @@ class Summary:
     undecided: dict[str, str]
     """Steps with an undecided check -> their report."""
     warnings: tuple[str, ...]
-    """Circumstances that may make the results useless, such as an input of which no size was set."""
+    """Circumstances that may make the results useless, such as an input without a size."""
     started_at: datetime
     wall_s: float
     outcomes: dict[str, int]

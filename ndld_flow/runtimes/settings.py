@@ -1,4 +1,4 @@
-"""Settings of runtimes in a recipe: one class for each, of which `backend` chooses one."""
+"""Settings of runtimes in a recipe: one class for each; `backend` chooses one."""
 
 from __future__ import annotations
 

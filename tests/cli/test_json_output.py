@@ -91,7 +91,7 @@ WRONG = {
 
 
 def words(arguments: str) -> list[str]:
-    """Return the arguments, of which those in quotation marks may hold spaces."""
+    """Return the arguments; those in quotation marks may contain spaces."""
     return shlex.split(arguments)
 
 

@@ -259,7 +259,7 @@ class PlannedPoint:
     waiting: tuple[str, ...]
     """Names of the steps without a stored result."""
     problem: str = ""
-    """The contradiction between its settings, because of which it cannot be run; empty without one."""
+    """The contradiction between its settings that prevents its run; empty without one."""
 
 
 @dataclass(frozen=True)
