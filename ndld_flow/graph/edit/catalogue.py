@@ -61,14 +61,18 @@ _RENAMED_SETTINGS = {
 @cache
 def operation_names() -> tuple[str, ...]:
     """Return the names of all operations, sorted. Imports no operation."""
-    built_in = (module.name for module in pkgutil.iter_modules(operations.__path__))
-    return tuple(sorted({*built_in, *find_plugins(ENTRY_POINTS)}))
+    return tuple(sorted({*_built_in_names(), *find_plugins(ENTRY_POINTS)}))
+
+
+@cache
+def _built_in_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(operations.__path__))
 
 
 @cache
 def find_operation(name: str) -> type[Operation] | None:
     """Return the operation of that name, or None."""
-    if name in {module.name for module in pkgutil.iter_modules(operations.__path__)}:
+    if name in _built_in_names():
         return _only_operation(importlib.import_module(f"{operations.__name__}.{name}"))
     point = find_plugins(ENTRY_POINTS).get(name)
     if point is None:
