@@ -58,6 +58,7 @@ class Edit(Step[Onnx, Onnx]):
     synonyms: ClassVar[Mapping[str, str]] = {"ops": "operations", "edits": "operations"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
+    stops_run: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_not_empty)] = Field(
@@ -104,7 +105,8 @@ class Edit(Step[Onnx, Onnx]):
         change = edit_file(edited, entries, out / Onnx.main, context.progress)
         diff = change.diff
         return Result(
-            summary=diff.one_line if diff is not None else "",
+            summary="; ".join(edited.failures) or (diff.one_line if diff is not None else ""),
+            passed=not edited.failures,
             metrics={"nodes": Metric(value=change.after.node_count)},
             change=change,
         )

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
@@ -240,6 +241,14 @@ def test_inserting_after_an_output_keeps_the_name_of_the_output() -> None:
     result = edit(CHAIN, {"insert_node": {"op_type": "Neg", "after": "z"}})
     assert nodes_of(result)[-2:] == ["[last] z_before = Sigmoid (d)", "[Neg] z = Neg (z_before)"]
     assert np.array_equal(run(result, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
+
+
+def test_a_node_is_inserted_after_each_of_several_tensors() -> None:
+    result = edit(CHAIN, {"insert_node": {"op_type": "Abs", "after": ["y", "z"]}})
+    assert [node.op_type for node in result.graph.node].count("Abs") == 2
+    assert [output.name for output in result.graph.output] == [output.name for output in parse(CHAIN).graph.output]
+    with pytest.raises(ValidationError, match="go with one tensor in `after`"):
+        InsertNode.model_validate({"op_type": "Abs", "after": ("y", "z"), "name": "abs"})
 
 
 def test_a_node_is_inserted_after_an_input_for_some_readers() -> None:

@@ -21,7 +21,7 @@ from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.models.scopes import node_label
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.steps.edit import Edit
-from tests.support.editing_fixtures import parse
+from tests.support.editing_fixtures import edit, parse
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "local" : 1, "com.acme" : 1]>
 main (float[N, 4] x, bool c, int64 count) => (float[N, 4] z, float[N, 4] t)
@@ -155,6 +155,15 @@ def test_precision_constraints_select_nodes() -> None:
         ({"near": "stem", "hops": 2}, ["stem", "conv0", "conv1", "branch", "in_yes"]),
         ({"after": "stem", "before": "conv1", "op_type": "LeakyRelu"}, ["conv0"]),
         ({"after": "stem", "before": "branch", "position": "last"}, ["conv1"]),
+        ({"after": ["e"]}, ["loop", "z", "go_on", "turned"]),
+        ({"after": ["f", "l"]}, ["odd", "z"]),
+        ({"after": ["b", "e"]}, ["loop", "z", "go_on", "turned"]),
+        ({"after": ["stem", "branch"], "scope": ""}, ["loop", "z"]),
+        ({"before": ["b", "f"]}, ["stem", "conv0", "call"]),
+        ({"before": ["a", "d"]}, ["stem", "conv0", "conv1"]),
+        ({"near": ["a", "t"]}, ["stem", "conv0", "odd"]),
+        ({"between": [["a", "x"], ["d", "t"]]}, ["stem", "conv0", "conv1", "call", "odd"]),
+        ({"between": ["x", ["t"]]}, ["call", "odd"]),
     ],
 )
 def test_neighbours_are_selected(select: dict[str, Any], found: list[str]) -> None:
@@ -174,6 +183,7 @@ def test_neighbours_are_selected(select: dict[str, Any], found: list[str]) -> No
         ({"after": "steem"}, "there is no node or tensor 'steem'; did you mean \"stem\"?"),
         ({"op_type": "Relu", "name": "conv0"}, "no node meets all criteria of `select`; `ndld-flow inspect MODEL`"),
         ({"exclude": {"before": "nowhere"}}, "there is no node or tensor 'nowhere'"),
+        ({"after": ["e", "steem"]}, "there is no node or tensor 'steem'; did you mean \"stem\"?"),
     ],
 )
 def test_an_empty_selection_is_an_error_with_the_nearest_names(select: dict[str, Any] | str, message: str) -> None:
@@ -198,6 +208,37 @@ def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
         find_nodes(result, NodeSelect(after="r"))
     [outcome] = find_nodes(result, NodeSelect(after="same", scope=("y/else_branch",)))
     assert outcome.op_type == "Abs"
+
+
+def test_a_list_of_neighbours_is_not_empty_and_one_name_is_written_as_one() -> None:
+    with pytest.raises(ValidationError, match="after"):
+        NodeSelect.model_validate_json('{"after": []}')
+    assert NodeSelect.model_validate_json('{"after": "b"}').model_dump() == {"after": "b"}
+    assert NodeSelect.model_validate({"after": ["b", "d"]}).after == ("b", "d")
+
+
+HEAD = """yolo (float[1, 3, 32, 32] image, float[4, 3, 1, 1] w, float[4, 4, 1, 1] v) => (float[1, 1344] boxes) {
+    [stage3] p3 = Conv <strides = [1, 1]> (image, w)
+    [stage4] p4 = Conv <strides = [2, 2]> (p3, v)
+    [stage5] p5 = Conv <strides = [2, 2]> (p4, v)
+    [act3] a3 = Relu (p3)
+    [act4] a4 = Relu (p4)
+    [act5] a5 = Relu (p5)
+    [flat3] f3 = Flatten (a3)
+    [flat4] f4 = Flatten (a4)
+    [flat5] f5 = Flatten (a5)
+    [join] boxes = Concat <axis = 1> (f3, f4, f5)
+}"""
+
+
+def test_a_head_of_three_scales_is_cut_in_one_line() -> None:
+    """Each scale is computed from the one before: the backbone between them stays."""
+    result = edit(HEAD, {"cut": {"select": {"after": ["p3", "p4", "p5"]}}})
+    assert [node.name for node in result.graph.node] == ["stage3", "stage4", "stage5"]
+    assert [output.name for output in result.graph.output] == ["p3", "p4", "p5"]
+    head = edit(HEAD, {"cut": {"select": {"before": ["p3", "p4", "p5"]}}})
+    assert [value.name for value in head.graph.input] == ["p3", "p4", "p5"]
+    assert not any(node.op_type == "Conv" for node in head.graph.node)
 
 
 @settings(max_examples=40)

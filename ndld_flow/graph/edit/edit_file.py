@@ -56,7 +56,8 @@ def edit_file(
 ) -> GraphChange:
     """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
 
-    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
+    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. After an assertion that fails,
+    the rest is left out and `edited.failures` has the reason. Raises a `RequestError` that
     names the operation's place, and `ModelError` if the list leaves a model that is not valid.
     """
     before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
@@ -71,6 +72,9 @@ def edit_file(
             edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
             sort_model(edited.model)
         recorded.outputs_hold = entry.operation.keeps_outputs
+        if edited.failures:
+            edited.failures[:] = [f"{entry.place}: {'; '.join(edited.failures)}"]
+            break
     progress(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, recorded)
     for value in edited.bare:

@@ -39,6 +39,8 @@ class EditedModel:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
     notes: list[str] = field(default_factory=list)
     """Sentences that are kept in the record."""
+    failures: list[str] = field(default_factory=list)
+    """Expectations of the recipe that the model does not meet: the step fails, and no further operation runs."""
     bare: set[ir.Value] = field(default_factory=set)
     """Tensors that are written without shape and type; outputs keep theirs, which ONNX requires."""
     _names: NamesInUse | None = field(default=None, init=False, repr=False)

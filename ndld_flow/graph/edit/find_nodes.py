@@ -12,9 +12,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names import values_of
-from ndld_flow.graph.edit.node_groups import Neighbourhood
+from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes
 from ndld_flow.graph.edit.schemas import Schemas
-from ndld_flow.graph.edit.settings import NodeSelect
+from ndld_flow.graph.edit.settings import Anchors, NodeSelect, as_names
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
@@ -138,14 +138,24 @@ def _regions(model: ir.Model, select: NodeSelect, searched: Sequence[_Scopes]) -
         return
     around = Neighbourhood(model)
     if select.between is not None:
-        first, last = (_anchor(searched, name) for name in select.between)
-        yield around.between(first, last)
+        first, last = (_anchors(searched, names) for names in select.between)
+        yield set[ir.Node]().union(*(around.between(start, end) for start in first for end in last))
     if select.before is not None:
-        yield around.before(_anchor(searched, select.before))
+        yield set[ir.Node]().union(*map(around.before, _anchors(searched, select.before)))
     if select.after is not None:
-        yield around.after(_anchor(searched, select.after))
+        anchors = _anchors(searched, select.after)
+        after = set[ir.Node]().union(*map(around.after, anchors))
+        if len(anchors) > 1:
+            # Scales of a detector are computed from each other: what leads to one of them is not after all of them.
+            earlier = {anchor for anchor in anchors if isinstance(anchor, ir.Node)}.union(*map(around.before, anchors))
+            after -= set(deep_nodes(earlier))
+        yield after
     if select.near is not None:
-        yield around.near(_anchor(searched, select.near), select.hops)
+        yield set[ir.Node]().union(*(around.near(anchor, select.hops) for anchor in _anchors(searched, select.near)))
+
+
+def _anchors(searched: Sequence[_Scopes], names: Anchors) -> list[ir.Node | ir.Value]:
+    return [_anchor(searched, name) for name in as_names(names)]
 
 
 def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:

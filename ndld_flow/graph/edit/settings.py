@@ -76,6 +76,15 @@ Words = Annotated[tuple[str, ...], Shorthand(_as_list, ("text",))]
 """A string or a list of strings."""
 
 
+Anchors = str | Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+"""A node or tensor, or several."""
+
+
+def as_names(anchors: Anchors) -> tuple[str, ...]:
+    """Return the names of nodes or tensors that a setting gives as one or several."""
+    return (anchors,) if isinstance(anchors, str) else anchors
+
+
 def _reject_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
     """Raise `ValueError` for an empty list of patterns, which would otherwise match everything."""
     for setting in settings:
@@ -109,14 +118,17 @@ class NodeSelect(Settings):
     """Requested precision, such as `fp16`; `none` for nodes without."""
     scope: Patterns | None = None
     """Graph: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
-    between: Annotated[tuple[str, str], Field(strict=False)] | None = None
-    """Two nodes or tensors: nodes on a path from the first to the second, including the two if they are nodes."""
-    before: str | None = None
-    """A node or tensor: nodes that it depends on."""
-    after: str | None = None
-    """A node or tensor: nodes that depend on it."""
-    near: str | None = None
-    """A node or tensor: nodes at most `hops` edges away in either direction, including itself."""
+    between: Annotated[tuple[Anchors, Anchors], Field(strict=False)] | None = None
+    """Two nodes or tensors: nodes on a path from the first to the second, including the two if they are nodes. Either
+    may be a list: `between: [image, [p3, p4, p5]]`."""
+    before: Anchors | None = None
+    """A node or tensor: nodes that it depends on. Of a list: nodes that at least one depends on."""
+    after: Anchors | None = None
+    """A node or tensor: nodes that depend on it. Of a list: nodes that depend on at least one and that none depends on,
+    so `[p3, p4, p5]` selects a head even where `p4` is computed from `p3`."""
+    near: Anchors | None = None
+    """A node or tensor: nodes at most `hops` edges away in either direction, including itself. Of a list: nodes near at
+    least one."""
     hops: int = Field(default=1, ge=1)
     """Maximum distance for `near`."""
     exclude: Select | None = None

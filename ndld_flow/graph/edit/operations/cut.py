@@ -17,8 +17,10 @@ class Cut(Operation):
     """Cut off nodes: tensors that they read become outputs, tensors that the rest reads from them become inputs.
 
         cut: {select: {after: logits}}
+        cut: {select: {after: [p3, p4, p5]}}
 
-    This cuts off everything after a tensor, such as post-processing; `before` cuts off preprocessing. `extract` with
+    This cuts off everything after a tensor, such as post-processing, or after several, such as the head of a detector
+    with three scales; `before` cuts off preprocessing. `extract` with
     the same `select` makes a model of the part that is cut off, and `append_model` reattaches it.
     """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.operation import NodeOperation
-from ndld_flow.graph.edit.settings import Select
+from ndld_flow.graph.edit.settings import Anchors, Select, as_names
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -22,13 +22,14 @@ class InsertNode(NodeOperation):
         insert_node: {op_type: Cast, attributes: {to: float32}, before: softmax, input: 0}
 
     `after` a tensor, the node is inserted before all of its readers or before some; a graph output keeps its name.
+    After several tensors, one node is inserted for each.
     `before` a node, it is inserted at one input of that node only.
     """
 
     heading = "nodes"
 
-    after: str | None = None
-    """The tensor to insert the node after."""
+    after: Anchors | None = None
+    """The tensor to insert the node after, or several tensors."""
     readers: Select | None = None
     """With `after`: only these readers; by default all, and the graph output if the tensor is one."""
     before: Select | None = None
@@ -38,9 +39,9 @@ class InsertNode(NodeOperation):
     inputs: tuple[str, ...] = ("{tensor}",)
     """Inputs of the new node, in order; `{tensor}` is the tensor that it is inserted at."""
     output: str | None = Field(default=None, min_length=1)
-    """With `after`: name of the output."""
+    """With `after` one tensor: name of the output."""
     name: str | None = Field(default=None, min_length=1)
-    """With `after`: name of the node."""
+    """With `after` one tensor: name of the node."""
     scope: str = ""
     """With `after`: the graph of the tensor."""
 
@@ -52,6 +53,8 @@ class InsertNode(NodeOperation):
         for setting in stray:
             if getattr(self, setting) != type(self).model_fields[setting].default:
                 raise ValueError(f"`{setting}` goes with `{'after' if self.after is None else 'before'}`")
+        if isinstance(self.after, tuple) and len(self.after) > 1 and (self.name or self.output):
+            raise ValueError("`name` and `output` go with one tensor in `after`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
@@ -64,9 +67,11 @@ class InsertNode(NodeOperation):
                 maker.insert_before(self._new_node(), reader, self.input)
             return f"{self.op_type} inserted before {len(readers)} nodes"
         chosen = None if self.readers is None else set(edited.select_nodes(self.readers))
-        tensor = edited.value(self.after or "", self.scope)
-        node, count = maker.insert_after(self._new_node(), tensor, chosen)
-        return f"node {node.name} inserted after {self.after}, before {count} readers"
+        tensors = [edited.value(name, self.scope) for name in as_names(self.after or "")]
+        inserted = [maker.insert_after(self._new_node(), tensor, chosen) for tensor in dict.fromkeys(tensors)]
+        nodes, counts = zip(*inserted, strict=True)
+        names = ", ".join(node.name for node in nodes)
+        return f"node {names} inserted after {', '.join(as_names(self.after or ''))}, before {sum(counts)} readers"
 
     def _new_node(self) -> NewNode:
         from ndld_flow.graph.edit.nodes import NewNode

@@ -1,0 +1,174 @@
+"""Check that the model has the expected operators, inputs, outputs and shapes."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, model_validator
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import NamePattern, name_matcher
+from ndld_flow.base.text import short_name
+from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.settings import Dims, NodeSelect, Patterns, Select
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+_COMPARISON = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9]{1,18})\s*")
+_COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
+_SHOWN = 5
+
+Count = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=f"^{_COMPARISON.pattern}$")]
+"""A number, or a comparison such as `<= 300`."""
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Assert(Operation):
+    """Fail the step unless the model is as expected; the message shows the values found.
+
+        assert: {outputs: 2, op_types: {Transpose: 0, Conv: ">= 1"}}
+        assert: {shapes: {outputs.0: [1, 84, 8400]}, dtypes: {images: float32}}
+        assert: {select: {op_type: Cast, after: logits}, count: 0}
+
+    All expectations are checked, at this place in the list; the operations and steps that follow do not run after a
+    failure, and the exit code is 1. Nodes are counted in subgraphs and local functions too.
+    """
+
+    heading = "model"
+    keeps_outputs = True
+
+    op_types: dict[NamePattern, Count] = Field(default={})
+    """Operator or pattern -> the number of its nodes: `0`, or a comparison such as `<= 3`."""
+    only_op_types: Patterns = ()
+    """The model has no other operators than these, such as those that a device supports."""
+    select: Select | None = None
+    """Nodes that `count` refers to; without `count`, at least one must exist."""
+    count: Count | None = None
+    """The number of selected nodes, or of all nodes: `12`, or a comparison such as `<= 300`."""
+    inputs: Count | Names | None = None
+    """The number of inputs, or their names in order."""
+    outputs: Count | Names | None = None
+    """The number of outputs, or their names in order."""
+    shapes: dict[str, Dims] = Field(default={})
+    """Tensor -> its shape: a number, a name or null (any) for each dimension. `outputs.0` is the first output,
+    `inputs.1` the second input."""
+    dtypes: dict[str, str] = Field(default={})
+    """Tensor -> its element type; names as in `shapes`."""
+
+    @model_validator(mode="after")
+    def _check_something(self) -> Self:
+        if not any(getattr(self, name) not in ({}, (), None) for name in type(self).model_fields):
+            raise ValueError('give what to check: `outputs: 2`, `op_types: {Transpose: 0}`, `count: "<= 300"`, ...')
+        return self
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import known_shapes
+
+        with known_shapes(edited.model):
+            results = [*self._check_nodes(edited), *self._check_edges(edited), *self._check_tensors(edited)]
+        failures = [text for text in results if text]
+        edited.failures += failures
+        return f"{len(results) - len(failures)} of {len(results)} assertions hold"
+
+    def _check_nodes(self, edited: EditedModel) -> Iterator[str]:
+        """Yield the reason why an assertion fails, or an empty text."""
+        from ndld_flow.models.node_selection import op_name
+        from ndld_flow.models.scopes import node_label
+
+        nodes = [node for graph in edited.graphs() for node in graph]
+        for pattern, wanted in self.op_types.items():
+            fits = name_matcher(pattern)
+            yield _miscount(f"{pattern} nodes", wanted, [node_label(node) for node in nodes if fits(op_name(node))])
+        if self.only_op_types:
+            allowed = [name_matcher(pattern) for pattern in self.only_op_types]
+            others = dict.fromkeys(name for name in map(op_name, nodes) if not any(fits(name) for fits in allowed))
+            yield f"other operators than those of `only_op_types`: {_some(others)}" if others else ""
+        if self.select is not None or self.count is not None:
+            chosen = edited.select_nodes(self.select or NodeSelect(name=("*",)), allow_empty=True)
+            what = "selected nodes" if self.select is not None else "nodes"
+            yield _miscount(what, ">= 1" if self.count is None else self.count, list(map(node_label, chosen)))
+
+    def _check_edges(self, edited: EditedModel) -> Iterator[str]:
+        from ndld_flow.models.input_shapes import real_inputs
+
+        edges = (("inputs", self.inputs, real_inputs(edited.model)), ("outputs", self.outputs, _outputs(edited)))
+        for what, wanted, values in edges:
+            names = [value.name or "" for value in values]
+            if isinstance(wanted, tuple):
+                yield "" if list(wanted) == names else f"the {what} are {_some(names)}, not {_some(wanted)}"
+            elif wanted is not None:
+                yield _miscount(what, wanted, names)
+
+    def _check_tensors(self, edited: EditedModel) -> Iterator[str]:
+        from ndld_flow.models.element_types import value_dtype
+        from ndld_flow.models.input_shapes import show_shape
+
+        for name, shape in self.shapes.items():
+            own = _dims(_tensor(edited, name).shape)
+            shown = "an unknown shape" if own is None else f"the shape {show_shape(own)}"
+            yield "" if _matches(own, shape) else f"{name} has {shown}, not {show_shape(shape)}"
+        for name, dtype in self.dtypes.items():
+            element = value_dtype(_tensor(edited, name)) or "of unknown type"
+            yield "" if element == _dtype_name(dtype) else f"{name} is {element}, not {dtype}"
+
+
+def _outputs(edited: EditedModel) -> Sequence[ir.Value]:
+    return edited.model.graph.outputs
+
+
+def _miscount(what: str, wanted: int | str, found: Sequence[str]) -> str:
+    """Return `3 Transpose nodes (a, b, c) instead of 0`; empty for the right number."""
+    comparison = _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
+    sign, number = (comparison[1], int(comparison[2])) if comparison else ("==", int(wanted))
+    if _COMPARE[sign](len(found), number):
+        return ""
+    named = f" ({_some(found)})" if found else ""
+    return f"{len(found)} {what.removesuffix('s') if len(found) == 1 else what}{named} instead of {wanted}"
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(short_name(name) for name in names[:_SHOWN]) + more if names else "none"
+
+
+def _tensor(edited: EditedModel, name: str) -> ir.Value:
+    """Return the tensor of a name in the main graph, or the one that `outputs.0` or `inputs.0` refers to.
+
+    Raises `RequestError` with the nearest name.
+    """
+    from ndld_flow.graph.edit.edited_model import values_of
+    from ndld_flow.models.input_shapes import real_inputs
+
+    edge, _, index = name.rpartition(".")
+    edges: Mapping[str, Sequence[ir.Value]] = {"inputs": real_inputs(edited.model), "outputs": _outputs(edited)}
+    if edge not in edges or not index.isdecimal() or any(v.name == name for v in values_of(edited.model.graph)):
+        return edited.value(name)
+    if int(index) >= len(edges[edge]):
+        raise RequestError(f"there is no {name!r}: the model has {len(edges[edge])} {edge}")
+    return edges[edge][int(index)]
+
+
+def _dims(shape: ir.Shape | None) -> Dims | None:
+    from ndld_flow.models.shape_inference import is_invented_name
+
+    if shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else None if is_invented_name(dim) else dim.value for dim in shape)
+
+
+def _matches(own: Dims | None, wanted: Dims) -> bool:
+    return own is not None and len(own) == len(wanted) and all(w in (None, o) for o, w in zip(own, wanted, strict=True))
+
+
+def _dtype_name(word: str) -> str:
+    from ndld_flow.graph.edit.value_grammar import parse_dtype
+    from ndld_flow.models.element_types import dtype_name
+
+    return dtype_name(parse_dtype(word))
