@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import time
 from collections.abc import Iterator
@@ -12,12 +13,16 @@ from ndld_flow.base.dtype_names import dtype_of_tensorrt
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.models.external_files import open_regular
+from ndld_flow.models.files import read_proto, unname_dims
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
 from ndld_flow.runtimes.tensorrt.library import TITLES, Bindings, Bound
 
 _SHOWN_ERRORS = 5
+_NAMED_AS_UNKNOWN = b"\x12\x01?"
+"""Field 2 of a dimension, its name, in the bytes of a model: a string of one character."""
 _NO_PLUGIN = re.compile(r"plugin not found|plugin creator", re.IGNORECASE)
 _NO_REASON = ("", "false")
 _INVALID_NODE = re.compile(r"^Invalid Node - \S*\s*")
@@ -54,9 +59,23 @@ def parse_model(
     parser = trt.OnnxParser(network, builder.logger)
     _set_parser_flags(trt, parser, settings)
     began = time.perf_counter()
-    if not parser.parse_from_file(str(model)):
+    if not _parse(parser, model):
         raise ModelError(_describe_errors(settings.backend or "tensorrt", trt.__version__, parser))
     return ParsedNetwork(builder, network, parser, time.perf_counter() - began)
+
+
+def _parse(parser: Bound, model: Path) -> bool:
+    """Parse a model, with dimensions named `?` as unnamed ones: TensorRT requires dimensions of one name to be equal.
+
+    The names cannot be changed later: the network's shapes refer to them.
+    """
+    with open_regular(model) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        may_have_them = data.find(_NAMED_AS_UNKNOWN) >= 0
+    if may_have_them:
+        proto = read_proto(model)
+        if unname_dims(proto):
+            return bool(parser.parse(proto.SerializeToString(), str(model)))
+    return bool(parser.parse_from_file(str(model)))
 
 
 def tensor_info(tensor: Bound) -> TensorInfo:

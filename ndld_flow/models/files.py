@@ -32,7 +32,7 @@ from ndld_flow.models.sparse_tensors import (
     sparse_placeholders,
     write_sparse,
 )
-from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.models.tensors import UNNAMED_DIM, TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
@@ -60,6 +60,7 @@ __all__ = [
     "read_proto",
     "save_model",
     "summarize_model",
+    "unname_dims",
 ]
 
 
@@ -86,6 +87,7 @@ def load_without_nodes(path: Path) -> ir.Model:
 def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
     check_versions(proto, path)
     check_functions(proto, path)
+    unname_dims(proto)
     try:
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
@@ -96,6 +98,36 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
     place_tensors(model, path)
     _name_default_domain(model)
     return model
+
+
+def unname_dims(proto: onnx.ModelProto) -> bool:
+    """Clear dimensions named `?` in place, and return whether there were any.
+
+    Paddle's exporters give this name to every dynamic dimension, also to those of different sizes.
+    """
+    dims = [dim for graph in _graphs_of(proto) for dim in dims_of(graph) if dim.dim_param == UNNAMED_DIM]
+    for dim in dims:
+        dim.ClearField("dim_param")
+    return bool(dims)
+
+
+def _graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield the main graph, local functions, and every subgraph in them."""
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            waiting += ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+
+
+def dims_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """Yield the dimensions that a graph or a function declares for its tensors, without those of subgraphs."""
+    declared = [graph.value_info]
+    if isinstance(graph, onnx.GraphProto):
+        declared += [graph.input, graph.output]
+    for value in (value for values in declared for value in values):
+        yield from value.type.tensor_type.shape.dim
 
 
 def _name_default_domain(model: ir.Model) -> None:

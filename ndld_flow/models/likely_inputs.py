@@ -167,7 +167,7 @@ def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]
         role = _role(spec, axis, layout)
         if facts.is_audio and role in ("tokens", "other") and len(spec.shape or ()) == 2:
             role = "samples"
-        name = dim if dim and dim != "?" else f"{spec.name}/{axis}"
+        name = dim or f"{spec.name}/{axis}"
         if name not in sizes:
             sizes[name] = _size(role, spec, facts, attempt, sizes)
         shape.append(sizes[name])

@@ -16,6 +16,8 @@ from ndld_flow.base.text import suggest
 
 Array = npt.NDArray[Any]
 """An array of numpy, of any type."""
+UNNAMED_DIM = "?"
+"""Name that Paddle's exporters give to every dynamic dimension: dimensions of this name need not be equal."""
 
 
 @dataclass(frozen=True)

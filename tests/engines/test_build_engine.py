@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
@@ -26,7 +27,7 @@ from ndld_flow.step import Reuse
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.store.kinds import Engine
 from tests.support.engine_builds import Asked, Came, build_all
-from tests.support.models import make_cnn, make_ext, save, tfm_model
+from tests.support.models import GraphBuilder, make_cnn, make_ext, rename_output, save, tensor, tfm_model
 from tests.support.models_engine import (
     BROKEN_TYPES,
     RELU,
@@ -52,6 +53,15 @@ pytestmark = pytest.mark.skipif(
 
 def shapes(lowest: list[int], best: list[int], highest: list[int]) -> dict[str, list[int]]:
     return {"min": lowest, "opt": best, "max": highest}
+
+
+def make_unnamed(path: Path) -> Path:
+    """A Conv with external weights whose dynamic dimensions all have the name `?`, as Paddle's exporters write them."""
+    b = GraphBuilder()
+    rename_output(b, b.op("Conv", "x", b.weight(64, 3, 3, 3), pads=[1, 1, 1, 1]), "y")
+    model = b.model([tensor("x", ["?", 3, "?", "?"])], [tensor("y", ["?", 64, "?", "?"])])
+    onnx.save(model, path, save_as_external_data=True, location="unnamed.data", size_threshold=0)
+    return path
 
 
 def ask(folder: Path) -> dict[str, Asked]:
@@ -97,6 +107,10 @@ def ask(folder: Path) -> dict[str, Asked]:
         "batch": Asked(cnn, {**RTX, "batch": {"opt": 4, "max": 8}}, {"x": {"shape": [1, 3, 16, 16]}}),
         "inputs": Asked(tfm, RTX, {"ids": {"min": [1, 4], "opt": [1, 8], "max": [2, 16]}, "mask": {"shape": [1, 8]}}),
         "free": Asked(free, RTX),
+        "unnamed": Asked(
+            make_unnamed(folder / "unnamed.onnx"),
+            {**RTX, "profiles": [{"x": shapes([1, 3, 32, 48], [2, 3, 64, 96], [4, 3, 64, 128])}]},
+        ),
         "half_a_profile": Asked(free, {**RTX, "profiles": [{"x": shapes([1, 4], [1, 8], [2, 16])}]}),
         "shape_values": Asked(
             shape, {**RTX, "profiles": [{"x": shapes([2, 4], [2, 4], [2, 4]), "shape": shapes([1, 4], [2, 4], [2, 4])}]}
@@ -156,6 +170,12 @@ def test_an_engine_comes_with_its_record_layers_and_log(came: Mapping[str, Came]
     assert build.network_flags == ("STRONGLY_TYPED",)
     assert "[VERBOSE] " in plain.log
     assert "Total Weights Memory" in plain.log
+
+
+def test_dimensions_named_with_a_question_mark_need_not_be_equal(came: Mapping[str, Came]) -> None:
+    [x] = came["unnamed"].build.inputs
+    assert (x.name, x.shape) == ("x", (-1, 3, -1, -1))
+    assert came["unnamed"].build.memory.weights_bytes >= 64 * 3 * 3 * 3 * 4  # read from external data
 
 
 def test_layers_are_the_compiled_ones(came: Mapping[str, Came]) -> None:

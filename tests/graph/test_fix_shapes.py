@@ -51,6 +51,18 @@ def test_shapes_reach_every_tensor(tmp_path: Path) -> None:
     check_model(path, full_check=True)
 
 
+def test_dimensions_named_with_a_question_mark_need_not_be_equal(tmp_path: Path) -> None:
+    """Paddle's exporters name every dynamic dimension `?`."""
+    b = models.GraphBuilder()
+    models.rename_output(b, b.op("Conv", "x", b.weight(4, 3, 3, 3), pads=[1, 1, 1, 1]), "y")
+    x, y = models.tensor("x", ["?", 3, "?", "?"]), models.tensor("y", ["?", 4, "?", "?"])
+    path, result = fix(models.save(b.model([x], [y]), tmp_path / "m.onnx"), '{"shapes": {"x": [1, 3, 32, 64]}}')
+    assert shapes(path) | {"x": [1, 3, 32, 64], "y": [1, 4, 32, 64]} == shapes(path)
+    assert result.metrics["dynamic_tensors"].value == 0
+    with pytest.raises(RequestError, match=r"no dimension '\?'; its inputs have no named dimensions"):
+        fix(models.save(b.model([x], [y]), tmp_path / "m.onnx"), '{"dims": {"?": 1}}')
+
+
 def test_outputs_are_unchanged(tmp_path: Path) -> None:
     source = models.make_tfm(tmp_path / "source.onnx")
     path, _ = fix(source, '{"dims": {"batch": 2, "length": 5}}')

@@ -44,6 +44,7 @@ CHECKS = (
     "unused_initializer",
     "unused_input",
     "dynamic_output",
+    "ambiguous_dim",
     "float64",
     "nan_inf",
     "fp16_range",
@@ -166,6 +167,15 @@ def test_versions_that_onnx_runtime_does_not_load_are_reported(tmp_path: Path) -
 def test_dynamic_outputs_are_noted(tmp_path: Path) -> None:
     findings = by_check(lint(models.make_cnn(tmp_path / "model.onnx")), "dynamic_output")
     assert [(f.severity, f.message) for f in findings] == [("info", "output 'y' is dynamic: [batch, 10]")]
+
+
+def test_dimensions_named_with_a_question_mark_are_reported(tmp_path: Path) -> None:
+    path = save(tmp_path, inputs=[models.tensor("x", ["?", "?"])], outputs=[models.tensor("y", ["?", "?"])])
+    [finding] = by_check(lint(path), "ambiguous_dim")
+    assert finding.severity == "warning"
+    assert finding.message.startswith("4 dimensions have the name '?'")
+    path = save(tmp_path, inputs=[models.tensor("x", [None, "unk__1"])], outputs=[models.tensor("y", ["", "unk__1"])])
+    assert not by_check(lint(path), "ambiguous_dim")
 
 
 def test_problems_of_values_are_reported(tmp_path: Path) -> None:
