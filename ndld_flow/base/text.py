@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 # Terminal colours and cursor movements: logs may contain them, pages cannot use them.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -64,6 +63,8 @@ def suggest(name: str, known: Iterable[str], limit: int = 12) -> str:
 
     Names are shortened to one line, since a model may contain any name.
     """
+    from difflib import get_close_matches
+
     names = list(dict.fromkeys(known))
     lowered = {candidate.lower(): candidate for candidate in names}
     close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)

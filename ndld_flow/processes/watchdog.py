@@ -4,7 +4,6 @@ process."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -50,6 +49,8 @@ def end_with_parent(parent: int) -> None:
 
 def _control(option: int, value: int) -> None:
     """Call Linux's prctl."""
+    import ctypes
+
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.load import load_sweep
@@ -38,15 +39,19 @@ from ndld_flow.runner.verify import find_run_damage
 
 
 @contextlib.contextmanager
-def working_on(request: Request, work: str) -> Iterator[Recipe | Sweep]:
-    """Yield the checked recipe of a request, or its sweep, and protect the results of this process from `gc` meanwhile.
+def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recipe | Sweep]:
+    """Yield the checked recipe of a request, or its sweep; `work` is `run` or `plan`.
 
-    `work` is `run` or `plan`, for messages. Raises RecipeError with every problem, and OutputsError for a full disk.
+    A run protects the results that it uses from `gc` meanwhile. A plan takes no locks: at worst, `gc` has just removed
+    a result that it calls stored. Raises RecipeError with every problem, and OutputsError for a full disk.
     """
     outputs = Outputs(request.outputs)
     outputs.prepare()
     with explaining_disk(f"{work} of {request.recipe}", outputs.root):
         loaded = _load(request, outputs)
+        if work == "plan":
+            yield loaded
+            return
         with outputs.store.locks.working():
             outputs.store.sweep_building()
             yield loaded
