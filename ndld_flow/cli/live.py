@@ -73,6 +73,12 @@ class LiveDisplay:
         """The running steps; steps that take turns run at the same time."""
         self._points: _Task | None = None
         """The points of a sweep, which get lines; their steps only get bars."""
+        self._found_points: int | None = None
+        """Points that finished before the first step started: their results were stored; None before that step."""
+        self._computing = 0.0
+        """Time at which the first step of the sweep started."""
+        self._last_point = 0.0
+        """Time at which the latest point finished."""
         self._start = self._changed = time.monotonic()
         self._remaining_s: float | None = None
         self._expected_s: float | None = None
@@ -139,6 +145,8 @@ class LiveDisplay:
         self._tasks[event.name] = _Task(f"starts: {event.reason}{detail}")
         self._remaining_s, self._expected_s = event.remaining_s, event.expected_s
         self._changed = time.monotonic()
+        if self._points is not None and self._found_points is None:
+            self._found_points, self._computing = self._points.done, self._changed
 
     def _advance(self, event: StepProgressed) -> None:
         task = self._tasks.get(event.name)
@@ -153,6 +161,7 @@ class LiveDisplay:
             self._tasks.pop(name, None)
         if self._points is not None and not event.again:
             self._points.done += 1
+            self._last_point = time.monotonic()
             of = "" if self._points.total is None else f" of {self._points.total}"
             self._points.what = f"{self._points.done}{of} tried"
         mark, colour = POINT_MARKS[event.outcome]
@@ -211,6 +220,7 @@ class LiveDisplay:
         """Yield the parts of the line below the steps: `step 3 of 7`, time, remaining time."""
         if self._points is not None:
             yield _clock(now - self._start)
+            yield from self._pace(self._points, now)
             return
         if not running:
             if now - self._changed >= _QUIET_S:
@@ -221,6 +231,18 @@ class LiveDisplay:
             yield f"step{'s' if len(places) > 1 else ''} {' and '.join(places)} of {len(self._steps)}"
         yield _clock(now - self._start)
         yield self._remaining(now - self._changed)
+
+    def _pace(self, points: _Task, now: float) -> Iterator[str]:
+        """Yield the remaining time of a sweep whose number of points is known, once it has computed one.
+
+        It takes the steps that all points share for a part of the first ones, so it is longer than the truth at first.
+        """
+        computed = points.done - self._found_points if self._found_points is not None else 0
+        if not computed or points.total is None or points.done >= points.total:
+            return
+        each_s = (self._last_point - self._computing) / computed
+        left = each_s * (points.total - points.done) - (now - self._last_point)
+        yield f"at this pace about {_rounded(left)} left" if left > 0 else "longer than at the pace so far"
 
     def _between(self) -> str:
         """Return the work between steps."""

@@ -68,6 +68,16 @@ def test_the_line_below_the_steps_counts_them_and_knows_the_remaining_time(in_fo
     assert "remaining time unknown" not in plain(again)
 
 
+def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far(in_folder: Path) -> None:
+    make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 0.4"))
+    sweep = ("run", "toy.yaml", "--trust", "-m", "steps.second.word=a,b,c,d", "--jobs", "1")
+    _, first = run_in_terminal(in_folder, *sweep)
+    assert re.search(r"0:00:0\d · at this pace about \d s left", plain(first))
+    code, again = run_in_terminal(in_folder, *sweep)
+    assert code == 0
+    assert "at this pace" not in plain(again), "stored points have no pace"
+
+
 @pytest.mark.parametrize("columns", [60, 200])
 def test_lines_fit_the_terminal(in_folder: Path, columns: int) -> None:
     sentence = "a long summary of many words that describes what the step has found in this model"
