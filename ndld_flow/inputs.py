@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, WithJsonSchema, model_validator
 
-from ndld_flow.base.settings import Settings
+from ndld_flow.base.settings import Settings, fields_of
 from ndld_flow.store.found_files import is_several
 
 T = TypeVar("T")
@@ -16,6 +16,7 @@ Dimension = Annotated[int, Field(ge=0)]
 Shape = tuple[Dimension, ...]
 
 GENERATED = ("random", "zeros", "ones")
+_ALWAYS_IN_KEYS = ("shape", "min", "opt", "max", "every", "range", "mean", "std")
 
 
 def _check_named(data: T) -> T:
@@ -74,14 +75,24 @@ class InputSpec(Settings):
     """Largest shape an engine must accept."""
     data: Data = "random"
     """`random`, `zeros`, `ones`, a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an
-    image, a video, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Steps
-    that run several samples use all files, others the first."""
+    image, a video, an audio file, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of
+    these. Steps that run several samples use all files, others the first."""
     every: Annotated[int, Field(ge=1)] = 1
-    """Use every N-th frame of a video or an animation as a sample."""
+    """Use every N-th frame of a video or an animation, or window of an audio file, as a sample."""
     range: tuple[float, float] = (0.0, 1.0)
     """Range of random values: floats are uniform in [low, high), integers are drawn from the same half-open range."""
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
-    """Position of an image's channels."""
+    layout: Literal["NCHW", "NHWC", "NCT", "NTC", "CT"] | None = None
+    """Order of the dimensions of an image (NCHW, NHWC) or of audio (NCT, NTC, CT; T are the samples); by default from
+    the shape: channels come first unless their size there is impossible and that at the end is not."""
+    rate: Annotated[int, Field(ge=1)] | None = None
+    """Sample rate of the model's audio, in Hz. Files of another rate are converted; without it they are not, and the
+    step warns."""
+    hop: Annotated[int, Field(ge=1)] | None = None
+    """Distance between the starts of two windows of an audio file, in samples at `rate`; by default the input's length,
+    so that windows do not overlap. Each window is a sample."""
+    scale: float | None = None
+    """Factor of pixels and of audio, before `mean` is subtracted; by default 1/255 for an image that becomes floats,
+    else 1. Audio is in [-1, 1) before it."""
     mean: tuple[float, ...] = (0.0,)
     """Subtracted from an image's pixels after scaling to 0..1: one number, or one for each channel."""
     std: tuple[float, ...] = (1.0,)
@@ -108,6 +119,18 @@ class InputSpec(Settings):
     def shapes(self) -> InputSpec:
         """Return the shapes alone, for steps that use no values."""
         return InputSpec(shape=self.shape, min=self.min, opt=self.opt, max=self.max)
+
+    @property
+    def key_values(self) -> dict[str, JsonValue]:
+        """Return the values of a step's key, without names of files.
+
+        Settings that are not set are left out, so that a setting added later changes no key; those that were in keys
+        before that rule stay.
+        """
+        values: dict[str, JsonValue] = self.model_dump(mode="json")
+        unset = {name for name, info in fields_of(type(self)).items() if getattr(self, name) == info.default}
+        kept = {name: value for name, value in values.items() if name in _ALWAYS_IN_KEYS or name not in unset}
+        return {**kept, "data": without_names(self.data), "layout": self.layout or "NCHW"}
 
     @property
     def data_patterns(self) -> tuple[str, ...]:

@@ -81,7 +81,9 @@ EXTRAS = {
             76,
         ),
         Extra("frames", "pandas", ("pandas",), ("pandas",), "`api.layers`: layers as a data frame", 82),
-        Extra("video", "PyAV", ("av",), ("av",), "frames of videos as `data:` of inputs", 107),
+        Extra(
+            "video", "PyAV", ("av",), ("av",), "frames of videos, and audio other than .wav, as `data:` of inputs", 107
+        ),
         Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
         Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
         Extra("ray", "Ray", ("ray",), ("ray",), "sweeps on several machines", 248),

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode
 from ndld_flow.base.text import visible_name
-from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
+from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of
 from ndld_flow.machine.host import computing_variables
 from ndld_flow.machine.reuse import Reuse, describe_place
 from ndld_flow.machine.versions import read_module_version
@@ -84,10 +84,7 @@ def describe_settings(
 
 
 def _describe_inputs(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> dict[str, JsonValue]:
-    return {
-        name: {**spec.model_dump(mode="json"), "data": without_names(spec.data)}
-        for name, spec in step.used_inputs(inputs).items()
-    }
+    return {name: spec.key_values for name, spec in step.used_inputs(inputs).items()}
 
 
 def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:

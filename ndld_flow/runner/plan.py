@@ -15,7 +15,7 @@ from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
 from ndld_flow.step import Reuse
-from ndld_flow.store.found_files import VIDEO_SUFFIXES
+from ndld_flow.store.found_files import DECODED_SUFFIXES
 from ndld_flow.store.store import Store
 
 
@@ -261,10 +261,10 @@ def _short(value: object) -> str:
 
 
 def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterator[str]:
-    """Yield the inputs of a step whose files cannot be read here: videos, without PyAV."""
+    """Yield the inputs of a step whose files cannot be read here: videos and compressed audio, without PyAV."""
     for name, spec in step.used_inputs(inputs).items():
-        videos = [pattern for pattern in spec.data_patterns if pattern.lower().endswith(VIDEO_SUFFIXES)]
-        lack = EXTRAS["video"].lack(f'input "{name}": {videos[0]}') if videos else ""
+        decoded = [pattern for pattern in spec.data_patterns if pattern.lower().endswith(DECODED_SUFFIXES)]
+        lack = EXTRAS["video"].lack(f'input "{name}": {decoded[0]}') if decoded else ""
         if lack:
             yield lack
 

@@ -71,13 +71,15 @@ def complete_feeds(wanted: Sequence[WantedInput], read: Mapping[str, Feed], seed
 
 
 def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
-    """Return a warning for each input whose free dimensions were taken as 1, with the override that sets them."""
+    """Return a warning for each input whose free dimensions were taken as 1, with the override that sets them, and
+    for each whose file was converted in a way that nothing sets.
+    """
     return tuple(
         f"input {short_name(name)} runs at {shape_text(feed.values.shape)}, {SIZES_ASSUMED}: "
         f"set 'inputs.{short_name(name)}.shape={feed.open_sizes}'"
         for name, feed in feeds.items()
         if feed.open_sizes
-    )
+    ) + tuple(f"input {short_name(name)}: {feed.note}" for name, feed in feeds.items() if feed.note)
 
 
 def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:

@@ -14,11 +14,13 @@ import numpy as np
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.samples.audio import AudioInput
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, video_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
 from ndld_flow.samples.wanted_inputs import Feed, Pattern, WantedInput, fits
 from ndld_flow.store.found_files import (
     ANIMATION_SUFFIXES,
+    AUDIO_SUFFIXES,
     IMAGE_SUFFIXES,
     KNOWN_SUFFIXES,
     VALUE_SUFFIXES,
@@ -51,6 +53,8 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
         return ArrayFile(wanted, file.label, file.path)
     if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
         return ImageFile(wanted, file.label, file.path, ImageInput.of(wanted, file.path))
+    if suffix in AUDIO_SUFFIXES:
+        return AudioFile(wanted, file.label, file.path, AudioInput.of(wanted, file.path))
     raise RequestError(
         f'input "{wanted.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file of a '
         f"supported type: {', '.join(KNOWN_SUFFIXES)}."
@@ -146,13 +150,49 @@ class ImageFile:
             where = "" if place is None else f" frame {place}"
             values = self.picture.values(image)
             wanted.check_shape(values.shape, f"{self.path} has")
-            how = f"image {visible_name(str(self.path))}{where} as {wanted.given.layout}"
+            how = f"image {visible_name(str(self.path))}{where} as {self.picture.layout}"
             described = f"{how}, {wanted.dtype.name} {shape_text(values.shape)}"
             yield f"{self.label}{where}", Feed(values, described, is_from_file=True)
 
     @property
     def _is_video(self) -> bool:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
+
+
+@dataclass(frozen=True)
+class AudioFile:
+    """An audio file: one sample for an input of any length, else windows of the input's length.
+
+    The last window is padded with zeros.
+    """
+
+    wanted: WantedInput
+    label: str
+    path: Path
+    waveform: AudioInput
+
+    @property
+    def has_frames(self) -> bool:
+        return self.waveform.sizes["T"] is not None
+
+    def count(self, most: int) -> int:
+        return self.waveform.count(self.path, most)
+
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        wanted = self.wanted
+        for window in self.waveform.windows(self.path):
+            where = "" if window.start < 0 else f" sample {window.start}"
+            wanted.check_shape(window.values.shape, f"{self.path} has")
+            described = f"audio {visible_name(str(self.path))}{where}, {window.description}"
+            yield (
+                f"{self.label}{where}",
+                Feed(
+                    window.values,
+                    f"{described}, {wanted.dtype.name} {shape_text(window.values.shape)}",
+                    is_from_file=True,
+                    note=window.note,
+                ),
+            )
 
 
 def _of_test_set(wanted: WantedInput, folder: Path) -> Path:
@@ -234,9 +274,11 @@ def _open(wanted_input: WantedInput) -> list[FileSamples]:
     except RequestError as error:
         raise RequestError(f'input "{wanted_input.name}": {error}') from None
     opened = [open_file(wanted_input, file) for file in files]
-    if wanted_input.given.every > 1 and not any(file.has_frames for file in opened):
+    every = wanted_input.given.every
+    if every > 1 and not any(file.has_frames for file in opened):
         raise RequestError(
-            f'input "{wanted_input.name}": `every: {wanted_input.given.every}` is for videos only; its data has none.'
+            f'input "{wanted_input.name}": `every: {every}` is for frames of videos and windows of audio only; its '
+            "data has none."
         )
     return opened
 

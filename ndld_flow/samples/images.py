@@ -47,6 +47,8 @@ class ImageInput:
     height: int | None
     """None for the image's own height."""
     width: int | None
+    layout: str
+    """NCHW or NHWC."""
 
     @classmethod
     def of(cls, wanted: WantedInput, path: Path) -> ImageInput:
@@ -60,7 +62,8 @@ class ImageInput:
         dtype = wanted.dtype
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
-        conversion = cls(wanted.given, dtype, *_sizes(wanted.pattern, wanted.given.layout, where))
+        layout = wanted.given.layout or _find_layout(wanted.pattern)
+        conversion = cls(wanted.given, dtype, *_sizes(wanted.pattern, layout, where), layout)
         _check_normalization(conversion, where)
         return conversion
 
@@ -77,7 +80,7 @@ class ImageInput:
         if is_float(self.dtype):
             scaled = pixels.astype(np.float32) / np.float32(255)
             values = (scaled - np.asarray(self.given.mean, np.float32)) / np.asarray(self.given.std, np.float32)
-        if self.given.layout == "NCHW":
+        if self.layout == "NCHW":
             values = values.transpose(2, 0, 1)
         repeated = values if self.batch is None else np.broadcast_to(values, (self.batch, *values.shape))
         return np.ascontiguousarray(repeated.astype(self.dtype))
@@ -125,6 +128,12 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
         raise RequestError(f'input "{name}": {error}') from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise RequestError(f'input "{name}": the image {path} cannot be read: {error}') from None
+
+
+def _find_layout(pattern: Pattern) -> str:
+    """Return NHWC if only the last of the three dimensions of an image can be that of its channels, else NCHW."""
+    first, last = pattern[-3:][0] if len(pattern) > 2 else None, pattern[-1] if pattern else None
+    return "NHWC" if last in (1, 3) and first not in _MODES else "NCHW"
 
 
 def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, int | None, int | None]:

@@ -18,7 +18,10 @@ VALUE_SUFFIXES = (".npy", ".npz", ".pb")
 ANIMATION_SUFFIXES = (".gif", ".webp")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", *ANIMATION_SUFFIXES)
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
-KNOWN_SUFFIXES = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aiff")
+DECODED_SUFFIXES = (*VIDEO_SUFFIXES, *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
+"""Suffixes of files that PyAV decodes."""
+KNOWN_SUFFIXES = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES, *AUDIO_SUFFIXES)
 
 MOST_FILES = 100_000
 """Larger results come from a wrong pattern, such as `/**`."""

@@ -375,7 +375,9 @@ def test_the_error_without_pyav_names_the_package(in_folder: Path, monkeypatch: 
 
 def test_every_without_a_video_is_a_mistake(in_folder: Path) -> None:
     write_images(in_folder, {"a.png": 1})
-    refused("`every: 2` is for videos only; its data has none", X, inputs={"x": {"data": "a.png", "every": 2}})
+    refused(
+        "`every: 2` is for frames of videos and windows of audio only", X, inputs={"x": {"data": "a.png", "every": 2}}
+    )
 
 
 def test_pictures_that_would_lose_something_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

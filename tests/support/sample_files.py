@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import wave
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,14 @@ def write_test_set(folder: Path, *arrays: np.ndarray[Any, Any]) -> Path:
         (folder / f"input_{place}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
     (folder / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(np.zeros(7)).SerializeToString())
     return folder
+
+
+def write_wav(path: Path, waveform: np.ndarray[Any, Any], rate: int = 16000, bits: int = 16) -> Path:
+    """Write a waveform `[channels, samples]` in [-1, 1) as PCM."""
+    values = np.round(np.atleast_2d(waveform).T * 2.0 ** (bits - 1))
+    values = np.clip(values, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1).astype("<i4").copy()
+    data = (values + 128).astype(np.uint8) if bits == 8 else values.view(np.uint8).reshape(*values.shape, 4)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((values.shape[1], bits // 8, rate, 0, "NONE", "not compressed"))
+        file.writeframes(data.tobytes() if bits == 8 else data[..., : bits // 8].tobytes())
+    return path
