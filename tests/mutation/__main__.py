@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import hashlib
+import json
 import random
 import signal
 import subprocess
@@ -12,7 +14,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +69,12 @@ class Planted:
         return text or self.source.splitlines()[self.mutant.line - 1]
 
     @property
+    def identity(self) -> str:
+        """A digest of the module and the change, by which a record names it."""
+        change = [self.module.as_posix(), self.source, self.mutant.start, self.mutant.end, self.mutant.replacement]
+        return hashlib.sha256(json.dumps(change).encode()).hexdigest()
+
+    @property
     def texts(self) -> Texts:
         """What `equivalent.toml` lists of a change."""
         before = self.source.encode()[self.mutant.start : self.mutant.end].decode()
@@ -87,7 +95,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     # The copy is made at once, so that the tree may change while the trials run.
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Copy(copy_project(root, Path(folder)), options.marks, options.limit)
-        trials = Trials(copy, RelatedTests(copy.root), options.tests, options.files)
+        trials = Trials(copy, RelatedTests(copy.root), options.tests, options.files, options.record)
         survivors = trials.run(planted)
         if survivors and not options.tests and not options.nearest:
             print(f"looking for tests that reach {len(survivors)} places", flush=True)
@@ -109,6 +117,15 @@ class Trials:
     """Files to run for every fault; empty for the nearest."""
     files: int
     """Files to run for each fault."""
+    record: Path | None = None
+    """JSON lines of the faults that tests caught, which are not tried again; None to keep no record."""
+    _recorded: dict[str, str] = field(default_factory=dict)
+    """The tests of the record, by the identity of the fault."""
+
+    def __post_init__(self) -> None:
+        if self.record is not None and self.record.exists():
+            lines = map(json.loads, self.record.read_text(encoding="utf-8").splitlines())
+            self._recorded.update((line["identity"], line["test"]) for line in lines)
 
     def run(self, planted: Sequence[Planted]) -> list[Planted]:
         """Try each fault with the tests nearest to its module; return the faults that no test caught."""
@@ -131,7 +148,15 @@ class Trials:
         return [path.as_posix() for path in self.related.rank(planted.module_name, planted.function)[:count]]
 
     def _is_caught(self, label: str, planted: Planted, tests: Sequence[str]) -> bool:
-        outcome, detail = self.copy.try_change(planted.module, planted.mutant.apply(planted.source), tests)
+        if planted.identity in self._recorded:
+            outcome, detail = "caught", f"{self._recorded[planted.identity]} (recorded)"
+        else:
+            outcome, detail = self.copy.try_change(planted.module, planted.mutant.apply(planted.source), tests)
+            if outcome == "caught" and self.record is not None:
+                with self.record.open("a", encoding="utf-8") as record:
+                    record.write(
+                        json.dumps({"identity": planted.identity, "place": planted.place, "test": detail}) + "\n"
+                    )
         print(f"{label} {outcome:10} {planted.place} {planted.mutant.kind}: {detail}", flush=True)
         return outcome == "caught"
 
@@ -170,6 +195,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7, help="which faults are chosen [%(default)s]")
     parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
     parser.add_argument("--part", type=_part, default=(1, 1), help="of these, the second eighth: 2/8 [all]")
+    parser.add_argument("--record", type=Path, help="keep the caught faults in this file, and do not try them again")
     parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
     parser.add_argument("--files", type=int, default=8, help="test files to run for each fault [%(default)s]")
     parser.add_argument("--tests", nargs="+", default=[], help="these test files instead of the nearest")

@@ -171,6 +171,24 @@ def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Pa
 
 
 @pytest.mark.thorough
+def test_recorded_faults_are_not_tried_again_until_their_module_changes(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["far.distance", "--nearest", "--record", str(tmp_path / "caught.jsonl")]
+    main(arguments, project)
+    first = capsys.readouterr().out
+    assert "caught " in first
+    assert "(recorded)" not in first
+    main(arguments, project)
+    second = capsys.readouterr().out
+    assert second.count(" (recorded)\n") == first.count(" caught ") == second.count(" caught ")
+    assert second.splitlines()[-1] == first.splitlines()[-1]
+    (project / "far/distance.py").write_text(MODULE.replace("10", "9"))
+    main(arguments, project)
+    assert "(recorded)" not in capsys.readouterr().out
+
+
+@pytest.mark.thorough
 def test_a_run_prints_its_score_and_the_survivors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = len(find_sites(MODULE))
     assert main(["far.distance", "--seed", "1", "--require", "100"], project) == 1
