@@ -19,6 +19,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "bench_compare": ("1", "5", "5"),
     "bench_history": ("--runs", "3", "6", "--repeat", "1"),
     "bench_large": ("--nodes", "100"),
+    "bench_models": ("--groups", "generated", "--only", "unnamed_nodes"),
     "bench_quantize": ("--pictures", "2", "--rounds", "1", "--passes", "2"),
     "bench_report": ("50", "2"),
     "bench_round_trips": ("--every", "400"),
