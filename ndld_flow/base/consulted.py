@@ -2,7 +2,7 @@
 
 While a `Consultation` is open, every file that Python opens for reading and every folder that it lists is noted by an
 audit hook (PEP 578), so that no reader has to register. Code that depends only on a file's status, without opening it,
-calls `note_path`. A stamp contains the change time, which cannot be set from user space.
+calls `note_path`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import TypeAlias
 
-Stamp: TypeAlias = list[int] | str | None
-"""Size, times in ns, inode and device of a file or a folder; the target of a link; None if there is nothing."""
+from ndld_flow.base.stamps import is_settled, make_stamp
 
-SETTLED_AFTER_S = 2.0
-"""A file younger than this may change again within one tick of its timestamps, so that its stamp proves nothing."""
+Stamp: TypeAlias = list[int] | str | None
+"""The stamp of a file or a folder (`base/stamps.py`); the target of a link; None if there is nothing."""
 
 _LISTING = frozenset({"os.listdir", "os.scandir"})
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -27,10 +25,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 def stamp_of(path: str) -> Stamp:
     """Return the stamp of a file or a folder, following links."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - pathlib is slower, and a receipt has thousands of paths
+        return make_stamp(os.stat(path))  # noqa: PTH116 - pathlib is slower, and a receipt has thousands of paths
     except (OSError, ValueError):
         return None
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def link_target(path: str) -> Stamp:
@@ -39,11 +36,6 @@ def link_target(path: str) -> Stamp:
         return os.readlink(path)  # noqa: PTH115
     except OSError:
         return stamp_of(path)
-
-
-def is_settled(stamp: Stamp, now_ns: int) -> bool:
-    """Return whether a later change of a file is sure to change its stamp."""
-    return not isinstance(stamp, list) or now_ns - max(stamp[1], stamp[2]) > SETTLED_AFTER_S * 1e9
 
 
 class Consultation:
@@ -64,7 +56,7 @@ class Consultation:
         path = os.path.abspath(path)  # noqa: PTH100 - pathlib is slower, and this is called for each file
         if path not in self.paths and path not in self._created:
             self.paths[path] = stamp = stamp_of(path)
-            if not is_settled(stamp, time.time_ns()):
+            if isinstance(stamp, list) and not is_settled(stamp):
                 self.unsettled.add(path)
 
     def note_written(self, path: str) -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ndld_flow import __version__
-from ndld_flow.base.consulted import Consultation, consulting, is_settled, link_target, stamp_of, stop_consulting
+from ndld_flow.base.consulted import Consultation, consulting, link_target, stamp_of, stop_consulting
+from ndld_flow.base.stamps import is_settled
 
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Event, Listener, RunFinished, SweepFinished
@@ -163,7 +164,7 @@ class Recorder:
         decides = _leave_out_flux(outputs)
         paths = {path: stamp for path, stamp in self._consultation.paths.items() if decides(path)}
         code = {file: stamp_of(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
-        is_young = any(not is_settled(stamp, self._began_ns) for stamp in code.values())
+        is_young = any(isinstance(stamp, list) and not is_settled(stamp, self._began_ns) for stamp in code.values())
         if is_young or self._consultation.unsettled & paths.keys() or len(paths) > _MAX_PATHS:
             return
         latest = os.path.abspath(folder.parent / "latest")  # noqa: PTH100 - a link, which must not be resolved

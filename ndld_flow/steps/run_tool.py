@@ -5,29 +5,28 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.base.consulted import SETTLED_AFTER_S
 from ndld_flow.base.imported_modules import find_imported
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.store.digest import digest_file
+from ndld_flow.store.digest import cached_digest
 from ndld_flow.store.hidden_credentials import is_secret_variable
 from ndld_flow.store.kinds import Onnx
 
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
 _WORDS = ("Model", "Output", "Scratch")
 _NAMED = ("Input", "File")
+_SHORT = 16
+"""Digits of a digest: enough to detect a change, and short enough to read."""
 
 
 class RunTool(Step[Onnx, Onnx]):
@@ -133,11 +132,11 @@ class RunTool(Step[Onnx, Onnx]):
         for path in (*used, *(path for path in self.files if path.is_file())):
             name = f"file {path.name}"  # files in different folders may have the same name
             names = chain([name], (f"{name} {number}" for number in count(2)))
-            versions[next(each for each in names if each not in versions)] = _digest(path)
+            versions[next(each for each in names if each not in versions)] = cached_digest(path)[:_SHORT]
         for path in used:
             if path.suffix == ".py":
                 code = find_imported(path, path.read_bytes())
-                imported = code.digests | {name: _digest(file) for name, file in code.files.items()}
+                imported = code.digests | {name: cached_digest(file)[:_SHORT] for name, file in code.files.items()}
                 versions |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
         return versions
 
@@ -196,18 +195,3 @@ class RunTool(Step[Onnx, Onnx]):
         passed = (name for name, value in self.environment.items() if value is None)
         given = {name: replace(value) for name, value in self.environment.items() if value is not None}
         return {**minimal_environment(scratch, passed), **given}
-
-
-def _digest(path: Path) -> str:
-    status = path.stat()
-    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
-    if time.time() - max(status.st_mtime, status.st_ctime) < SETTLED_AFTER_S:
-        return digest_file(path)[:16]
-    return _digest_of(path, *stamp)
-
-
-@lru_cache
-def _digest_of(path: Path, *stamp: int) -> str:
-    """Return the first digits of the digest: enough to detect a change, and short enough to read."""
-    del stamp  # part of the cache's key only
-    return digest_file(path)[:16]

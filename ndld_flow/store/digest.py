@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +12,8 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.consulted import SETTLED_AFTER_S, note_path
+from ndld_flow.base.consulted import note_path
+from ndld_flow.base.stamps import is_settled, make_stamp
 from ndld_flow.records.document import stat_file
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import read_note, write_note
@@ -83,10 +82,7 @@ def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = 
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """Digests of files, cached while size, times and inode stay the same; those of large files in a folder.
-
-    The change time cannot be set from user space, so a write that restores the modification time is still noticed.
-    """
+    """Digests of files, cached while their stamps stay the same; those of large files in a folder."""
 
     folder: Path
 
@@ -96,18 +92,26 @@ class DigestMemory:
         Raises OSError, also for a pipe or a device.
         """
         note_path(path)
-        before = stat_file(path)
-        stamp = _stamp(before)
-        if before.st_size < ALWAYS_HASH_BELOW_BYTES:
-            return _digest_small(path, *stamp) if _is_settled(before) else digest_file(path)
+        stamp = make_stamp(stat_file(path))
+        if stamp[0] < ALWAYS_HASH_BELOW_BYTES:
+            return _digest_by_stamp(path, stamp)
         note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
         remembered = read_note(note)
         if isinstance(remembered, list) and remembered[:-1] == stamp:
             return str(remembered[-1])
         digest = digest_file(path)
-        if _is_settled(before) and _stamp(path.stat()) == stamp:
+        if is_settled(stamp) and make_stamp(path.stat()) == stamp:
             write_note(note, [*stamp, digest])
         return digest
+
+
+def cached_digest(path: Path) -> str:
+    """Return the blake3 digest of a file, which this process reads again only if it changed. Raises OSError."""
+    return _digest_by_stamp(path, make_stamp(stat_file(path)))
+
+
+def _digest_by_stamp(path: Path, stamp: list[int]) -> str:
+    return _digest_small(path, *stamp) if is_settled(stamp) else digest_file(path)
 
 
 @lru_cache(maxsize=100_000)
@@ -115,11 +119,3 @@ def _digest_small(path: Path, *stamp: int) -> str:
     """Cache digests in memory: each step, and each point of a sweep, asks for the same images."""
     del stamp  # only part of the cache's key
     return digest_file(path)
-
-
-def _is_settled(stat: os.stat_result) -> bool:
-    return time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_AFTER_S
-
-
-def _stamp(stat: os.stat_result) -> list[int]:
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]

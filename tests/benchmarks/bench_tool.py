@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.consulted import SETTLED_AFTER_S
+from ndld_flow.base.stamps import SETTLED_AFTER_S
 from tests.support.installation import build_distributions, install_wheel
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe

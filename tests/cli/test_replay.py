@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ndld_flow import cli
-from ndld_flow.base import consulted
+from ndld_flow.base import stamps
 from ndld_flow.cli import app
 from ndld_flow.cli.replay import FOLDER, KEPT
 from ndld_flow.machine import reuse
@@ -92,7 +92,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy, the current directory, in which the recipe has run again and left a receipt. All files count as old."""
-    monkeypatch.setattr(consulted, "SETTLED_AFTER_S", -60.0)
+    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -60.0)
     folder = tmp_path / "work"
     shutil.copytree(finished, folder, symlinks=True)
     monkeypatch.chdir(folder)
@@ -268,7 +268,7 @@ def test_a_run_that_computes_leaves_no_receipt(folder: Path) -> None:
 
 def test_a_young_file_leaves_no_receipt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receipts()[0].unlink()
-    monkeypatch.setattr(consulted, "SETTLED_AFTER_S", 60.0)
+    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", 60.0)
     assert "nothing to do" in run().stdout
     assert not receipts(), "its files may change again within a tick of their times"
 
@@ -305,7 +305,7 @@ def test_old_receipts_are_removed(folder: Path) -> None:
 @pytest.mark.thorough
 def test_a_replay_imports_nothing_heavy_and_survives_a_closed_pipe(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "work", symlinks=True)
-    time.sleep(consulted.SETTLED_AFTER_S + 0.1)
+    time.sleep(stamps.SETTLED_AFTER_S + 0.1)
     command = [sys.executable, "-X", "importtime", "-m", "ndld_flow", "run", "tiny.yaml"]
     ran, replayed = (
         subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True, check=True) for _ in range(2)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import JsonValue
 
+from ndld_flow.base import stamps
 from ndld_flow.store import digest as digests
 from ndld_flow.store.digest import DigestMemory, digest_file, digest_json
 
@@ -39,7 +40,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return digest_file(path)
 
     monkeypatch.setattr(digests, "digest_file", counted)
-    monkeypatch.setattr(digests, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
     return reads
 
 
@@ -82,7 +83,7 @@ def test_each_property_of_a_file_invalidates_its_digest(changed: str) -> None:
     fields = {"st_size": 3, "st_mtime_ns": 10**18, "st_ctime_ns": 10**18, "st_ino": 5, "st_dev": 7}
 
     def stamp(values: Mapping[str, int]) -> list[int]:
-        return digests._stamp(SimpleNamespace(**values))  # type: ignore[arg-type]
+        return stamps.make_stamp(SimpleNamespace(**values))  # type: ignore[arg-type]
 
     assert stamp(fields) == stamp({**fields})
     assert stamp(fields) != stamp({**fields, changed: fields[changed] + 1})
@@ -93,7 +94,9 @@ def test_a_file_written_just_now_is_not_cached(
     memory: DigestMemory, tmp_path: Path, always_below: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
-    monkeypatch.setattr(digests, "_stamp", lambda stat: [stat.st_size])  # a clock that does not tick
+    began_ns = time.time_ns()
+    # a clock that does not tick
+    monkeypatch.setattr(digests, "make_stamp", lambda stat: [stat.st_size, began_ns, began_ns, 1, 1])
     write(tmp_path / "w", b"one")
     before = memory.digest(tmp_path / "w")
     write(tmp_path / "w", b"two")
