@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
+from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.shape_inference import drop_invented_names, infer_shapes
 from ndld_flow.records.model_diff import GraphChange
 
@@ -152,9 +153,8 @@ def forget_computed_shapes(model: ir.Model) -> None:
     """Clear the shapes of computed values, except outputs of custom operators, which cannot be inferred again."""
     for graph in model.graphs():
         for node in graph:
-            for value in node.outputs:
-                if node.domain in ("", "ai.onnx"):
-                    value.shape = None
+            for value in node.outputs if can_infer(node) else ():
+                value.shape = None
 
 
 def _contradicts_itself(source: Path) -> bool:

@@ -1,4 +1,5 @@
-"""Shape inference by onnx that never reads large weights and writes its results into an onnx_ir model."""
+"""Shape inference by onnx and ONNX Runtime that never reads large weights and writes its results into an onnx_ir
+model."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import MAX_IR_VERSION
+from ndld_flow.models.foreign_shapes import import_domains, infer_foreign
 
 MOST_ELEMENTS = 100_000
 """Maximum number of elements over all values of a model. Shapes have a few per node."""
@@ -75,14 +77,17 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     for a model that cannot be serialized.
     """
     proto = _light_proto(model)
+    import_domains(proto)
+    data_prop = propagates_little_data(proto.graph)
     try:
-        inferred = onnx.shape_inference.infer_shapes(
-            proto, check_type=strict, strict_mode=strict, data_prop=propagates_little_data(proto.graph)
-        )
+        inferred = onnx.shape_inference.infer_shapes(proto, strict, strict, data_prop)
     except _REFUSALS as error:
         if strict:
             raise ModelError(f"shape inference fails: {one_paragraph(error)}") from None
         return
+    # Not strict: a contradiction with the shapes behind operators that onnx does not know is no reason to refuse.
+    with contextlib.suppress(*_REFUSALS):
+        inferred = infer_foreign(inferred, lambda known: onnx.shape_inference.infer_shapes(known, data_prop=data_prop))
     _write_back(model.graph, inferred.graph)
 
 

@@ -20,10 +20,10 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import callees_first
-from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
+from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
 from ndld_flow.models.scopes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
@@ -268,7 +268,7 @@ class RecordedShapes:
         record, producer = self._records.get(value), value.producer() or self._owners.get(value)
         if record is None or producer is None or record.shape is not value.shape:
             return False
-        return is_standard(producer) or producer.op_identifier() in model.functions
+        return can_infer(producer) or producer.op_identifier() in model.functions
 
 
 class _Tracing:

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
-from ndld_flow.graph.sanitize.edits import Edits, is_standard
+from ndld_flow.graph.sanitize.edits import Edits
 from ndld_flow.models.derived_tensors import StreamedTensor, element_bytes
+from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.node_precision import precision_metadata
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import free_name, identifier
@@ -131,7 +132,7 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
     recorded = {value: (value.shape, value.type) for value in _computed_values(model)}
     for value in recorded:
         producer = value.producer()
-        if producer is not None and is_standard(producer):
+        if producer is not None and can_infer(producer):
             value.shape = None
     infer_shapes(model)
     try:

@@ -14,9 +14,9 @@ from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of, infer_types
 from ndld_flow.models.files import all_graphs
+from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import (
     check_channels,
     drop_all_invented_names,
@@ -128,8 +128,8 @@ def _forget(model: ir.Model, types: bool) -> None:
 
 
 def _computed(graph: ir.Graph) -> list[ir.Value]:
-    """Return outputs of the nodes of the default domain; those of custom operators cannot be inferred."""
-    return [value for node in graph if is_standard(node) for value in node.outputs]
+    """Return outputs of nodes, except of custom operators, which cannot be inferred."""
+    return [value for node in graph if can_infer(node) for value in node.outputs]
 
 
 def declared_values(model: ir.Model) -> list[ir.Value]:

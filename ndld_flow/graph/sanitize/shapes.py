@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.graph.sanitize.edits import Dim, Edits, dims_of, int_attribute, ints_attribute, is_standard
+from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import merged_shape
 from ndld_flow.models.shape_inference import drop_invented_names
 from ndld_flow.models.shape_inference import infer_shapes as infer
@@ -33,7 +34,7 @@ class Interface:
         """Clear inner shapes: exporters sometimes write wrong ones, and folding with them gives wrong models."""
         for graph in edits.model.graphs():
             for node in graph:
-                if is_standard(node):
+                if can_infer(node):
                     for value in node.outputs:
                         self._inner[value] = value.shape
                         value.shape = None

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class InferShapes(Operation):
     """Discard the recorded shapes and infer the shape and type of every tensor again.
 
-    Static dimensions are written as numbers, dynamic ones by name. Shapes of custom operators' outputs are kept.
+    Static dimensions are written as numbers, dynamic ones by name. Outputs of ONNX Runtime's operators and of common
+    TensorRT plugins are inferred too; recorded shapes of other custom operators' outputs are kept.
 
         infer_shapes: {strict: true}
     """
