@@ -76,7 +76,7 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     With `strict`, raises `ModelError` if the model contradicts itself; otherwise such nodes are skipped. Also raises it
     for a model that cannot be serialized.
     """
-    proto = _light_proto(model)
+    proto = light_proto(model)
     import_domains(proto)
     data_prop = propagates_little_data(proto.graph)
     try:
@@ -91,7 +91,11 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     _write_back(model.graph, inferred.graph)
 
 
-def _light_proto(model: ir.Model) -> onnx.ModelProto:
+def light_proto(model: ir.Model) -> onnx.ModelProto:
+    """Serialize a model with all but small initializers as empty external tensors, which nothing may read.
+
+    Raises `ModelError` if it cannot be serialized.
+    """
     kept_ir_version = model.ir_version
     model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
     try:
