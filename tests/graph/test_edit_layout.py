@@ -59,6 +59,8 @@ def test_an_output_is_converted_to_nhwc_and_back() -> None:
     x = numbers(2, 3, 5, 6)
     [expected] = outputs_of(model, {"image": x})
     assert_same([expected.transpose(0, 2, 3, 1)], outputs_of(changed, {"image": x}))
+    twice, _ = operate(changed, ChangeLayout(outputs=("y",), to="NCHW"))
+    assert op_types(twice) == ["Conv", "Relu", "Transpose", "Transpose"]
     back, _ = operate(changed, ChangeLayout(outputs=("y",), to="NCHW", push=True))
     assert op_types(back) == ["Conv", "Relu"]
     assert_same([expected], outputs_of(back, {"image": x}))

@@ -209,6 +209,18 @@ def test_bf16_fails_by_rounding_and_not_by_range(tmp_path: Path) -> None:
     assert "fits bf16" in said(result, "difference")
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_nodes_of_an_unsorted_model_are_found(tmp_path: Path, precision: str) -> None:
+    """ONNX Runtime loads such a model; positions of nodes must be those of the sorted one."""
+    model = models_precision.long_sum_model()
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+    result, _ = search(tmp_path, model, precision=precision)
+    check(result)
+    assert "difference" in causes(result)
+
+
 def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
     result, ran = search(
