@@ -391,7 +391,7 @@ class _Head:
         import onnx_ir as ir
 
         shape, most = self._layout.boxes.shape, self._nms.max_detections
-        tails = ((1,), (most, 4), (most,), (most,), (most, self._layout.extra))
+        tails: tuple[tuple[int, ...], ...] = ((1,), (most, 4), (most,), (most,), (most, self._layout.extra))
         if self._nms.result == "joined":
             tails = ((most, 6 + self._layout.extra),)
         for value, dims in zip(results, tails, strict=False):
