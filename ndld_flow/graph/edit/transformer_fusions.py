@@ -51,9 +51,11 @@ def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[
     """
     _check_size(edited.model)
     before = _fused_operators(edited.model)
-    with tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder:
-        with _squares_as_powers(edited.model) as exponent:
-            fused = _run(edited.model, job, Path(folder))
+    with (
+        tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder,
+        _squares_as_powers(edited.model) as exponent,
+    ):
+        fused = _run(edited.model, job, Path(folder))
     _restore_squares(fused, exponent)
     _name_rms_norms(fused)
     _restore_unchanged(edited.model, fused)
