@@ -14,6 +14,7 @@ import numpy as np
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioInput
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
@@ -139,7 +140,6 @@ class ArrayFile:
         self.wanted.check_shape(shape, f"{self.path} has")
 
 
-CHOOSE_RESIZE = "set `resize:` to letterbox, crop or stretch"
 _DISTORTION = 0.02
 """Change of the aspect ratio from which on a stretched image is reported: less is rounding."""
 
@@ -172,7 +172,7 @@ class ImageFile:
             how = f"image {visible_name(str(self.path))}{where} as {self.picture.layout}"
             change, caveat = self._change(source.picture.size), self._distortion(source.picture.size)
             notes = [f"{self.label}{where} {source.note}"] if source.note else []
-            notes += [f"{self.label}{where} is distorted, {caveat}: {CHOOSE_RESIZE}"] if caveat else []
+            notes += [f"{self.label}{where} is distorted, {caveat}: {DISTORTED}"] if caveat else []
             described = (how, *source.changes, change, f"{wanted.dtype.name} {shape_text(values.shape)}")
             yield (
                 f"{self.label}{where}",
@@ -296,7 +296,7 @@ class InputFiles:
             if distorted and len(examined) > 1:
                 label, change = distorted[0]
                 notes[name] = (
-                    f"{len(distorted)} of {len(examined)} files are distorted, {label} first, {change}: {CHOOSE_RESIZE}"
+                    f"{len(distorted)} of {len(examined)} files are distorted, {label} first, {change}: {DISTORTED}"
                 )
         return notes
 

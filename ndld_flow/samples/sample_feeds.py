@@ -9,8 +9,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
-from ndld_flow.samples.file_samples import CHOOSE_RESIZE, InputFiles, open_files
+from ndld_flow.samples.file_samples import InputFiles, open_files
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names, want_inputs
@@ -64,7 +65,7 @@ class Samples:
 def _with_notes_on_files(of_first: Sequence[str], of_files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the caveats of the first sample; those on distortion are replaced by the ones that count files."""
     counted = {f"input {short_name(name)}: ": note for name, note in of_files.items()}
-    kept = (note for note in of_first if CHOOSE_RESIZE not in note or not note.startswith(tuple(counted)))
+    kept = (note for note in of_first if DISTORTED not in note or not note.startswith(tuple(counted)))
     return (*kept, *(f"{start}{note}" for start, note in counted.items()))
 
 
