@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.external_data import externalized, place_tensors
+from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
@@ -60,6 +60,7 @@ __all__ = [
     "describe_change",
     "external_files",
     "load_model",
+    "load_structure",
     "load_without_nodes",
     "proto_with_external_data",
     "read_proto",
@@ -75,10 +76,18 @@ def load_model(path: Path) -> ir.Model:
 
     A missing graph name or opset import is added; `repairs_of` returns such repairs.
 
-    Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is
-    missing, too short, or outside the model's folder.
+    Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is outside the
+    model's folder; `MissingDataError` if weights were removed, or their file is missing or too short.
     """
     return _model_of(read_proto(path), path)
+
+
+def load_structure(path: Path) -> ir.Model:
+    """Read a model for an operation that needs no weights: a tensor without data is a `MissingTensor`.
+
+    Raises `ModelError` as `load_model` does for anything else.
+    """
+    return _model_of(read_proto(path), path, place_existing_tensors)
 
 
 def load_without_nodes(path: Path) -> ir.Model:
@@ -92,7 +101,7 @@ def load_without_nodes(path: Path) -> ir.Model:
     return _model_of(proto, path)
 
 
-def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
+def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Path], None] = place_tensors) -> ir.Model:
     check_versions(proto, path)
     check_functions(proto, path)
     unname_dims(proto)
@@ -103,7 +112,7 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
         raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
-    place_tensors(model, path)
+    place(model, path)
     _name_default_domain(model)
     model.meta[_REPAIRS] = [*_name_graphs(model), *_import_domains(model)]
     return model

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.foreign_shapes import import_domains, infer_foreign
 
@@ -122,7 +123,8 @@ def _without_large_tensors(model: ir.Model) -> Iterator[None]:
                     continue
                 kept.append((value, tensor))
                 name = value.name or ""
-                if tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING:
+                is_read = tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING
+                if is_read and not isinstance(tensor, MissingTensor):
                     value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
                 else:
                     shape = ir.Shape(tensor.shape.numpy())
