@@ -103,7 +103,7 @@ def calibrate(
     # Without optimization every tensor of the model exists, under its own name.
     session = SessionSettings(optimization="disabled")
     inside = [name for name in wanted if name not in prepared.inputs]
-    for number, captured in enumerate(capture(prepared.path, inside, fed, session, scratch), start=1):
+    for number, captured in enumerate(capture(prepared.saved(), inside, fed, session, scratch), start=1):
         progress(number, 0, "calibrating")
         for name in wanted:
             values = captured[name] if name in captured else fed.last[name]

@@ -28,8 +28,8 @@ from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
 from ndld_flow.quantize.calibration import calibrate
 from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
-from ndld_flow.quantize.quantize_file import write_quantized
-from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.quantize.quantize_file import Workspace, write_quantized
+from ndld_flow.quantize.settings import QuantizeSettings, SkipReason
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples
@@ -269,6 +269,7 @@ class Int8Reducer:
         self, source: Path, settings: QuantizeSettings, keep: Sequence[str], samples: Samples, scratch: Path
     ) -> None:
         self._source = source
+        self._scratch = scratch
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
@@ -295,22 +296,25 @@ class Int8Reducer:
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` unquantized."""
-        self._write({node.output for node in self.nodes if node.position in kept}, target)
+        self._write([node.output for node in self.nodes if node.position in kept], target)
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write the model as `quantize` with `found_by` does."""
         model = load_model(self._source)
         prepare(model, self._source)
-        self._write({first_output(node) for node in find_kept_nodes(model, search)}, target)
+        self._write([first_output(node) for node in find_kept_nodes(model, search)], target)
 
     def int8_errors(
         self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
     ) -> Mapping[str, Int8Error]:
-        """Return first output of a node -> its own error; empty for the integer operators of `mode: dynamic`."""
+        """Return first output of a node -> its own error; empty for integer operators and for layers that were
+        rewritten."""
         quantized = scratch / "all_int8.onnx"
         self.write(frozenset(), quantized)
         nodes = self._prepared.chosen(self._kept)
-        copies = write_copies(self._prepared.path, nodes, quantized, scratch / "copies.onnx")
+        if _has_new_nodes(self._prepared.saved(), quantized):
+            return {}
+        copies = write_copies(self._prepared.saved(), nodes, quantized, scratch / "copies.onnx")
         errors = int8_errors(copies, samples, settings)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
@@ -322,8 +326,17 @@ class Int8Reducer:
         ranges = {name: self._ranges.tensors[name] for name in node.reads if name in self._prepared.inputs}
         return tuple(Spread(name, spread.minimum, spread.maximum, spread.rms) for name, spread in ranges.items())
 
-    def _write(self, outputs: set[str], target: Path) -> None:
-        write_quantized(self._prepared, target, self._ranges, self._settings, outputs.union(self._kept))
+    def _write(self, outputs: Iterable[str], target: Path) -> None:
+        kept: dict[str, SkipReason] = dict.fromkeys((*outputs, *self._kept), "found by search")
+        fresh = replace(self._prepared, model=load_model(self._prepared.saved()))
+        write_quantized(fresh, target, self._ranges, self._settings, kept, Workspace(self._scratch))
+
+
+def _has_new_nodes(prepared: Path, quantized: Path) -> bool:
+    """Return whether layers were rewritten before they were quantized, as those in float16 are: they have no copies."""
+    known = {(node.name, node.op_type) for node in load_model(prepared).graph}
+    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
+    return any((node.name, node.op_type) not in known for node in layers)
 
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,17 @@ from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.program import Program, minimal_environment, run_program
-from ndld_flow.quantize.prepared_model import QuantizableNode, excluded_outputs
-from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace, file_bytes, found_outputs
-from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, ModelOpt, QuantizeSettings, find_interpreter
+from ndld_flow.quantize.prepared_model import QuantizableNode, SkippedLayer, excluded_outputs
+from ndld_flow.quantize.quantize_file import (
+    Quantization,
+    QuantizeInputs,
+    Workspace,
+    check_quantized,
+    file_bytes,
+    found_outputs,
+    skip_notes,
+)
+from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, ModelOpt, QuantizeSettings, SkipReason, find_interpreter
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.store.kinds import Onnx
 
@@ -77,7 +85,7 @@ def quantize_by_modelopt(
     move_model(quantized / Onnx.main, out, "modelopt")
     count = len(data.samples) if data.samples is not None else 0
     description = f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"
-    return _quantization(source, out / Onnx.main, notes, description)
+    return replace(_quantization(source, out / Onnx.main, how, excluded, notes), description=description)
 
 
 def _write_named(
@@ -93,7 +101,9 @@ def _write_named(
     return [node.name or "" for node in model.graph.all_nodes() if first_output(node) in excluded], notes
 
 
-def _quantization(source: Path, quantized: Path, notes: Sequence[str], description: str) -> Quantization:
+def _quantization(
+    source: Path, quantized: Path, settings: QuantizeSettings, excluded: Collection[str], notes: Sequence[str]
+) -> Quantization:
     model = load_model(quantized)
     layers = [node for node in model.graph if is_op(node, *WEIGHTED_OP_TYPES)]
     nodes = tuple(
@@ -101,8 +111,15 @@ def _quantization(source: Path, quantized: Path, notes: Sequence[str], descripti
         for node in layers
         if _is_quantized(node)
     )
-    change = describe_change(source, quantized).model_copy(update={"notes": tuple(notes)})
-    return Quantization(change, nodes, len(layers), description, file_bytes(source), file_bytes(quantized))
+    left = [node for node in layers if not _is_quantized(node)]
+    reasons: list[SkipReason] = ["excluded" if node.name in excluded else "unknown" for node in left]
+    skipped = tuple(
+        SkippedLayer(first_output(node), node.name or "", node.op_type, reason)
+        for node, reason in zip(left, reasons, strict=True)
+    )
+    check_quantized(nodes, skipped, settings)
+    change = describe_change(source, quantized).model_copy(update={"notes": (*notes, *skip_notes(skipped))})
+    return Quantization(change, nodes, len(layers), skipped, (), "", file_bytes(source), file_bytes(quantized))
 
 
 def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> list[str]:

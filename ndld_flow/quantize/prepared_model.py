@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import number
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.files import load_model, save_model, summarize_model
-from ndld_flow.models.node_selection import nodes_named, nodes_of_types
+from ndld_flow.models.node_selection import nodes_named, nodes_of_types, op_name
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.settings import FOLLOWING_OP_TYPES, WEIGHTED_OP_TYPES, QuantizeSettings
+from ndld_flow.quantize.settings import (
+    LAYER_OP_TYPES,
+    QUANTIZED_OP_TYPES,
+    WEIGHTED_OP_TYPES,
+    QuantizeSettings,
+    SkipReason,
+)
 from ndld_flow.records.model_diff import GraphSummary
 
 
@@ -31,7 +36,7 @@ def intensity(node: ir.Node) -> float:
     0 without a constant weight, and for a convolution whose output is a single pixel, which is too little work to
     matter.
     """
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    weight = layer_weight(node, 1)
     if weight is None or weight.const_value is None:
         return 0.0
     shape = weight.const_value.shape.numpy()
@@ -53,9 +58,9 @@ def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
     return math.prod(shape) / (many + few)
 
 
-MOST_BYTES = 2**31
-"""Largest size of the weights: the quantizer holds the model as one protobuf message."""
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_IR_WITHOUT_WEIGHT_INPUTS = 4
+"""First IR version in which initializers need not be inputs."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,31 @@ class QuantizableNode:
 
 
 @dataclass(frozen=True)
-class PreparedModel:
-    """A model on disk, ready to be quantized any number of times."""
+class SkippedLayer:
+    """A layer that is not quantized."""
 
+    output: str
+    """Name of its first output."""
+    name: str
+    """Name in the prepared model."""
+    op_type: str
+    reason: SkipReason
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model that is ready to be quantized."""
+
+    model: ir.Model
+    """The model in memory, with its weights on disk. Quantizing changes it: read the file for every further time."""
     path: Path
+    """The file that `saved` writes."""
     inputs: tuple[str, ...]
     """Names of the model's inputs."""
     nodes: tuple[QuantizableNode, ...]
     """Nodes that can be quantized and are not excluded, in the order of execution."""
+    skipped: tuple[SkippedLayer, ...]
+    """All other layers."""
     layers: int
     """Number of nodes of the operators to quantize, including those below `min_intensity`, without those that
     follow."""
@@ -93,6 +115,12 @@ class PreparedModel:
     """Summary of the source."""
     notes: tuple[str, ...]
     """Notes for the report."""
+
+    def saved(self) -> Path:
+        """Return the model's file, which is written when it is needed first: weights take time to copy."""
+        if not self.path.exists():
+            save_model(self.model, self.path)
+        return self.path
 
     def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
         """Return the nodes that are quantized if those with these first outputs are excluded."""
@@ -106,20 +134,13 @@ class PreparedModel:
 
 
 def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> PreparedModel:
-    """Write `source` to `target` with local functions inlined, every node named, weights as initializers, shapes
-    inferred, and in an opset that has the Q/DQ operators.
+    """Return `source` with local functions inlined, every node named, weights as initializers, shapes inferred, and in
+    an opset that has the Q/DQ operators; it is saved to `target` on demand.
 
-    Raises `ModelError` for a model that cannot be read or converted, `RequestError` for unknown names and operators
-    and for weights of more than 2 GiB.
+    Raises `ModelError` for a model that cannot be read or converted, `RequestError` for unknown names and operators.
     """
     model = load_model(source)
     before = summarize_model(model)
-    if before.initializer_bytes > MOST_BYTES:
-        raise RequestError(
-            f"the model has {number(before.initializer_bytes / 2**30)} GiB of weights, and ONNX Runtime's quantizer "
-            "accepts at most 2 GiB. Quantize it with NVIDIA ModelOpt (step quantize, `modelopt`), or halve its weights "
-            "with step convert_fp16."
-        )
     notes = prepare(model, source)
     excluded = excluded_outputs(model, settings)
     typed = nodes_of_types(model, settings.wanted_op_types, "op_types")
@@ -127,18 +148,35 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
         notes += [f"op_types: this model has no {op_type}" for op_type, nodes in typed.items() if not nodes]
     notes += _unfolded_notes(model)
     LiftConstantsToInitializersPass(lift_all_constants=False)(model)
+    _own_all_weights(model)
     opset = model.opset_imports.get("", 0)
     if opset < settings.least_opset:
         convert_opset(EditedModel(model, source), settings.least_opset)
         notes.append(f"opset {opset} -> {settings.least_opset}, for the Q/DQ operators")
     UniqueNames(model).name_all(model)
     infer_shapes(model)
-    save_model(model, target)
-    wanted = [node for node in model.graph if is_op(node, *settings.wanted_op_types)]
-    nodes = tuple(_quantizable(wanted, excluded, settings))
-    layers = sum(not _may_follow(node, settings) for node in wanted)
-    inputs = tuple(value.name or "" for value in model.graph.inputs)
-    return PreparedModel(target, inputs, nodes, layers, before, tuple(notes))
+    chooser = _LayerChooser(model, settings, excluded)
+    chooser.choose()
+    inputs = tuple(value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers)
+    return PreparedModel(
+        model,
+        target,
+        inputs,
+        tuple(chooser.nodes),
+        tuple(chooser.skipped),
+        chooser.layers,
+        before,
+        tuple(notes),
+    )
+
+
+def _own_all_weights(model: ir.Model) -> None:
+    """Remove weights from the inputs of a model of IR version 3, which had to list them there."""
+    if (model.ir_version or 0) >= _IR_WITHOUT_WEIGHT_INPUTS:
+        return
+    model.ir_version = _IR_WITHOUT_WEIGHT_INPUTS
+    for value in [each for each in model.graph.inputs if each.name in model.graph.initializers]:
+        model.graph.inputs.remove(value)
 
 
 def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
@@ -159,26 +197,169 @@ def _unfolded_notes(model: ir.Model) -> list[str]:
     return [f"{count} BatchNormalization nodes follow a Conv unfolded: run `sanitize` first for a faster model"]
 
 
-def _quantizable(
-    nodes: Collection[ir.Node], excluded: Collection[str], settings: QuantizeSettings
-) -> Iterator[QuantizableNode]:
-    for node in nodes:
-        described = _described(node, _may_follow(node, settings))
-        worth = node.op_type not in WEIGHTED_OP_TYPES or intensity(node) >= settings.least_intensity
-        if described is not None and worth and described.output not in excluded:
-            yield described
+class _LayerChooser:
+    """Decides for each node whether it can be quantized, and why not."""
+
+    def __init__(self, model: ir.Model, settings: QuantizeSettings, excluded: Collection[str]) -> None:
+        self._model, self._settings, self._excluded = model, settings, excluded
+        self.nodes: list[QuantizableNode] = []
+        self.skipped: list[SkippedLayer] = []
+        self.layers = 0
+
+    def choose(self) -> None:
+        for node in self._model.graph.all_nodes():
+            if _may_follow(node, self._settings):
+                self._follow(node)
+            elif self._is_layer(node):
+                self._choose_layer(node)
+
+    def _is_layer(self, node: ir.Node) -> bool:
+        return op_name(node) in (*LAYER_OP_TYPES, *QUANTIZED_OP_TYPES) or is_op(node, *self._settings.wanted_op_types)
+
+    def _follow(self, node: ir.Node) -> None:
+        described = _described(node, follows=True)
+        if node.graph is self._model.graph and described is not None and described.output not in self._excluded:
+            self.nodes.append(described)
+
+    def _choose_layer(self, node: ir.Node) -> None:
+        self.layers += is_op(node, *self._settings.wanted_op_types)
+        reason = self._reason_to_skip(node)
+        described = None if reason else _described(node, follows=False)
+        if described is not None:
+            self.nodes.append(described)
+        else:
+            missing = reason or "element type"
+            self.skipped.append(SkippedLayer(first_output(node), node.name or "", op_name(node), missing))
+
+    def _reason_to_skip(self, node: ir.Node) -> SkipReason | None:
+        if first_output(node) in self._excluded:
+            return "excluded"
+        if op_name(node) in QUANTIZED_OP_TYPES or any(
+            value is not None and is_op(value.producer(), "DequantizeLinear") for value in node.inputs
+        ):
+            return "already quantized"
+        if not is_op(node, *self._settings.wanted_op_types):
+            return "operator"
+        if self._settings.mode != "weight_only" and node.graph is not self._model.graph:
+            return "body"
+        reason = self._reason_of_weight(node) or _reason_of_types(node)
+        if reason is None and node.op_type in WEIGHTED_OP_TYPES and intensity(node) < self._settings.least_intensity:
+            return "low intensity"
+        return reason
+
+    def _reason_of_weight(self, node: ir.Node) -> SkipReason | None:
+        """Return why the weight of a layer cannot be quantized."""
+        settings = self._settings
+        weights = [value for value in (layer_weight(node, i) for i in _weight_indices(node)) if value is not None]
+        if len(weights) < len(_weight_indices(node)):
+            # Without a limit on the intensity, products of two activations are quantized too.
+            either = settings.mode == "static" and node.op_type in WEIGHTED_OP_TYPES and settings.least_intensity <= 0
+            return None if either else "no constant weight"
+        if any(value.is_graph_input() for value in weights):
+            return "replaceable weight"
+        if is_op(node, "LSTM") and node.attributes.get_int("layout", 0) != 0:
+            return "attributes"
+        tensors = [value.const_value for value in weights if value.const_value is not None]
+        if any(_supports_no_shape(node, tensor, settings) for tensor in tensors):
+            return "weight shape"
+        if settings.mode == "weight_only" and _rank_is_lost(node, tensors[0]):
+            return "input shape"
+        return "no gain" if tensors and not _is_smaller(node, tensors, settings) else None
+
+
+def _weight_indices(node: ir.Node) -> tuple[int, ...]:
+    """Return the inputs of a layer that must be constant."""
+    if is_op(node, "LSTM"):
+        return (1, 2)
+    if is_op(node, "Gather"):
+        return (0,)
+    return (1,) if node.op_type in WEIGHTED_OP_TYPES else ()
+
+
+def layer_weight(node: ir.Node, index: int) -> ir.Value | None:
+    """Return the constant that an input of a layer reads, directly or transposed."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is not None and is_transposed_weight(value):
+        producer = value.producer()
+        value = producer.inputs[0] if producer is not None else None
+    return value if value is not None and value.const_value is not None else None
+
+
+def is_transposed_weight(value: ir.Value) -> bool:
+    """Return whether a value is a constant matrix with rows and columns exchanged by a Transpose."""
+    producer = value.producer()
+    source = producer.inputs[0] if is_op(producer, "Transpose") and producer is not None else None
+    if producer is None or source is None or source.const_value is None or len(source.const_value.shape) != 2:
+        return False
+    order = producer.attributes.get("perm")
+    return order is None or list(order.as_ints()) == [1, 0]
+
+
+def _supports_no_shape(node: ir.Node, tensor: ir.TensorProtocol, settings: QuantizeSettings) -> bool:
+    shape = tensor.shape.numpy()
+    if not tensor.size:
+        return True
+    if settings.mode == "weight_only":
+        return len(shape) < 2 or any(size != 1 for size in shape[:-2])
+    if not is_op(node, "MatMul"):
+        return False
+    # Its kernels read the scales of a matrix only.
+    return len(shape) < 2 or (len(shape) > 2 and (settings.per_channel or settings.mode == "dynamic"))
+
+
+def _rank_is_lost(node: ir.Node, weight: ir.TensorProtocol) -> bool:
+    """Return whether the output has more dimensions than the input, for which MatMulNBits has no attribute."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    return len(weight.shape) > 2 and (shape is None or len(shape) < len(weight.shape))
+
+
+def _is_smaller(node: ir.Node, tensors: Sequence[ir.TensorProtocol], settings: QuantizeSettings) -> bool:
+    """Return whether the weights of a layer take fewer bytes when they are quantized."""
+    before = sum(tensor.stored_bytes if isinstance(tensor, SparseInitializer) else tensor.nbytes for tensor in tensors)
+    if settings.mode == "weight_only":
+        return _block_bytes(node, tensors[0], settings) < before
+    bits = 4 if settings.weights == "int4" else 8
+    return sum(tensor.size * bits / 8 for tensor in tensors) < before
+
+
+def _block_bytes(node: ir.Node, weight: ir.TensorProtocol, settings: QuantizeSettings) -> int:
+    """Return the bytes of a weight in blocks, scales and offsets included."""
+    flips = is_op(node, "Gemm") and node.attributes.get_int("transB", 0) != 0
+    flips ^= node.inputs[1] is not None and is_transposed_weight(node.inputs[1])
+    rows = weight.shape.numpy()[-1 if flips else -2]
+    bits = 4 if settings.weights == "int4" else 8
+    blocks = -(-rows // settings.block_size) * (weight.size // rows)
+    offset = 0 if settings.symmetric else weight.dtype.bitwidth if settings.algorithm == "hqq" else bits
+    return blocks * (settings.block_size * bits + weight.dtype.bitwidth + offset) // 8
+
+
+def _reason_of_types(node: ir.Node) -> SkipReason | None:
+    """Return the reason if a layer has types that cannot be quantized; unknown types are those of its weight."""
+    constants = [value.dtype for value in node.inputs if value is not None and value.const_value is not None]
+    floats = [dtype for dtype in constants if dtype is not None and dtype.is_floating_point()]
+    for value in (*node.inputs[:1], *node.outputs):
+        if value is not None and value.name and value.dtype is None and len(set(floats)) == 1:
+            value.type = ir.TensorType(floats[0])
+    values = [value for value in (*node.inputs[:2], *node.outputs[:1]) if value is not None and value.name]
+    if any(value.dtype is None for value in values):
+        return "unknown type"
+    own = [value for value in values if not (is_op(node, "Gather") and value is node.inputs[1])]
+    return None if all(value.dtype in _FLOATS for value in own) else "element type"
 
 
 def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:
-    return not settings.op_types and node.op_type in FOLLOWING_OP_TYPES
+    return settings.mode == "static" and not settings.op_types and is_op(node, *settings.following_op_types)
 
 
 def _described(node: ir.Node, follows: bool) -> QuantizableNode | None:
     """Return the node; None if it has no float tensors, or if it follows others and reads a weight."""
-    reads = [value for value in node.inputs if value is not None and value.dtype in _FLOATS]
-    makes = tuple(value.name or "" for value in node.outputs if value.dtype in _FLOATS)
-    weights = tuple(value.name or "" for value in reads if value.const_value is not None)
-    tensors = tuple(value.name or "" for value in reads if value.const_value is None)
-    if not makes or not tensors or (follows and weights and node.op_type in ("Add", "Concat")):
+    reads = [(index, value) for index, value in enumerate(node.inputs) if value is not None and value.dtype in _FLOATS]
+    constants = {index: layer_weight(node, index) for index, _ in reads}
+    makes = tuple(value.name or "" for value in node.outputs if value.name and value.dtype in _FLOATS)
+    weights = tuple(value.name or "" for value in constants.values() if value is not None)
+    tensors = tuple(value.name or "" for index, value in reads if constants[index] is None)
+    if not makes or not (tensors or is_op(node, "Gather")):
+        return None
+    if follows and weights and node.op_type in ("Add", "Concat"):
         return None
     return QuantizableNode(first_output(node), node.name or "", node.op_type, tensors, makes, weights, follows)

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnxruntime.quantization import QuantType
-from onnxruntime.quantization.calibrate import TensorData
-from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
-from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import number
+from ndld_flow.base.quantities import number, size
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import Ranges, calibrate, captured_output
-from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
-from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.quantize.calibration import Ranges, calibrate
+from ndld_flow.quantize.isolated_layers import IsolatedLayers
+from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
+from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
+from ndld_flow.quantize.settings import SKIPPED, QuantizeSettings, SkipReason
+from ndld_flow.quantize.weight_only import write_blocks
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.samples.sample_feeds import Samples
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
-_TYPES = {
-    "uint8": QuantType.QUInt8,
-    "int8": QuantType.QInt8,
-    "uint16": QuantType.QUInt16,
-    "int16": QuantType.QInt16,
-    "int4": QuantType.QInt4,
-}
+_FOUND: SkipReason = "found by search"
+_NAMED = 10
+"""Maximum number of layers that a note names for each reason; the log has all."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A scratch folder and a progress callback."""
+
+    scratch: Path
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None
 
 
 @dataclass(frozen=True)
@@ -46,56 +49,74 @@ class QuantizedModel:
 
     nodes: tuple[QuantizableNode, ...]
     """The quantized nodes."""
+    skipped: tuple[SkippedLayer, ...]
+    """All other layers."""
+    kept_weights: tuple[str, ...]
+    """Weights of quantized nodes that other nodes read in floats too."""
     notes: tuple[str, ...]
     """Warnings of ONNX Runtime's quantizer."""
 
 
 def write_quantized(
-    prepared: PreparedModel, target: Path, ranges: Ranges, settings: QuantizeSettings, exclude: Collection[str] = ()
+    prepared: PreparedModel,
+    target: Path,
+    ranges: Ranges,
+    settings: QuantizeSettings,
+    exclude: Mapping[str, SkipReason],
+    workspace: Workspace,
 ) -> QuantizedModel:
     """Write the prepared model to `target`, quantized except for the nodes whose first outputs are in `exclude`.
 
-    The same settings give the same bytes. Weights are read into memory. Raises `RequestError` if the quantizer fails.
+    The prepared model in memory is changed. The same settings give the same bytes. Memory does not grow with the
+    weights. Raises `RequestError` if the quantizer fails.
     """
-    with_nonfinite = ranges.with_nonfinite(prepared)
-    nodes = prepared.chosen(with_nonfinite.union(exclude))
-    proto = onnx.load(prepared.path)
-    lines: list[str] = []
-    if nodes:
-        add_infer_metadata(proto)
-        try:
-            with captured_output() as lines:
-                proto = _quantized(proto, nodes, ranges, settings)
-        except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError) as error:
-            raise RequestError(
-                f"ONNX Runtime's quantizer cannot quantize this model: {' '.join(str(error).split())}. Exclude the "
-                "nodes it names (`exclude`), or choose fewer `op_types`."
-            ) from None
-    model = ir.serde.deserialize_model(proto)
-    model.metadata_props.pop("onnx.infer", None)
-    _reconnect_unquantized(model, {node.name for node in nodes})
+    nonfinite: dict[str, SkipReason] = dict.fromkeys(ranges.with_nonfinite(prepared), "not finite")
+    reasons = {**nonfinite, **exclude}
+    nodes = prepared.chosen(reasons)
+    by_name = {node.name: node for node in prepared.model.graph.all_nodes()}
+    layers = IsolatedLayers(prepared.model, settings, [by_name[node.name] for node in nodes])
+    layers.isolate()
+    model, lines, blocks = layers.model, list[str](), workspace.scratch / "blocks.data"
+    if settings.mode == "weight_only":
+        write_blocks(model, layers.nodes, settings, blocks, workspace.progress)
+    elif nodes:
+        model, lines = quantize_by_onnxruntime(layers, ranges)
+    untouched = {node.name for node in model.graph.all_nodes() if not _is_quantized(node)}
+    left: dict[str, SkipReason] = {
+        node.output: "unknown" for node in nodes if node.name in untouched and not node.follows
+    }
+    _remove_unread_constants(model)
     model.graph.sort()  # the quantizer appends new nodes
     save_model(model, target)
-    infinite = (
-        [f"{len(with_nonfinite)} nodes stay unquantized: NaN or infinity on the samples"] if with_nonfinite else []
+    blocks.unlink(missing_ok=True)
+    done = tuple(node for node in nodes if node.output not in left)
+    kept = sorted({name for node in done for name in node.weights} & set(model.graph.initializers))
+    skipped = tuple(_skipped(prepared, {**reasons, **left}))
+    return QuantizedModel(done, skipped, tuple(kept), tuple(_without_repeats(lines)))
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    """Return whether a node is no operator of the source, or reads integers of 8 bits or fewer."""
+    values = [value for value in node.inputs if value is not None]
+    return node.domain != "" or any(
+        is_op(value.producer(), "DequantizeLinear") or (value.dtype is not None and value.dtype.bitwidth <= 8)
+        for value in values
     )
-    return QuantizedModel(tuple(nodes), (*infinite, *_without_repeats(lines)))
 
 
-def _reconnect_unquantized(model: ir.Model, quantized: Collection[str]) -> None:
-    """Reconnect unquantized nodes to their original inputs: the quantizer rounds a tensor for all its consumers.
+def _skipped(prepared: PreparedModel, reasons: Mapping[str, SkipReason]) -> Iterator[SkippedLayer]:
+    yield from prepared.skipped
+    for node in prepared.nodes:
+        if not node.follows and node.output in reasons:
+            yield SkippedLayer(node.output, node.name, node.op_type, reasons[node.output])
 
-    Outputs of quantized nodes remain rounded for all consumers: they exist in no other form.
-    """
-    for node in model.graph:
-        rounded = node.inputs[0].producer() if is_op(node, "DequantizeLinear") and node.inputs[0] else None
-        unrounded = rounded.inputs[0] if rounded is not None and is_op(rounded, "QuantizeLinear") else None
-        maker = unrounded.producer() if unrounded is not None else None
-        if unrounded is None or (maker is not None and maker.name in quantized) or node.outputs[0].is_graph_output():
-            continue
-        for user, index in tuple(node.outputs[0].uses()):
-            if user.name not in quantized:
-                user.replace_input_with(index, unrounded)
+
+def _remove_unread_constants(model: ir.Model) -> None:
+    """Remove constants whose last reader was quantized."""
+    for graph in model.graphs():
+        for name, value in tuple(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del graph.initializers[name]
 
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
@@ -106,53 +127,6 @@ def _without_repeats(lines: Sequence[str]) -> list[str]:
     return [
         group[0] if len(group) == 1 else f"{group[0]} (and {len(group) - 1} more like it)" for group in alike.values()
     ]
-
-
-def _quantized(
-    proto: onnx.ModelProto, nodes: Sequence[QuantizableNode], ranges: Ranges, settings: QuantizeSettings
-) -> onnx.ModelProto:
-    names, op_types = [node.name for node in nodes], sorted({node.op_type for node in nodes})
-    shared = (settings.per_channel, settings.reduces_range)
-    weights = _TYPES[settings.weights]
-    if settings.mode == "dynamic":
-        # The quantizer splits a Gemm into a MatMul and an Add first.
-        names += [f"{node.name}_MatMul" for node in nodes if node.op_type == "Gemm"]
-        op_types = sorted({*op_types, "MatMul"})
-        options = {"MatMulConstBOnly": True}
-        quantizer = ONNXQuantizer(
-            proto,
-            *shared,
-            QuantizationMode.IntegerOps,
-            False,
-            weights,
-            QuantType.QUInt8,
-            None,
-            names,
-            [],
-            op_types,
-            options,
-        )
-    else:
-        spans = {
-            name: TensorData(lowest=np.float32(span.low), highest=np.float32(span.high))
-            for name, span in ranges.tensors.items()
-        }
-        activations = _TYPES[settings.activation_type]
-        quantizer = QDQQuantizer(
-            proto, *shared, weights, activations, spans, names, [], op_types, _options(settings, op_types)
-        )
-    quantizer.quantize_model()
-    quantized: onnx.ModelProto = quantizer.model.model
-    return quantized
-
-
-def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:
-    """Return ONNX Runtime's `extra_options`."""
-    common = {"ActivationSymmetric": settings.symmetric_activations}
-    if settings.target == "cpu":
-        return common
-    # TensorRT fuses the nodes after a layer into it and keeps biases in fp32.
-    return common | {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(op_types)}
 
 
 @dataclass(frozen=True)
@@ -166,14 +140,6 @@ class QuantizeInputs:
 
 
 @dataclass(frozen=True)
-class Workspace:
-    """A scratch folder and a progress callback."""
-
-    scratch: Path
-    progress: Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
 class Quantization:
     """The result of a quantization."""
 
@@ -182,6 +148,10 @@ class Quantization:
     """The quantized nodes."""
     layers: int
     """Number of nodes of the operators to quantize; following nodes do not count."""
+    skipped: tuple[SkippedLayer, ...]
+    """Layers that are not quantized, with the reason."""
+    warnings: tuple[str, ...]
+    """Doubts about the calibration and the result."""
     description: str
     """Description such as `uint8 x int8, minmax on 4 samples`."""
     size_before: int
@@ -197,19 +167,79 @@ def quantize_file(
     Raises `ModelError` for a model that cannot be read, converted or run, `RequestError` for settings that do not fit.
     """
     workspace.progress(0, 0, "preparing")
-    exclude = found_outputs(source, data.search)
+    exclude = dict.fromkeys(found_outputs(source, data.search), _FOUND)
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
-    ranges = _calibrated(prepared, settings, data.samples, workspace)
+    warnings: list[str] = []
+    ranges = _calibrated(prepared, settings, data.samples, workspace, warnings)
     workspace.progress(0, 0, "quantizing")
-    written = write_quantized(prepared, target, ranges, settings, exclude)
+    written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
+    check_quantized(written.nodes, written.skipped, settings)
     check_model(target)
-    notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_saturation_notes(ranges), *written.notes]
-    change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=tuple(notes))
-    samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"
-    description = f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
+    sizes = file_bytes(source), file_bytes(target)
+    warnings += _size_warnings(written, *sizes)
+    notes = (
+        *warnings,
+        *prepared.notes,
+        *(data.samples.notes if data.samples else ()),
+        *_saturation_notes(ranges),
+        *written.notes,
+        *skip_notes(written.skipped),
+    )
+    change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=notes)
+    return Quantization(
+        change,
+        written.nodes,
+        prepared.layers,
+        written.skipped,
+        tuple(warnings),
+        _description(settings, ranges),
+        *sizes,
+    )
+
+
+def _description(settings: QuantizeSettings, ranges: Ranges) -> str:
     if settings.mode == "dynamic":
-        description = f"dynamic {settings.weights}"
-    return Quantization(change, written.nodes, prepared.layers, description, file_bytes(source), file_bytes(target))
+        return f"dynamic {settings.weights}"
+    if settings.mode == "weight_only":
+        return f"{settings.weights} weights in blocks of {settings.block_size}, {settings.algorithm}"
+    samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"
+    return f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
+
+
+def check_quantized(
+    nodes: Sequence[QuantizableNode], skipped: Sequence[SkippedLayer], settings: QuantizeSettings
+) -> None:
+    """Raise `RequestError` if nothing was quantized, unless the settings allow it."""
+    if nodes or settings.allow_empty:
+        return
+    reasons = "; ".join(skip_notes(skipped)) or "the model has no layers"
+    raise RequestError(f"nothing was quantized: {reasons}. `allow_empty: true` allows that.")
+
+
+def skip_notes(skipped: Sequence[SkippedLayer]) -> list[str]:
+    """Return a note for each reason, with the names of the layers."""
+    groups: dict[SkipReason, list[str]] = {}
+    for layer in skipped:
+        groups.setdefault(layer.reason, []).append(f"{layer.op_type} {layer.name}")
+    return [
+        f"{len(names)} layer{'s' * (len(names) > 1)} not quantized ({reason}): {SKIPPED[reason]}: {_listed(names)}"
+        for reason, names in groups.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str]:
+    """Return a warning with the reason if the result is not smaller than the source."""
+    if after < before or not written.nodes:
+        return []
+    why = "scales and Q/DQ nodes take more bytes than the weights save"
+    if written.kept_weights:
+        why = f"other nodes read the weights {_listed(written.kept_weights)} in floats too"
+    return [f"the result is not smaller than its source ({size(before)} -> {size(after)}): {why}"]
 
 
 def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
@@ -220,18 +250,62 @@ def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
     return {first_output(node) for node in find_kept_nodes(model, search)}
 
 
+_FEW_SAMPLES = 8
+"""Fewer samples rarely span the ranges of a model."""
+
+
 def _calibrated(
-    prepared: PreparedModel, settings: QuantizeSettings, samples: Samples | None, workspace: Workspace
+    prepared: PreparedModel,
+    settings: QuantizeSettings,
+    samples: Samples | None,
+    workspace: Workspace,
+    warnings: list[str],
 ) -> Ranges:
+    """Measure the ranges, and add doubts about the samples to `warnings`."""
     if samples is None:
         return Ranges({}, 0)
     count = len(samples)
-    fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
+    digests: set[bytes] = set()
+    generated: set[str] = set()
+
+    def fed() -> Iterator[Mapping[str, Array]]:
+        for sample in samples:
+            values = {name: feed.values for name, feed in sample.feeds.items()}
+            generated.update(name for name, feed in sample.feeds.items() if not feed.is_from_file)
+            digests.add(_digest(values))
+            yield values
 
     def report(done: int, total: int, what: str) -> None:
         workspace.progress(done, count, what)
 
-    return calibrate(prepared, fed, settings, workspace.scratch, report)
+    ranges = calibrate(prepared, fed(), settings, workspace.scratch, report)
+    if ranges.sample_count:
+        warnings += _sample_warnings(ranges.sample_count, len(digests), sorted(generated))
+    return ranges
+
+
+def _digest(values: Mapping[str, Array]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in values.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.digest()
+
+
+def _sample_warnings(count: int, different: int, generated: Sequence[str]) -> Iterator[str]:
+    """Yield doubts about the ranges that were measured on the samples."""
+    if generated:
+        yield (
+            f"the ranges are those of generated values of {_listed(generated)}, not of data: real inputs may exceed "
+            "them. Set `data` to representative files"
+        )
+    if count > 1 and different == 1:
+        yield f"all {count} samples are equal: the ranges are those of one sample"
+    elif count < _FEW_SAMPLES:
+        yield (
+            f"calibrated on {count} sample{'s' * (count > 1)}: fewer than {_FEW_SAMPLES} rarely span the ranges of a "
+            "model. Set `samples` and `data`"
+        )
 
 
 def _saturation_notes(ranges: Ranges) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,7 +21,8 @@ from ndld_flow.base.settings import Settings
 from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.step import Foresight, RunsCode
 
-Mode = Literal["static", "dynamic"]
+Mode = Literal["static", "dynamic", "weight_only"]
+Algorithm = Literal["rtn", "hqq"]
 Method = Literal["minmax", "entropy", "percentile", "distribution"]
 Target = Literal["cpu", "tensorrt"]
 Activations = Literal["uint8", "int8", "uint16", "int16"]
@@ -44,6 +47,81 @@ FOLLOWING_OP_TYPES = (
 """Operators that are quantized on a CPU if all their inputs are: Q/DQ pairs between such nodes disappear."""
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
+BLOCK_OP_TYPES = ("Gemm", "MatMul")
+"""Operators for which ONNX Runtime has kernels that read weights in blocks (MatMulNBits)."""
+LAYER_OP_TYPES = frozenset(
+    {
+        *WEIGHTED_OP_TYPES,
+        "GRU",
+        "LSTM",
+        "RNN",
+        "com.microsoft::Attention",
+        "com.microsoft::FusedConv",
+        "com.microsoft::FusedGemm",
+        "com.microsoft::FusedMatMul",
+        "com.microsoft::GroupQueryAttention",
+        "com.microsoft::MultiHeadAttention",
+        "com.microsoft::NhwcFusedConv",
+    }
+)
+"""Operators that count as layers: one that is not quantized gets a reason."""
+QUANTIZED_OP_TYPES = frozenset(
+    {
+        "ConvInteger",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "com.microsoft::DynamicQuantizeLSTM",
+        "com.microsoft::DynamicQuantizeMatMul",
+        "com.microsoft::GatherBlockQuantized",
+        "com.microsoft::MatMulBnb4",
+        "com.microsoft::MatMulFpQ4",
+        "com.microsoft::MatMulIntegerToFloat",
+        "com.microsoft::MatMulNBits",
+        "com.microsoft::QAttention",
+        "com.microsoft::QGemm",
+        "com.microsoft::QMoE",
+    }
+)
+"""Layers that compute with quantized weights already."""
+SkipReason = Literal[
+    "already quantized",
+    "attributes",
+    "body",
+    "element type",
+    "excluded",
+    "found by search",
+    "input shape",
+    "low intensity",
+    "no constant weight",
+    "no gain",
+    "not finite",
+    "operator",
+    "replaceable weight",
+    "unknown",
+    "unknown type",
+    "weight shape",
+]
+"""The reason why a layer is not quantized."""
+SKIPPED: Mapping[SkipReason, str] = {
+    "already quantized": "quantized in the source already",
+    "attributes": "the quantized operator does not have all of its attributes",
+    "body": "inside the body of a Loop, a Scan or an If, where this mode does not reach",
+    "element type": "its weights or inputs are neither float32 nor float16",
+    "excluded": "excluded by the settings",
+    "found by search": "kept by the search of `found_by`",
+    "input shape": "the quantized operator does not support the rank of its input",
+    "low intensity": "computes fewer multiply-accumulates per element than `min_intensity`",
+    "no constant weight": "both operands are computed, or the constant one is the first",
+    "no gain": "the quantized weight would not be smaller",
+    "not finite": "NaN or infinity on the samples",
+    "operator": "not an operator that this mode quantizes by default or by `op_types`",
+    "replaceable weight": "the weight is also an input of the model, which callers may replace",
+    "unknown": "the quantizer left it as it was and gave no reason",
+    "unknown type": "the element type of its inputs or outputs is unknown",
+    "weight shape": "the quantized operator does not support the shape of its weight",
+}
+"""Reason -> its explanation, after the names of the layers."""
 CPU_INTENSITY = 64.0
 """Measured on PP-OCRv4 (det and rec, one thread, AVX2): dense convolutions of 64 channels and more run 1.6 to 2 times
 as fast, depthwise ones (5 multiply-accumulates per element) half as fast, and det with everything in int8 gains nothing
@@ -64,8 +142,10 @@ class QuantizeSettings(Settings):
     """Settings of quantization."""
 
     mode: Mode = "static"
-    """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: weights
-    only; ranges of activations are computed in every inference, which needs no samples and suits MatMul and LSTM."""
+    """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: ranges of
+    activations are computed in every inference, which needs no samples and suits MatMul and LSTM. `weight_only`: the
+    weights of MatMul and Gemm become int4 or int8 in blocks (MatMulNBits), each with its own scale, and activations
+    keep their type: for language models in ONNX Runtime, of any size."""
     target: Target = "cpu"
     """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric
     int8, Q/DQ on inputs only (TensorRT fuses the nodes after a layer into it), biases in fp32."""
@@ -79,10 +159,21 @@ class QuantizeSettings(Settings):
     """Type of activations; by default the target's: uint8 on a CPU, int8 for TensorRT."""
     weights: Weights = "int8"
     """Type of weights. `int4` halves their size; a CPU computes with them in fp32."""
+    block_size: Literal[16, 32, 64, 128, 256] = 32
+    """For `mode: weight_only`: number of consecutive weights of an output column that share a scale. Smaller blocks are
+    more accurate and larger on disk: 32 takes 5 bits per int4 weight, 128 takes 4.25."""
+    algorithm: Algorithm = "rtn"
+    """For `mode: weight_only`: how scales and offsets are chosen. `rtn`: from the extremes of a block, each weight
+    rounded to the nearest. `hqq`: offsets that minimize the error (half-quadratic quantization); takes several times as
+    long and needs PyTorch (`pip install torch`)."""
+    accuracy_level: Annotated[int, Field(ge=0, le=4)] | None = None
+    """For `mode: weight_only`: type in which ONNX Runtime may compute: 1 fp32, 2 fp16, 3 bf16, 4 int8, which is faster
+    on many CPUs and less accurate. By default the type of the activations."""
     per_channel: bool = True
     """One scale for each output channel of a weight instead of one for the whole weight."""
     symmetric: bool | None = None
-    """Make the ranges of activations symmetric around 0; by default for TensorRT only."""
+    """Make the ranges of activations symmetric around 0; by default for TensorRT only. With `mode: weight_only`, the
+    ranges of weights, without offsets: a bit smaller and less accurate."""
     reduce_range: bool | Literal["auto"] = "auto"
     """Use 7 of 8 bits for weights. An x86 CPU without VNNI silently saturates sums of two 8-bit products at 16 bits,
     and 8-bit weights can ruin a model there. `auto` depends on this machine's CPU, for int8 weights and the target
@@ -91,7 +182,7 @@ class QuantizeSettings(Settings):
     op_types: tuple[str, ...] = ()
     """Operators to quantize: all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight;
     for TensorRT also ConvTranspose; on a CPU also operators that follow them, such as Relu, MaxPool or the Add of two
-    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
+    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather; with `weight_only` MatMul and Gemm."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
     """A Conv, ConvTranspose, Gemm or MatMul stays unquantized if it computes fewer multiply-accumulates than this for
     each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
@@ -99,6 +190,27 @@ class QuantizeSettings(Settings):
     0."""
     exclude: Exclude = Exclude()
     """Nodes to leave unquantized."""
+    allow_empty: bool = False
+    """Allow that nothing is quantized; otherwise that is an error, which lists the reasons."""
+
+    @model_validator(mode="after")
+    def _check_weight_only(self) -> Self:
+        if self.mode != "weight_only":
+            for name in ("block_size", "algorithm", "accuracy_level"):
+                if getattr(self, name) != QuantizeSettings.model_fields[name].default:
+                    raise ValueError(f"`{name}` needs `mode: weight_only`")
+            return self
+        if self.target != "cpu" or self.activations is not None or self.weights == "uint8":
+            raise ValueError(
+                "`mode: weight_only` writes int8 or int4 weights for ONNX Runtime: omit `target` and `activations`; "
+                "TensorRT reads int4 weights as `modelopt: {format: int4}` writes them"
+            )
+        others = sorted(set(self.op_types) - set(BLOCK_OP_TYPES))
+        if others:
+            raise ValueError(f"`mode: weight_only` quantizes Gemm and MatMul only, not {', '.join(others)}")
+        if self.algorithm == "hqq" and self.symmetric:
+            raise ValueError("`algorithm: hqq` chooses offsets, which `symmetric: true` rules out: remove one of them")
+        return self
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:
@@ -128,11 +240,16 @@ class QuantizeSettings(Settings):
         """Operators to quantize: `op_types` or the default."""
         if self.op_types:
             return self.op_types
-        if self.mode == "dynamic":
-            return DYNAMIC_OP_TYPES
+        if self.mode != "static":
+            return DYNAMIC_OP_TYPES if self.mode == "dynamic" else BLOCK_OP_TYPES
         if self.target == "tensorrt":
             return WEIGHTED_OP_TYPES
-        return (*(each for each in WEIGHTED_OP_TYPES if each not in _NOT_ON_CPU), *FOLLOWING_OP_TYPES)
+        return tuple(each for each in WEIGHTED_OP_TYPES if each not in _NOT_ON_CPU)
+
+    @property
+    def following_op_types(self) -> tuple[str, ...]:
+        """Operators that are quantized if all their inputs are: with the defaults of static quantization on a CPU."""
+        return FOLLOWING_OP_TYPES if self.target == "cpu" and self.mode == "static" and not self.op_types else ()
 
     @property
     def least_intensity(self) -> float:
@@ -143,7 +260,10 @@ class QuantizeSettings(Settings):
 
     @property
     def least_opset(self) -> int:
-        """Opset that the Q/DQ operators need: scales per channel need 13, 4 and 16 bits need 21."""
+        """Opset that the Q/DQ operators need: scales per channel need 13, 4 and 16 bits need 21. MatMulNBits is in a
+        domain of its own."""
+        if self.mode == "weight_only":
+            return 1
         wide = self.activation_type in ("uint16", "int16") or self.weights == "int4"
         return 21 if wide else 13
 
@@ -153,6 +273,13 @@ class QuantizeSettings(Settings):
         if self.reduce_range != "auto":
             return self.reduce_range
         return self.target == "cpu" and self.weights == "int8" and cpu_saturates()
+
+
+def foresee_hqq() -> Foresight:
+    """Report whether PyTorch is installed, with which ONNX Runtime computes HQQ."""
+    if importlib.util.find_spec("torch") is not None:
+        return Foresight()
+    return Foresight(lacks=("`algorithm: hqq` needs PyTorch: `pip install torch`, or use `algorithm: rtn`",))
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")

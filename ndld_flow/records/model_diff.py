@@ -32,9 +32,8 @@ Aspect = Literal[
 """The property that changed. `consequence`: a node reads, or a graph outputs, another tensor because the old or the new
 one was removed or added. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
-Counted = Literal["added", "removed", "changed", "followed", "unknown"] | Aspect
-"""`followed`: changed items that changed only as a consequence of others. `unknown`: weights of both models whose
-values cannot be compared, since one of the two has no data."""
+Counted = Literal["added", "removed", "changed", "followed"] | Aspect
+"""`followed`: changed items that changed only as a consequence of others."""
 
 Storage = Literal["inline", "external", "sparse", "constant"]
 """`constant`: in a Constant node."""
@@ -230,7 +229,7 @@ class ModelDiff(Document):
 
     @property
     def is_empty(self) -> bool:
-        """True if no compared part differs; False if values of weights are unknown."""
+        """True if no compared part differs."""
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
@@ -292,7 +291,6 @@ _NODE_WORDS: dict[Counted, str] = _ADDED | {
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
-_UNKNOWN: dict[Counted, str] = {"unknown": "with unknown values"}
 _WEIGHT_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
     "scope": "moved",
@@ -302,7 +300,6 @@ _WEIGHT_WORDS: dict[Counted, str] = _ADDED | {
     "storage": "stored elsewhere",
     "metadata": "with other metadata",
     "doc string": "with another doc string",
-    **_UNKNOWN,
 }
 WORDS: dict[Part, dict[Counted, str]] = {
     "nodes": _NODE_WORDS,
@@ -332,14 +329,13 @@ def own_counts(listing: _Listing) -> dict[Counted, int]:
 
 def _describe_counts(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
     """Describe added, removed and changed items: at most three kinds of changes, else only their number."""
-    always = (*_ADDED, *_UNKNOWN)
-    kinds = [word for word in words if word not in (*always, "consequence") and counts.get(word)]
+    kinds = [word for word in words if word not in ("added", "removed", "consequence") and counts.get(word)]
     if len(kinds) <= _MOST_KINDS:
-        shown = {word: counts.get(word, 0) for word in (*always, *kinds)}
+        shown = {word: counts.get(word, 0) for word in ("added", "removed", *kinds)}
         return counted_words(noun, shown, words)
-    shown = {word: counts.get(word, 0) for word in always}
+    shown = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
     shown["changed"] = counts["changed"] - counts.get("followed", 0)
-    return counted_words(noun, shown, _ADDED | {"changed": "changed"} | _UNKNOWN)
+    return counted_words(noun, shown, _ADDED | {"changed": "changed"})
 
 
 class GraphSummary(Record):

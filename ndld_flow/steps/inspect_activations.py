@@ -141,8 +141,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             context.progress,
         )
         (out / ActivationsDocument.main).write_text(activations.to_json(), encoding="utf-8")
-        described = activations.samples[0].inputs if activations.samples else {}
-        for note in (*(f"input {name}: {origin}" for name, origin in described.items()), *activations.notes):
+        for note in activations.notes:
             context.log.info("%s", visible_name(note))
         layers = {layer.tensor: layer for layer in activations.divergence}
         for tensor in activations.tensors:

@@ -1,4 +1,4 @@
-"""Quantize a model to 8 bits."""
+"""Quantize a model to 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -21,19 +22,24 @@ if TYPE_CHECKING:
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.samples.sample_feeds import Samples
 
-_MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
+_MODELOPT_TAKES = frozenset({"method", "op_types", "exclude", "allow_empty"})
 """Settings of quantization that ModelOpt accepts; it decides the rest itself."""
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
-    """Quantize a model to 8 bits: Q/DQ pairs with ranges measured on samples, or only weights.
+    """Quantize a model to 8 or 4 bits: Q/DQ pairs with ranges measured on samples, or only weights.
 
     By default only layers that profit are quantized: on a CPU dense convolutions and matrix products, which become 1.3
     to 2 times as fast, but not depthwise convolutions and chains of small operators, which become slower and cost most
     of the accuracy; `min_intensity` sets the limit. A `find_precision` step with `precision: int8` finds layers to
     leave out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and
-    `check_accuracy` afterwards.
+    `check_accuracy` afterwards. Layers of a float16 model compute in float32 between Casts, as ONNX Runtime's CPU does.
+
+    The weights of language models become int4 with `mode: weight_only`: at any size, in little memory. The log lists
+    each layer that is not quantized, with the reason; a run in which no layer is quantized fails.
     """
+
+    version: ClassVar[int] = 2
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -77,15 +83,19 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return spec if self.mode == "static" else None
 
     def foresee(self) -> Foresight:
-        from ndld_flow.quantize.settings import foresee_modelopt
+        from ndld_flow.quantize.settings import foresee_hqq, foresee_modelopt
 
-        return Foresight() if self.modelopt is None else foresee_modelopt(self.modelopt.python)
+        if self.modelopt is not None:
+            return foresee_modelopt(self.modelopt.python)
+        return foresee_hqq() if self.algorithm == "hqq" else Foresight()
 
     def library_versions(self) -> dict[str, str]:
         from ndld_flow.quantize.settings import modelopt_versions
 
         if self.modelopt is not None:
             return super().library_versions() | modelopt_versions(self.modelopt.python)
+        if self.algorithm == "hqq":
+            return super().library_versions() | {"torch": read_version("torch")}
         if self.reduce_range != "auto":
             return super().library_versions()
         # The result depends on this CPU.
@@ -96,13 +106,15 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
         search = self._search(source, context)
         samples = self._samples(source, context)
-        for line in samples.described if samples is not None else ():
-            context.log.info("%s", line)
         quantized = self._quantize(
             source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
         )
         for node in quantized.nodes:
             context.log.info("quantized: %s %s", node.op_type, node.name)
+        for layer in quantized.skipped:
+            context.log.info("not quantized: %s %s: %s", layer.op_type, layer.name, layer.reason)
+        for warning in quantized.warnings:
+            context.log.warning("%s", warning)
         for note in quantized.change.notes:
             context.log.info("%s", note)
         return _result(quantized)
@@ -123,7 +135,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         from ndld_flow.models.files import model_inputs
         from ndld_flow.samples.sample_feeds import make_samples
 
-        if self.mode == "dynamic":
+        if self.mode != "static":
             return None
         return make_samples(model_inputs(source.path), context.inputs, self, source.label)
 

@@ -123,15 +123,11 @@ def test_a_transposed_convolution_is_for_tensorrt_only(tmp_path: Path) -> None:
     assert "2 of 2 layers" in elsewhere.summary
 
 
-def test_weights_beyond_one_protobuf_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("ndld_flow.quantize.prepared_model.MOST_BYTES", 100)
-    with pytest.raises(RequestError, match=r"`modelopt`.*convert_fp16"):
-        quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
-
-
 def test_operators_without_a_gain_are_not_quantized(tmp_path: Path) -> None:
     """Eight channels are 4 multiply-accumulates an element."""
-    model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
+    with pytest.raises(RequestError, match=r"nothing was quantized: 4 layers not quantized \(low intensity\)"):
+        quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "p")
+    model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", allow_empty=True)
     assert result.metrics["layers"].value == 0
     assert "0 of 4 layers" in result.summary
     assert operators(model) == {"Conv": 4, "Relu": 3}
@@ -154,7 +150,7 @@ def test_excluded_nodes_are_not_quantized(tmp_path: Path) -> None:
     names = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
     assert result.metrics["layers"].value == 3
-    model, _ = quantize(source, tmp_path / "r", **FULL, exclude={"op_types": ["Conv"]})
+    model, _ = quantize(source, tmp_path / "r", **FULL, exclude={"op_types": ["Conv"]}, allow_empty=True)
     assert operators(model) == {"Conv": 4, "Relu": 3}
     with pytest.raises(RequestError, match=r"exclude\.nodes"):
         quantize(source, tmp_path / "s", **FULL, exclude={"nodes": ["nothing*"]})
@@ -190,7 +186,7 @@ def test_tensors_without_a_range_are_reported(tmp_path: Path) -> None:
     h = b.op("Conv", b.op("Log", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
     rename_output(b, b.op("Conv", b.op("Relu", h), b.weight(8, 8, 1, 1), kernel_shape=[1, 1]), "y")
     source = save(b.model([tensor("x", [1, 8, 4, 4])], [tensor("y", [1, 8, 4, 4])]), tmp_path / "m.onnx")
-    _, result = quantize(source, tmp_path / "q", {"x": {"data": "zeros"}}, **EVERYTHING)
+    _, result = quantize(source, tmp_path / "q", {"x": {"data": "zeros"}}, **EVERYTHING, allow_empty=True)
     assert result.metrics["layers"].value == 0
     assert any("NaN or infinity" in note for note in result.change.notes)
 
@@ -205,7 +201,8 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
 def test_equal_settings_give_equal_bytes_and_no_temporary_files(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     script = (
-        "import sys; from pathlib import Path; from ndld_flow.steps.quantize import Quantize\n"
+        "import logging, sys; from pathlib import Path; from ndld_flow.steps.quantize import Quantize\n"
+        "logging.getLogger('ndld_flow').addHandler(logging.NullHandler())\n"
         "from tests.support.models_run import run_step; from tests.quantize.test_quantize import FULL, SIGNED\n"
         "run_step(Quantize, Path(sys.argv[1]), Path(sys.argv[2]), FULL | {'method': 'percentile'}, SIGNED)"
     )

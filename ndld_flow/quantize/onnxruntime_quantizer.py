@@ -1,0 +1,181 @@
+"""ONNX Runtime's quantizers of whole models, which get the graph without its weights.
+
+They hold the model as one protobuf message. Weights of layers are replaced by stand-ins with the same extremes, all
+other large constants by their type and shape; afterwards the weights are put back, quantized while they are saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnxruntime.quantization import QuantType
+from onnxruntime.quantization.calibrate import TensorData
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.models.external_data import tensors_of
+from ndld_flow.models.files import MAX_IR_VERSION
+from ndld_flow.models.op_signatures import is_op
+from ndld_flow.quantize.calibration import Range, Ranges, captured_output
+from ndld_flow.quantize.isolated_layers import IsolatedLayers
+from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.quantize.weight_tensors import QuantizedTensor, stand_in
+
+_TYPES = {
+    "uint8": QuantType.QUInt8,
+    "int8": QuantType.QInt8,
+    "uint16": QuantType.QUInt16,
+    "int16": QuantType.QInt16,
+    "int4": QuantType.QInt4,
+}
+_SMALL_BYTES = 1024
+
+
+def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.Model, list[str]]:
+    """Return the quantized model and the quantizer's warnings.
+
+    Raises `RequestError` if the quantizer fails.
+    """
+    proto = _light_proto(layers)
+    add_infer_metadata(proto)
+    try:
+        with captured_output() as lines:
+            quantizer = _quantizer(proto, layers, ranges)
+            quantizer.quantize_model()
+    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError, IndexError) as error:
+        raise RequestError(
+            f"ONNX Runtime's quantizer cannot quantize this model: {' '.join(str(error).split())}. Exclude the "
+            "nodes it names (`exclude`), or choose fewer `op_types`."
+        ) from None
+    model = ir.serde.deserialize_model(quantizer.model.model)
+    model.metadata_props.pop("onnx.infer", None)
+    _restore_constants(model, layers)
+    _reconnect_unquantized(model, {node.name for node in layers.nodes})
+    return model, lines
+
+
+def _light_proto(layers: IsolatedLayers) -> onnx.ModelProto:
+    model = layers.model
+    kept_ir_version = model.ir_version
+    model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
+    try:
+        with _light_constants(layers):
+            return ir.serde.serialize_model(model)
+    finally:
+        model.ir_version = kept_ir_version
+
+
+@contextlib.contextmanager
+def _light_constants(layers: IsolatedLayers) -> Iterator[None]:
+    """Replace weights of the layers by stand-ins, and large constants of other nodes by empty external ones."""
+    kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
+    try:
+        for graph in layers.model.graphs():
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    kept.append((value, value.const_value))
+                    value.const_value = _light(value, value.const_value, layers)
+        yield
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
+
+
+def _light(value: ir.Value, tensor: ir.TensorProtocol, layers: IsolatedLayers) -> ir.TensorProtocol:
+    role, name = layers.roles.get(value), value.name or ""
+    if role is not None and role.by_extremes:
+        return stand_in(tensor, role.axis, name)
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    if role is not None or tensor.nbytes <= _SMALL_BYTES:
+        return ir.Tensor(np.array(tensor.numpy()), dtype=tensor.dtype, name=name)
+    return ir.ExternalTensor("", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def _quantizer(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges) -> ONNXQuantizer | QDQQuantizer:
+    settings = layers.settings
+    names, op_types = [node.name for node in layers.nodes], sorted({node.op_type for node in layers.nodes})
+    shared = (settings.per_channel, settings.reduces_range)
+    weights = _TYPES[settings.weights]
+    if settings.mode == "dynamic":
+        kind, mode, const = QuantType.QUInt8, QuantizationMode.IntegerOps, {"MatMulConstBOnly": True}
+        # Where it is not static, it splits all Gemm nodes and infers shapes, from stand-ins here, before it begins.
+        quantizer = ONNXQuantizer(proto, *shared, mode, True, weights, kind, None, names, [], op_types, const)
+        quantizer.static = False
+        return quantizer
+    spans = {name: _span(each) for name, each in ranges.tensors.items()}
+    spans |= {new: spans[old] for new, old in layers.renamed.items() if old in spans}
+    activations, options = _TYPES[settings.activation_type], _options(settings, op_types)
+    return QDQQuantizer(proto, *shared, weights, activations, spans, names, [], op_types, options)
+
+
+def _span(span: Range) -> TensorData:
+    return TensorData(lowest=np.float32(span.low), highest=np.float32(span.high))
+
+
+def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:
+    """Return ONNX Runtime's `extra_options`."""
+    common = {"ActivationSymmetric": settings.symmetric_activations}
+    if settings.target == "cpu":
+        return common
+    # TensorRT fuses the nodes after a layer into it and keeps biases in fp32.
+    return common | {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(op_types)}
+
+
+def _restore_constants(model: ir.Model, layers: IsolatedLayers) -> None:
+    """Put the constants back: quantized where the quantizer did so with their stand-ins."""
+    originals = [graph.initializers for graph in layers.model.graphs()]
+    held = {name: value.const_value for values in originals for name, value in values.items()}
+    by_extremes = {value.name or "": role for value, role in layers.roles.items() if role.by_extremes}
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            tensor = held.get(name)
+            weight = name.removesuffix("_quantized")
+            if tensor is not None:
+                value.const_value, value.shape = tensor, ir.Shape(tensor.shape.numpy())
+            elif weight in by_extremes and weight != name:
+                _restore_integers(model, value, held[weight], by_extremes[weight].axis)
+    folders = {str(each.location): each.base_dir for each in _external(layers.model)}
+    for each in _external(model):
+        each.base_dir = each.base_dir or folders.get(str(each.location), "")
+
+
+def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    return (tensor for tensor in tensors_of(model) if isinstance(tensor, ir.ExternalTensor))
+
+
+def _restore_integers(model: ir.Model, value: ir.Value, tensor: ir.TensorProtocol | None, axis: int | None) -> None:
+    """Replace the integers of a stand-in by those of its weight."""
+    assert tensor is not None and value.const_value is not None
+    weight = (value.name or "").removesuffix("_quantized")
+    constants = model.graph.initializers
+    scale, zero_point = constants[f"{weight}_scale"].const_value, constants[f"{weight}_zero_point"].const_value
+    assert scale is not None and zero_point is not None
+    axes = {user.attributes.get_int("axis", 1) for user, _ in value.uses() if is_op(user, "DequantizeLinear")}
+    if scale.size != (1 if axis is None else tensor.shape.numpy()[axis]) or (scale.size > 1 and axes - {axis}):
+        raise RuntimeError(f"ONNX Runtime's quantizer read weight {weight!r} along another axis than {axis}")
+    quantized = QuantizedTensor(tensor, value.const_value.dtype, scale.numpy(), zero_point.numpy(), axis)
+    quantized.name = value.name
+    value.const_value, value.shape = quantized, ir.Shape(tensor.shape.numpy())
+
+
+def _reconnect_unquantized(model: ir.Model, quantized: Collection[str | None]) -> None:
+    """Reconnect unquantized nodes to their original inputs: the quantizer rounds a tensor for all its consumers.
+
+    Outputs of quantized nodes remain rounded for all consumers: they exist in no other form.
+    """
+    for node in model.graph:
+        rounded = node.inputs[0].producer() if is_op(node, "DequantizeLinear") and node.inputs[0] else None
+        unrounded = rounded.inputs[0] if rounded is not None and is_op(rounded, "QuantizeLinear") else None
+        maker = unrounded.producer() if unrounded is not None else None
+        if unrounded is None or (maker is not None and maker.name in quantized) or node.outputs[0].is_graph_output():
+            continue
+        for user, index in tuple(node.outputs[0].uses()):
+            if user.name not in quantized:
+                user.replace_input_with(index, unrounded)

@@ -1,0 +1,190 @@
+"""Weights in int4 or int8 blocks, by ONNX Runtime's `matmul_nbits_quantizer`, one weight after another.
+
+Each weight is read in pieces, quantized and written to a scratch file, so that memory does not grow with the model.
+Layout of `MatMulNBits` (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): for a weight
+[K, N], integers [N, blocks, bytes of a block], scales [N, blocks], and offsets, of which those of 4 bits are packed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.models.derived_tensors import Array, byte_pieces
+from ndld_flow.models.external_data import ALIGNMENT, on_disk
+from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.quantize.weight_tensors import TransposedTensor
+
+_DOMAIN = "com.microsoft"
+_PIECE_ELEMENTS = 2**23
+
+
+class _BlockQuantizer(Protocol):
+    def __call__(self, piece: Array, /) -> tuple[Array, Array, Array | None]:
+        """Return integers, scales and offsets of a part [K, N] of a weight, K a multiple of the block size or its
+        end."""
+
+
+def write_blocks(
+    model: ir.Model,
+    layers: Sequence[ir.Node],
+    settings: QuantizeSettings,
+    scratch: Path,
+    progress: Callable[[int, int, str], None],
+) -> None:
+    """Replace MatMul nodes by MatMulNBits with weights in blocks; constants on disk go to the file `scratch`."""
+    writer = _Writer(model, settings, scratch)
+    for number, node in enumerate(layers, start=1):
+        writer.replace(node)
+        progress(number, len(layers), "quantizing")
+    model.opset_imports.setdefault(_DOMAIN, 1)
+
+
+@dataclass
+class _Writer:
+    model: ir.Model
+    settings: QuantizeSettings
+    scratch: Path
+    _blocks: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
+    """Weight -> its integers, scales and offsets: several layers may read it."""
+
+    def __post_init__(self) -> None:
+        self._names = UniqueNames(self.model)
+        self._quantizer = _hqq(self.settings) if self.settings.algorithm == "hqq" else _rtn(self.settings)
+
+    def replace(self, node: ir.Node) -> None:
+        """Turn a MatMul with a constant weight into a MatMulNBits of the same name and output."""
+        weight = node.inputs[1]
+        assert weight is not None and weight.const_value is not None
+        if weight not in self._blocks:
+            self._blocks[weight] = self._quantized(weight, weight.const_value)
+        rows, columns = weight.const_value.shape.numpy()[-2:]
+        node.domain, node.op_type, node.version = _DOMAIN, "MatMulNBits", None
+        inputs = self._blocks[weight]
+        node.resize_inputs(1 + len(inputs))
+        for index, value in enumerate(inputs, start=1):
+            node.replace_input_with(index, value)
+        numbers = {"K": rows, "N": columns, "bits": self._bits, "block_size": self.settings.block_size}
+        if self.settings.accuracy_level:
+            numbers["accuracy_level"] = self.settings.accuracy_level
+        for name, number in numbers.items():
+            node.attributes[name] = ir.AttrInt64(name, number)
+
+    @property
+    def _bits(self) -> int:
+        return 4 if self.settings.weights == "int4" else 8
+
+    def _quantized(self, weight: ir.Value, tensor: ir.TensorProtocol) -> list[ir.Value]:
+        rows, columns = tensor.shape.numpy()[-2:]
+        blocks = -(-rows // self.settings.block_size)
+        integers = np.empty((columns, blocks, self.settings.block_size * self._bits // 8), np.uint8)
+        scales = np.empty((columns, blocks), tensor.dtype.numpy())
+        offsets: Array | None = None
+        for column, block, piece in _pieces(tensor, self.settings.block_size):
+            numbers, steps, zeros = self._quantizer(piece)
+            last = column + len(numbers)
+            integers[column:last, block : block + numbers.shape[1]] = numbers
+            scales[column:last, block : block + numbers.shape[1]] = steps
+            if zeros is None:
+                continue
+            # Two offsets of 4 bits share a byte, and a piece starts at an even block.
+            packed = 8 // self._bits if zeros.dtype == np.uint8 else 1
+            if offsets is None:
+                offsets = np.empty((columns, -(-blocks // packed)), zeros.dtype)
+            offsets[column:last, block // packed : block // packed + zeros.shape[1]] = zeros
+        bits = self._bits
+        arrays = {f"Q{bits}": integers, "scales": scales, "zero_points": offsets}
+        outside = on_disk(tensor)
+        return [
+            self._register(array, f"{weight.name}_{suffix}", outside)
+            for suffix, array in arrays.items()
+            if array is not None
+        ]
+
+    def _register(self, array: Array, wish: str, outside: bool) -> ir.Value:
+        name = self._names.value(wish)
+        tensor = self._on_disk(array, name) if outside else ir.Tensor(array, name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+        value.const_value = tensor
+        self.model.graph.register_initializer(value)
+        return value
+
+    def _on_disk(self, array: Array, name: str) -> ir.ExternalTensor:
+        with self.scratch.open("ab") as file:
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            offset = file.tell()
+            file.write(array.tobytes())
+        dtype, shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
+        return ir.ExternalTensor(
+            self.scratch.name, offset, array.nbytes, dtype, shape=shape, name=name, base_dir=self.scratch.parent
+        )
+
+
+def _pieces(tensor: ir.TensorProtocol, block_size: int) -> Iterator[tuple[int, int, Array]]:
+    """Yield (first column, first block, values [rows, columns]) of a weight, read in the order of its file."""
+    source = tensor.source if isinstance(tensor, TransposedTensor) else tensor
+    columns = source.shape.numpy()[-1]
+    kind = np.dtype(source.dtype.numpy()).newbyteorder("<")
+    step = max(1, _PIECE_ELEMENTS // columns)
+    if source is tensor:
+        step = max(1, step // (2 * block_size)) * 2 * block_size
+    first = 0
+    for data in byte_pieces(source, step * columns * kind.itemsize):
+        piece = np.frombuffer(data, kind).reshape(-1, columns)
+        if source is tensor:
+            yield 0, first // block_size, piece
+        else:
+            yield first, 0, np.ascontiguousarray(piece.T)
+        first += len(piece)
+
+
+def _load_quantizers() -> Any:  # noqa: ANN401 - an untyped module
+    """Return ONNX Runtime's module, without the handler that it adds to the root logger when it is imported."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        return importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def _rtn(settings: QuantizeSettings) -> _BlockQuantizer:
+    bits = 4 if settings.weights == "int4" else 8
+    symmetric = bool(settings.symmetric)
+    module = _load_quantizers()
+    config = module.DefaultWeightOnlyQuantConfig(block_size=settings.block_size, is_symmetric=symmetric, bits=bits)
+    quantizer = module.DefaultWeightOnlyQuantizer(config)
+
+    def quantize(piece: Array) -> tuple[Array, Array, Array | None]:
+        integers, scales, offsets = quantizer.qbits_block_quant(piece)
+        return integers, scales, None if symmetric else offsets
+
+    return quantize
+
+
+def _hqq(settings: QuantizeSettings) -> _BlockQuantizer:
+    """Return HQQ (https://mobiusml.github.io/hqq_blog/), whose offsets are floats."""
+    torch = importlib.import_module("torch")  # optional
+
+    bits, size = 4 if settings.weights == "int4" else 8, settings.block_size
+    module = _load_quantizers()
+    quantizer = module.HQQWeightOnlyQuantizer(module.HQQWeightOnlyQuantConfig(block_size=size, bits=bits))
+
+    def quantize(piece: Array) -> tuple[Array, Array, Array | None]:
+        columns = torch.from_numpy(np.ascontiguousarray(piece.T))
+        integers, scales, offsets = quantizer.quantize_internal(columns, bits=bits, group_size=size)
+        numbers = integers.numpy().astype(np.uint8).reshape(len(columns), -1, size)
+        packed = numbers if bits == 8 else numbers[..., ::2] | numbers[..., 1::2] << 4
+        shape = packed.shape[:2]
+        return packed, scales.numpy().reshape(shape), offsets.numpy().reshape(shape)
+
+    return quantize
