@@ -94,9 +94,24 @@ class InputSpec(Settings):
     """Factor of pixels and of audio, before `mean` is subtracted; by default 1/255 for an image that becomes floats,
     else 1. Audio is in [-1, 1) before it."""
     mean: tuple[float, ...] = (0.0,)
-    """Subtracted from an image's pixels after scaling to 0..1: one number, or one for each channel."""
+    """Subtracted after scaling: one number, or one for each channel of an image in the model's order. Inputs of
+    integers get pixels from 0 to 255, whatever `scale`, `mean` and `std` are."""
     std: tuple[float, ...] = (1.0,)
-    """Divisor of an image's pixels after `mean` is subtracted."""
+    """Divisor after `mean` is subtracted."""
+    resize: Literal["stretch", "letterbox", "crop"] | None = None
+    """Way to fit an image to the input: `stretch` changes its aspect ratio, `letterbox` keeps it and pads, `crop` keeps
+    it and cuts off what is too long. Images are stretched by default, and the step warns."""
+    interpolation: Literal["bilinear", "linear", "bicubic"] = "bilinear"
+    """`bilinear` and `bicubic` average all pixels that a smaller one covers, as Pillow and torchvision do; `linear`
+    uses the four nearest ones, as OpenCV's `INTER_LINEAR` and most detectors do."""
+    pad: tuple[Annotated[int, Field(ge=0, le=255)], ...] = (114,)
+    """Value of the pixels around a letterboxed image, from 0 to 255: one number, or one for each channel."""
+    align: Literal["center", "start"] = "center"
+    """Place of a letterboxed or cropped image: in the middle, or at the left and the top."""
+    crop_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an image's shorter side that `crop` keeps: 0.875 resizes it to 256 and takes 224 pixels."""
+    color: Literal["rgb", "bgr", "gray"] | None = None
+    """Order of an image's channels, or its brightness in all of them; by default RGB, or gray for one channel."""
 
     @model_validator(mode="after")
     def _check_shapes(self) -> InputSpec:
@@ -130,6 +145,8 @@ class InputSpec(Settings):
         values: dict[str, JsonValue] = self.model_dump(mode="json")
         unset = {name for name, info in fields_of(type(self)).items() if getattr(self, name) == info.default}
         kept = {name: value for name, value in values.items() if name in _ALWAYS_IN_KEYS or name not in unset}
+        if self.resize == "stretch":  # as without it, except for the warning
+            del kept["resize"]
         return {**kept, "data": without_names(self.data), "layout": self.layout or "NCHW"}
 
     @property

@@ -6,6 +6,7 @@
     ├── RequestError        2   the request cannot be carried out
     │   ├── RecipeError         the recipe, with every problem located
     │   ├── ModelError          a model is missing, broken or not ONNX
+    │   │   └── MissingDataError    weights of a model were removed, or are in a file that is missing or too short
     │   ├── SourceError         a model could not be fetched, or its digest differs
     │   ├── BackendError        a library, execution provider or device is missing
     │   ├── NewerFormatError    a document or a store was written by a later version
@@ -76,6 +77,13 @@ class RequestError(NdldFlowError):
 
 class ModelError(RequestError):
     """A model is missing, truncated, not ONNX, or rejected by the ONNX checker."""
+
+
+class MissingDataError(ModelError):
+    """Weights of a model were removed, or are in a file that is missing or too short."""
+
+    reason = ""
+    """The reason in a few words, such as `model.data is missing`."""
 
 
 class SourceError(RequestError):

@@ -30,11 +30,12 @@ into an edge is one added node, and its consumer is marked as rewired as a conse
 changed.
 
 Weights are compared bit by bit, and read in pieces if they are on disk; data at the same offset of the same file is not
-read.
+read. A weight whose data are missing or were removed has unknown values, and is counted as such.
 
 \b
 Parts:       nodes, weights, inputs, outputs, tensors, functions, opsets, texts (versions, names, metadata)
-Exit codes:  0 success; 1 with --exit-code if there are differences; 2 a model cannot be found or read
+Exit codes:  0 success; 1 with --exit-code if there are differences or weights with unknown values;
+             2 a model cannot be found or read
 """
 
 

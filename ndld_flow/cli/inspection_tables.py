@@ -157,15 +157,23 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
         if names:
             plural = "s" if len(names) > 1 else ""
             yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, summary.nodes_by_graph))
-    if summary.files:
-        files = _table("", "", "")
-        for file in summary.files:
-            files.add_row(_name(file.location), size(file.size_bytes), f"{count(file.tensors)} tensors")
-        yield _section("external data", files)
+    yield from _data_sections(summary)
     if summary.metadata:
         yield _section(
             "metadata", Text("\n".join(f"{short_name(k)}: {short_name(v)}" for k, v in summary.metadata.items()))
         )
+
+
+def _data_sections(summary: ModelSummary) -> Iterator[RenderableType]:
+    """Yield the files of external data, and the weights without data."""
+    if summary.files:
+        files = _table("", "", "")
+        for file in summary.files:
+            length = "no data" if file.size_bytes is None else size(file.size_bytes)
+            files.add_row(_name(file.location), length, f"{count(file.tensors)} tensors")
+        yield _section("external data", files)
+    if summary.without_data:
+        yield _section("without data (sizes by their shapes)", _weight_table(summary.without_data, "reason"))
 
 
 def _port_table(ports: Sequence[Port]) -> rich.table.Table:
@@ -242,12 +250,19 @@ def _tensor_table(tensors: Sequence[InspectedTensor]) -> TerminalTable:
             short_name(_placed(tensor.scope, tensor.name), _NAME),
             tensor.role,
             _type(tensor),
-            *((tensor.size_bytes, short_name(tensor.file or tensor.stored or "", _NAME)) if with_sizes else ()),
+            *((tensor.size_bytes, _stored(tensor)) if with_sizes else ()),
             *(_number_cells(tensor.numbers) if with_numbers else ()),
         )
         for tensor in tensors
     )
-    return TerminalTable(Table(columns, rows), optional=("stored", "kind", "std", "mean", "not finite", "zeros"))
+    where = () if any(tensor.no_data for tensor in tensors) else ("stored",)
+    return TerminalTable(Table(columns, rows), optional=(*where, "kind", "std", "mean", "not finite", "zeros"))
+
+
+def _stored(tensor: InspectedTensor) -> str:
+    """Return the place of a weight's data, or that there are none."""
+    where = short_name(tensor.file or tensor.stored or "", _NAME)
+    return f"no data: {tensor.no_data}" if tensor.no_data else where
 
 
 _NUMBERS = ("min", "max", "mean", "std", "zeros", "not finite")
@@ -270,6 +285,8 @@ def _one_tensor(tensor: InspectedTensor) -> Group:
     if tensor.size_bytes is not None:
         where = f"{tensor.file} at {count(tensor.offset or 0)}" if tensor.file else tensor.stored or ""
         lines.append(f"size     {size(tensor.size_bytes)}, {count(tensor.elements or 0)} elements, {short_name(where)}")
+    if tensor.no_data:
+        lines.append(f"data     none: {tensor.no_data}")
     title = Text(f"{short_name(tensor.name)}: {tensor.role}, {_type(tensor)}{about}", style="bold")
     return Group(title, Text("\n".join([*lines, *_number_lines(tensor)])))
 
@@ -294,7 +311,7 @@ def _number_lines(tensor: InspectedTensor) -> Iterator[str]:
         yield f"first    {shown}{more}"
 
 
-def _weight_table(weights: Mapping[str, WeightGroup]) -> TerminalTable:
+def _weight_table(weights: Mapping[str, WeightGroup], title: str = "dtype") -> TerminalTable:
     numbers = (Column("tensors", "number", count), Column("elements", "number", count), Column("size", "number", size))
     rows = tuple((dtype, group.count, group.elements, group.size_bytes) for dtype, group in weights.items())
-    return TerminalTable(Table((Column("dtype", "label"), *numbers), rows))
+    return TerminalTable(Table((Column(title, "label"), *numbers), rows))

@@ -12,7 +12,7 @@ from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
-from ndld_flow.records.measurement import SIZES_ASSUMED
+from ndld_flow.records.measurement import is_warning
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.tables import Column, Table, Value
 
@@ -36,7 +36,7 @@ def print_headline(title: str, profile: Profile) -> None:
 
 def _warnings(profile: Profile) -> Iterator[Text]:
     for note in profile.notes:
-        if SIZES_ASSUMED in note:
+        if is_warning(note):
             yield Text(f"warning: {short_name(note, 300)}", style="yellow")
 
 
@@ -89,7 +89,7 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
         )
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
-    yield from (note for note in profile.notes if SIZES_ASSUMED not in note)
+    yield from (note for note in profile.notes if not is_warning(note))
 
 
 def _measured(profile: Profile) -> str:

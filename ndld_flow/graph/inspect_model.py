@@ -19,7 +19,8 @@ from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name, value_dtype
-from ndld_flow.models.files import load_model, summarize_model
+from ndld_flow.models.external_data import MissingTensor
+from ndld_flow.models.files import load_structure, summarize_model
 from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
@@ -93,7 +94,8 @@ class Views:
             role: Role = "input" if value.is_graph_input() else "output" if value.is_graph_output() else "tensor"
             return InspectedTensor(**dict(port), scope=scope, role=role)
         data = held.tensor
-        external = data if isinstance(data, ir.ExternalTensor) else None
+        missing = data if isinstance(data, MissingTensor) else None
+        external = data if isinstance(data, ir.ExternalTensor) and (missing is None or missing.is_external) else None
         known = dict(port) | {"dtype": dtype_name(data.dtype), "shape": tuple(int(dim) for dim in data.shape.numpy())}
         return InspectedTensor(
             **known,
@@ -104,6 +106,7 @@ class Views:
             stored=held.stored,
             file="" if external is None else str(external.location),
             offset=None if external is None else external.offset or 0,
+            no_data="" if missing is None else missing.reason,
         )
 
     def with_numbers(self, value: ir.Value, first: int) -> InspectedTensor:
@@ -175,8 +178,8 @@ class Query:
 
 
 def inspect_model(path: Path, query: Query) -> Inspection:
-    """Answer a query. Raises `ModelError` as `load_model` does, `RequestError` if nothing matches."""
-    model = load_model(path)
+    """Answer a query. Raises `ModelError` as `load_structure` does, `RequestError` if nothing matches."""
+    model = load_structure(path)
     infer_shapes(model)
     views = Views(model)
     name = str(path)
@@ -203,7 +206,7 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
 
     Raises `RequestError` for any other tensor, `OutputsError` if the file cannot be written.
     """
-    views = Views(load_model(path))
+    views = Views(load_structure(path))
     held = {item.value: item for item in views.held}
     tensors = [held[value] for value in _tensors_named(views, name) if value in held]
     if not tensors:
@@ -282,18 +285,23 @@ def _most_first(counted: Counter[str]) -> dict[str, int]:
 
 
 def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
+    return _grouped((dtype_name(item.tensor.dtype), item.tensor) for item in held)
+
+
+def _grouped(tensors_by_name: Iterable[tuple[str, ir.TensorProtocol]]) -> dict[str, WeightGroup]:
+    """Return name -> group of its tensors, the largest first."""
     grouped: defaultdict[str, list[ir.TensorProtocol]] = defaultdict(list)
-    for item in held:
-        grouped[dtype_name(item.tensor.dtype)].append(item.tensor)
-    weights = {
-        dtype: WeightGroup(
+    for name, tensor in tensors_by_name:
+        grouped[name].append(tensor)
+    groups = {
+        name: WeightGroup(
             count=len(tensors),
             elements=sum(tensor.size for tensor in tensors),
             size_bytes=sum(map(tensor_bytes, tensors)),
         )
-        for dtype, tensors in grouped.items()
+        for name, tensors in grouped.items()
     }
-    return dict(sorted(weights.items(), key=lambda item: (-item[1].size_bytes, item[0])))
+    return dict(sorted(groups.items(), key=lambda item: (-item[1].size_bytes, item[0])))
 
 
 def _summary(model: ir.Model, views: Views) -> ModelSummary:
@@ -321,15 +329,24 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
         nodes_by_graph={address: len(scopes[address]) for address in addresses},
         precisions=_most_first(Counter(precision for node in nodes if (precision := precision_of(node)))),
         files=_data_files(views.held),
+        without_data=_grouped(
+            (item.tensor.reason, item.tensor) for item in views.held if isinstance(item.tensor, MissingTensor)
+        ),
     )
 
 
 def _data_files(held: Iterable[ConstantTensor]) -> tuple[DataFileEntry, ...]:
     files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
     for item in held:
-        if isinstance(item.tensor, ir.ExternalTensor):
+        if isinstance(item.tensor, ir.ExternalTensor) and item.stored == "external":
             files[str(item.tensor.location)].append(item.tensor)
     return tuple(
-        DataFileEntry(location=location, size_bytes=Path(tensors[0].path).stat().st_size, tensors=len(tensors))
+        DataFileEntry(location=location, size_bytes=_file_size(tensors), tensors=len(tensors))
         for location, tensors in sorted(files.items())
     )
+
+
+def _file_size(tensors: Iterable[ir.ExternalTensor]) -> int | None:
+    """Return the size of the data file of these tensors; None if none of them has data in it."""
+    complete = next((tensor for tensor in tensors if not isinstance(tensor, MissingTensor)), None)
+    return None if complete is None else Path(complete.path).stat().st_size

@@ -1,59 +1,149 @@
-"""Validity check of a model that was changed."""
+"""The check of every model that a step writes.
+
+A defect of the source that remains is not the step's fault: it is logged. A new one is refused, and so is a model that
+ONNX Runtime does not load although it loads the source.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.models.files import check_model, load_model
-from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.base.text import one_paragraph
+from ndld_flow.models.external_files import external_files
+from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
+from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, is_plugin
+from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
+from ndld_flow.models.shape_inference import light_proto
+
+_LIGHT_BYTES = 2**25
+"""Larger models are loaded without their weights, in a fraction of the time and memory."""
+_LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
+"""What ONNX Runtime puts before a message."""
+_LISTED = 5
+"""Maximum number of defects in the log; a broken exporter repeats one at every node."""
 
 
-def check_changed_model(source: Path, target: Path, model: ir.Model) -> None:
-    """Raise `ModelError` if the checker rejects the changed model, which was written to `target`.
+@dataclass(frozen=True)
+class LoadFailure:
+    """The reason why ONNX Runtime does not load a model."""
 
-    Strict shape inference may reject it if it rejects the source too: some of its rules are wrong, and runtimes accept
-    such models.
+    message: str
+    only_kernels: bool
+    """True if the model is valid, and the CPU provider lacks a kernel for a node: a plugin's, or for its type."""
+
+
+def check_changed_model(
+    source: Path, target: Path, log: logging.Logger, model: ir.Model | None = None, new_types: bool = False
+) -> None:
+    """Raise `ModelError` if the model in `target`, made from `source`, has a defect that its source does not have.
+
+    The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it, if it loads the source; of a
+    large model it loads the graph without the weights. Defects that the source has too are logged as warnings. `model`
+    is the content of `target`, where it is in memory. `new_types` is for a step that changes element types: ONNX
+    Runtime may have no kernel for them on a CPU.
     """
-    if _has_foreign_functions(model) or _has_sparse_initializers(model):
-        check_model(target)  # for all other models the strict check covers it
+    failure = load_failure(target, model)
+    _compare_defects(source, target, failure is None or failure.only_kernels, log)
+    if failure is None:
+        return
+    model = model or load_model(target)
+    is_old = model.opset_imports.get("", OLDEST_OPSET) < OLDEST_OPSET
+    if is_old or (failure.only_kernels and new_types) or _has_new_plugins(source, model):
+        log.warning("ONNX Runtime does not load the result on this machine: %s", failure.message)
+        return
+    before = load_failure(source)
+    if before is None or (before.only_kernels and not failure.only_kernels):
+        raise ModelError(f"{target}: ONNX Runtime loads its source, but not the result: {failure.message}")
+    log.warning("ONNX Runtime does not load the source either: %s", before.message)
+
+
+def _compare_defects(source: Path, target: Path, is_loaded: bool, log: logging.Logger) -> None:
+    """Raise `ModelError` for a new defect, and log those of the source that remain."""
+    after = examine_model(target)
+    if after.is_clean:
+        return
+    before = examine_model(source)
+    old = {defect.kind for defect in before.defects}
+    new = [defect for defect in after.defects if defect.kind not in old and not _may_appear(defect, source, is_loaded)]
+    if new:
+        raise ModelError(f"{target}: {new[0].message}")
+    for reason, reason_before in ((after.rejected, before.rejected), (after.contradiction, before.contradiction)):
+        if reason and not reason_before:
+            raise ModelError(f"{target}: {reason}")
+    warn_of_defects(after.defects, log)
+    if before.rejected:
+        log.warning("the source is not valid: %s", before.rejected)
+    if before.contradiction:
+        log.warning("strict shape inference rejects the source too: %s", before.contradiction)
+
+
+def _may_appear(defect: Defect, source: Path, is_loaded: bool) -> bool:
+    """Return whether an operation may add a defect: a runtime's operator, or a new tensor of unknown rank."""
+    if defect.operator:
+        return is_loaded or defect.is_plugin
+    if defect.tensor:
+        return all(value.name != defect.tensor for value in (*model_inputs(source), *model_outputs(source)))
+    return False
+
+
+def warn_of_defects(defects: Sequence[Defect], log: logging.Logger) -> None:
+    """Log the first defects of a model, and the number of all others."""
+    for defect in defects[:_LISTED]:
+        log.warning("%s", defect.message)
+    if len(defects) > _LISTED:
+        log.warning("%d more defects like these; `lint` lists them", len(defects) - _LISTED)
+
+
+def _has_new_plugins(source: Path, model: ir.Model) -> bool:
+    """Return whether a model has operators that need a library or plugin and that its source does not have."""
+    return not _foreign_operators(model) <= _foreign_operators(load_model(source))
+
+
+def _foreign_operators(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    return {
+        node.op_identifier()
+        for graph in all_graphs(model)
+        for node in graph
+        if node.op_identifier() not in model.functions
+        and (node.domain, node.op_type) not in operators()
+        and node.domain not in CONTRIB_DOMAINS
+        and (node.domain or is_plugin(node.op_type, node.attributes))
+    }
+
+
+def load_failure(path: Path, model: ir.Model | None = None) -> LoadFailure | None:
+    """Return the reason why ONNX Runtime does not load a model file, or None if it does.
+
+    Nothing is optimized, and large weights are not read, unless the graph alone does not load. Raises `ModelError` if
+    the file cannot be read.
+    """
+    size = path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
+    if size > _LIGHT_BYTES:
+        proto = light_proto(model or load_model(path))
+        inputs_from_weights(proto)
+        if _try_to_load(proto.SerializeToString()) is None:
+            return None
+    return _try_to_load(str(path))
+
+
+def _try_to_load(model: str | bytes) -> LoadFailure | None:
+    import onnxruntime as ort  # not imported by steps that only read models
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        _check_strictly(target, model)
-    except ModelError:
-        check_model(target)
-        if _passes_strictly(source):
-            raise
-
-
-def _check_strictly(path: Path, model: ir.Model) -> None:
-    if _has_foreign_functions(model):
-        return  # inference accepts operators that it does not know, except inside functions
-    if _has_sparse_initializers(model):
-        infer_shapes(model, strict=True)  # the checker's inference does not support them; this one sees dense ones
-    else:
-        check_model(path, full_check=True)
-
-
-def _passes_strictly(path: Path) -> bool:
-    try:
-        _check_strictly(path, load_model(path))
-    except ModelError:
-        return False
-    return True
-
-
-def _has_foreign_functions(model: ir.Model) -> bool:
-    """Return whether local functions use operators that onnx does not know, such as those of ONNX Runtime."""
-    nodes = (node for function in model.functions.values() for node in function.all_nodes())
-    return any(
-        not onnx.defs.has(node.op_type, node.domain) and node.op_identifier() not in model.functions for node in nodes
-    )
-
-
-def _has_sparse_initializers(model: ir.Model) -> bool:
-    values = (value for graph in model.graphs() for value in graph.initializers.values())
-    return any(isinstance(value.const_value, SparseInitializer) for value in values)
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its classes have no common base
+        return LoadFailure(one_paragraph(_LAYOUT.sub("", str(error))), isinstance(error, NoKernelError))
+    return None

@@ -16,7 +16,8 @@ from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, Reading
 from ndld_flow.models.element_types import dtype_name, subgraphs_of
-from ndld_flow.models.files import load_model
+from ndld_flow.models.external_data import MissingTensor, tensors_of
+from ndld_flow.models.files import load_structure
 from ndld_flow.models.node_details import constant_tensor, dims_text, is_constant, node_details, short_value
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
@@ -66,7 +67,7 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
 
     Raises `ModelError` if it is not ONNX, `RequestError` if it has no such subgraph or far too many nodes.
     """
-    model = load_model(path)
+    model = load_structure(path)
     if reading.shapes:
         infer_shapes(model)
     name, graph = chosen_body(model, reading.subgraph) if reading.subgraph else ("", model.graph)
@@ -125,6 +126,8 @@ class _Drawing:
         """Return a summary of the model in one line."""
         hidden = sum(is_constant(node) for node in graph) + len(graph.initializers)
         parts = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
+        if without := without_data(self.model):
+            parts.append(without)
         if self.default_dtype and self.reading.shapes:
             parts.append(f"tensors without a dtype are {self.default_dtype}")
         if hidden and not self.reading.constants:
@@ -226,6 +229,14 @@ class _Drawing:
         dtypes.update(type_text_of(value) for value in graph.inputs)
         del dtypes[""]
         return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
+
+
+def without_data(model: ir.Model) -> str:
+    """Return `12 weights without data (model.data is missing)`; empty if all have data."""
+    missing = [tensor for tensor in tensors_of(model) if isinstance(tensor, MissingTensor)]
+    reasons = dict.fromkeys(tensor.reason for tensor in missing)
+    weights = "1 weight" if len(missing) == 1 else f"{count(len(missing))} weights"
+    return f"{weights} without data ({', '.join([*reasons][:_MOST_EXPLAINED])})" if missing else ""
 
 
 def too_many_nodes(advice: str) -> RequestError:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.base.errors import ModelError, OutputsError
+from ndld_flow.base.errors import MissingDataError, ModelError, OutputsError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces
 from ndld_flow.models.element_types import held_tensor
@@ -64,19 +64,79 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
 def place_tensors(model: ir.Model, path: Path) -> None:
     """Set the folder of each external tensor, and check that all tensors may be read and are complete.
 
-    Raises `ModelError` as `check_tensor` does, and for a location outside the model's folder, a link, a missing file
-    or a file that is too short.
+    Raises `ModelError` as `check_tensor` does, for a location outside the model's folder and for a link, and
+    `MissingDataError` for removed data, a missing file or one that is too short.
     """
     sizes: dict[str, int] = {}
-    folder = path.parent.resolve()
     for tensor in tensors_of(model):
-        check_tensor(path, tensor)
-        if isinstance(tensor, ir.ExternalTensor):
-            location = str(tensor.location)
-            if location not in sizes:
-                sizes[location] = external_size(path, location)
-            _check_extent(path, tensor, sizes[location])
-            tensor.base_dir = folder
+        _place(tensor, path, sizes)
+
+
+def place_existing_tensors(model: ir.Model, path: Path) -> None:
+    """Do the same as `place_tensors`, but replace a tensor without data by a `MissingTensor`."""
+    sizes: dict[str, int] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _placed_or_missing(value.const_value, path, sizes)
+    for node in (node for graph in (*model.graphs(), *_function_graphs(model)) for node in graph):
+        for name, attribute in tuple(node.attributes.items()):
+            if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
+                continue
+            held = (attribute.value,) if attribute.type == ir.AttributeType.TENSOR else attribute.value
+            placed = [_placed_or_missing(tensor, path, sizes) for tensor in held]
+            if any(isinstance(tensor, MissingTensor) for tensor in placed):
+                contents = placed[0] if attribute.type == ir.AttributeType.TENSOR else placed
+                node.attributes[name] = ir.Attr(name, attribute.type, contents, doc_string=attribute.doc_string)
+
+
+def _placed_or_missing(tensor: ir.TensorProtocol, path: Path, sizes: dict[str, int]) -> ir.TensorProtocol:
+    try:
+        _place(tensor, path, sizes)
+    except MissingDataError as error:
+        if isinstance(tensor, SparseInitializer):
+            raise
+        return MissingTensor(tensor, error)
+    return tensor
+
+
+def _place(tensor: ir.TensorProtocol, path: Path, sizes: dict[str, int]) -> None:
+    """Check one tensor, and set its folder; `sizes` has those of data files by location, and is filled."""
+    check_tensor(path, tensor)
+    if isinstance(tensor, ir.ExternalTensor):
+        location = str(tensor.location)
+        if location not in sizes:
+            sizes[location] = external_size(path, location)
+        _check_extent(path, tensor, sizes[location])
+        tensor.base_dir = path.parent.resolve()
+
+
+class MissingTensor(ir.ExternalTensor):
+    """A tensor without data: type and shape are known. Reading it raises the `MissingDataError` with the reason."""
+
+    def __init__(self, tensor: ir.TensorProtocol, error: MissingDataError) -> None:
+        self._error = error
+        self.is_external = isinstance(tensor, ir.ExternalTensor)
+        """True if the data should be in a data file, `location`."""
+        super().__init__(
+            tensor.location if isinstance(tensor, ir.ExternalTensor) else "",
+            tensor.offset if isinstance(tensor, ir.ExternalTensor) else None,
+            None,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=tensor.name or "",
+            doc_string=tensor.doc_string,
+        )
+
+    @property
+    def reason(self) -> str:
+        """Return the reason in a few words, such as `model.data is missing`."""
+        return self._error.reason
+
+    @property
+    def path(self) -> str:
+        """Raise `MissingDataError`: whatever reads the tensor asks for its file first."""
+        raise self._error
 
 
 def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
@@ -85,16 +145,19 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
     )
     offset = tensor.offset or 0
     length = tensor.nbytes if tensor.length is None else tensor.length
-    if offset < 0 or length != tensor.nbytes:
+    if offset < 0 or length not in (0, tensor.nbytes):
         raise ModelError(
             f"{where} declares {length} bytes at offset {offset}, but its type and shape require "
             f"{tensor.nbytes}. The model is damaged: export or download it again."
         )
-    if offset + length > size:
-        raise ModelError(
-            f"{where} needs bytes {offset} to {offset + length}, but the file has only {size}. "
-            "It is truncated: copy or download it again."
+    end = offset + tensor.nbytes
+    if end > size or length != tensor.nbytes:
+        held = f"the file has only {size}" if end > size else f"the model declares {length} bytes"
+        error = MissingDataError(
+            f"{where} needs bytes {offset} to {end}, but {held}. It is truncated: copy or download it again."
         )
+        error.reason = f"{short_name(str(tensor.location))} is too short"
+        raise error
 
 
 @dataclass(frozen=True)

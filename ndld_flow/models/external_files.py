@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ndld_flow.base.errors import ModelError
+from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.text import short_name
 
 # Message -> field number -> nested message (onnx.proto). Other fields are skipped.
@@ -55,8 +55,8 @@ def open_regular(path: Path) -> BinaryIO:
 def external_size(path: Path, location: str) -> int:
     """Return the size in bytes of a data file that the model at `path` names.
 
-    Raises `ModelError` for a location outside the model's folder, a link out of it, a hard link, a missing file or
-    anything but a regular file.
+    Raises `ModelError` for a location outside the model's folder, a link out of it, a hard link or anything but a
+    regular file, and `MissingDataError` for a missing one.
     """
     folder = path.parent.resolve()
     where = f"{path}: external data {short_name(location)!r}"
@@ -69,7 +69,9 @@ def external_size(path: Path, location: str) -> int:
         real = (folder / location).resolve(strict=True)
         status = real.stat()
     except (OSError, RuntimeError):
-        raise ModelError(f"{where} is missing. Copy the data file into {folder} together with the model.") from None
+        error = MissingDataError(f"{where} is missing. Copy the data file into {folder} together with the model.")
+        error.reason = f"{short_name(location)} is missing"
+        raise error from None
     if not real.is_relative_to(folder):
         raise ModelError(f"{where} is a link out of the model's folder, which is not allowed. Copy the file there.")
     if not stat.S_ISREG(status.st_mode):

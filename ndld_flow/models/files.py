@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.external_data import externalized, place_tensors
+from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
@@ -39,9 +39,13 @@ MAX_IR_VERSION = 13
 """Newest IR version that ONNX Runtime 1.31 loads; onnx 1.23 writes 14 by default."""
 MAX_OPSET = 26
 """Newest version of the default domain that ONNX Runtime 1.31 loads."""
+OLDEST_OPSET = 7
+"""Oldest version of the default domain that ONNX Runtime guarantees to run."""
 _MIN_IR_VERSION = 3
 """Older versions have no opset imports."""
 _DEFAULT_DOMAIN = "ai.onnx"
+_GRAPH_NAME = "graph"
+_REPAIRS = "ndld_flow.repairs"
 _MOST_BYTES = 2**31 - 1
 """Largest protobuf message."""
 
@@ -50,14 +54,17 @@ logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker re
 __all__ = [
     "MAX_IR_VERSION",
     "MAX_OPSET",
+    "OLDEST_OPSET",
     "all_graphs",
     "check_model",
     "describe_change",
     "external_files",
     "load_model",
+    "load_structure",
     "load_without_nodes",
     "proto_with_external_data",
     "read_proto",
+    "repairs_of",
     "save_model",
     "summarize_model",
     "unname_dims",
@@ -67,10 +74,20 @@ __all__ = [
 def load_model(path: Path) -> ir.Model:
     """Read a model; external data stays on disk and is mapped when a value is needed.
 
-    Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is
-    missing, too short, or outside the model's folder.
+    A missing graph name or opset import is added; `repairs_of` returns such repairs.
+
+    Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is outside the
+    model's folder; `MissingDataError` if weights were removed, or their file is missing or too short.
     """
     return _model_of(read_proto(path), path)
+
+
+def load_structure(path: Path) -> ir.Model:
+    """Read a model for an operation that needs no weights: a tensor without data is a `MissingTensor`.
+
+    Raises `ModelError` as `load_model` does for anything else.
+    """
+    return _model_of(read_proto(path), path, place_existing_tensors)
 
 
 def load_without_nodes(path: Path) -> ir.Model:
@@ -84,7 +101,7 @@ def load_without_nodes(path: Path) -> ir.Model:
     return _model_of(proto, path)
 
 
-def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
+def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Path], None] = place_tensors) -> ir.Model:
     check_versions(proto, path)
     check_functions(proto, path)
     unname_dims(proto)
@@ -95,8 +112,9 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
         raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
-    place_tensors(model, path)
+    place(model, path)
     _name_default_domain(model)
+    model.meta[_REPAIRS] = [*_name_graphs(model), *_import_domains(model)]
     return model
 
 
@@ -139,6 +157,47 @@ def _name_default_domain(model: ir.Model) -> None:
         for node in graph:
             if node.domain == _DEFAULT_DOMAIN:
                 node.domain = ""
+
+
+def _name_graphs(model: ir.Model) -> Iterator[str]:
+    """Name graphs without a name, which ONNX requires; yield a line if it is the main one."""
+    if not model.graph.name:
+        yield f"the graph had no name; it is {_GRAPH_NAME!r} now"
+    for graph in model.graphs():
+        graph.name = graph.name or _GRAPH_NAME
+
+
+def _import_domains(model: ir.Model) -> Iterator[str]:
+    """Import the domains of a model's nodes that it does not import, and yield a line for each.
+
+    The versions are those that ONNX Runtime assumes. It does not load a model without any import, whose IR version then
+    decides.
+    """
+    named = bool(model.opset_imports)
+    homes: tuple[ir.Model | ir.Function, ...] = (model, *model.functions.values())
+    for home in homes:
+        used = dict.fromkeys(node.domain for node in home.graph.all_nodes())
+        for domain in used.keys() - home.opset_imports.keys():
+            version = model.opset_imports.get(domain) or _assumed_version(domain, named, model.ir_version or 0)
+            home.opset_imports[domain] = version
+            where = f"function {home.name!r}" if isinstance(home, ir.Function) else "the model"
+            yield (
+                f"{where} does not import the operators of {domain or _DEFAULT_DOMAIN!r}, which its nodes use: version "
+                f"{version} is imported now; another one is set by `edit`'s `set_opset`"
+            )
+
+
+def _assumed_version(domain: str, has_imports: bool, ir_version: int) -> int:
+    if domain:
+        return 1
+    if has_imports:
+        return MAX_OPSET
+    return max((row[2] for row in onnx.helper.VERSION_TABLE if row[1] <= ir_version), default=1)
+
+
+def repairs_of(model: ir.Model) -> list[str]:
+    """Return the repairs of a model that `load_model` read, a line each."""
+    return list(model.meta.get(_REPAIRS, ()))
 
 
 def read_proto(path: Path) -> onnx.ModelProto:

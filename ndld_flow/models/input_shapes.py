@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
+from ndld_flow.models.changed_model import check_changed_model
+from ndld_flow.models.files import all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.shape_inference import drop_invented_names, infer_shapes
 from ndld_flow.records.model_diff import GraphChange
@@ -90,7 +92,7 @@ def _name(dim: int | ir.SymbolicDim) -> str:
 
 
 def fix_shapes_file(
-    source: Path, target: Path, shapes: Shapes, dims: Mapping[str, int]
+    source: Path, target: Path, shapes: Shapes, dims: Mapping[str, int], log: logging.Logger | None = None
 ) -> tuple[GraphChange, ir.Model]:
     """Write the model with fixed inputs and all other shapes inferred again; return it as written.
 
@@ -101,10 +103,10 @@ def fix_shapes_file(
     before = summarize_model(model)
     check_shapes(model, shapes, "shapes")
     check_dims(model, dims, "dims")
-    notes = [*_infer_again(source, model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))]
+    notes = [*repairs_of(model), *_infer_again(source, model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))]
     drop_all_invented_names(model)
     save_model(model, target)
-    check_model(target)
+    check_changed_model(source, target, log or logging.getLogger(__name__), model)
     written = load_model(target)
     return GraphChange(before=before, after=summarize_model(written), notes=tuple(notes)), written
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import ModelError
+from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -103,12 +103,13 @@ _FIELDS = {
 }
 """Field of elements that are not raw data; other types use `int32_data`."""
 _ADVICE = "The model is damaged: export or download it again."
+_REMOVED = "its data were removed"
 
 
 def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
     """Raise `ModelError` for a tensor without a type, with a negative dimension, or of another size than declared.
 
-    A tensor without any data passes: models without their weights can still be inspected.
+    Raises `MissingDataError` for one without any data.
     """
     where = f"{path}: tensor {short_name(tensor.name or '')!r}"
     _element_count(where, tensor.dtype, tuple(tensor.shape.numpy()))
@@ -138,9 +139,21 @@ def _check_proto(where: str, proto: onnx.TensorProto) -> None:
     else:
         each = 8 // dtype.bitwidth if dtype.bitwidth in (2, 4) else 1
         expected, unit = -(-count // each) * (2 if dtype.name.startswith("COMPLEX") else 1), "numbers"
-        held = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))) or expected
+        held = len(getattr(proto, _FIELDS.get(dtype, "int32_data")))
     if held != expected:
+        _refuse_removed(where, held)
         raise ModelError(f"{where} has {held} {unit}, but its type and shape require {expected}. {_ADVICE}")
+
+
+def _refuse_removed(where: str, held: int) -> None:
+    """Raise `MissingDataError` for a tensor that holds nothing."""
+    if held == 0:
+        error = MissingDataError(
+            f"{where}: {_REMOVED}. Use the model that still has its weights: only `inspect`, `draw` and "
+            "`diff` need none."
+        )
+        error.reason = _REMOVED
+        raise error
 
 
 def _raw_length(proto: onnx.TensorProto, expected: int) -> int:

@@ -35,9 +35,10 @@ from ndld_flow.models.drawn_graph import (
     shape_text_of,
     too_many_nodes,
     type_text_of,
+    without_data,
 )
 from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.files import load_model
+from ndld_flow.models.files import load_structure
 from ndld_flow.models.node_details import (
     attribute_text,
     constant_tensor,
@@ -149,7 +150,7 @@ def read_document(path: Path, reading: Reading) -> ModelDocument:
 
     Raises `ModelError` if it is not ONNX, `RequestError` if it has far too many nodes or no body of that name.
     """
-    model = load_model(path)
+    model = load_structure(path)
     if reading.shapes:
         infer_shapes(model)
     reader = _Reader(model, reading, ContentsReader(reading.values))
@@ -308,6 +309,7 @@ def _facts(model: ir.Model) -> Iterator[tuple[str, str]]:
     yield "Version", "" if not model.model_version else str(model.model_version)
     yield "Graph", model.graph.name or ""
     yield "Functions", count(len(model.functions)) if model.functions else ""
+    yield "Without data", without_data(model)
     yield "Doc", model.doc_string or ""
     for name, value in model.metadata_props.items():
         yield name, value[:_MOST_METADATA]

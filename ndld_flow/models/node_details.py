@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.quantities import TIMES, count
 from ndld_flow.models.element_types import dtype_name, held_tensor
+from ndld_flow.models.external_data import MissingTensor
 
 _MOST_DETAILS = 3
 _SHORT = 6
@@ -50,7 +51,11 @@ def dims_text(texts: Sequence[str]) -> str:
 
 
 def short_value(value: ir.Value) -> str:
-    """Return a scalar or a short list of integers as text; empty for anything else, which is not read."""
+    """Return a scalar or a short list of integers as text, `unknown` if its data are missing; empty for anything else,
+    which is not read."""
+    tensor = constant_tensor(value)
+    if isinstance(tensor, MissingTensor):
+        return "unknown" if _is_short(tensor) else ""
     return " ".join(_number(element) for element in _elements(value))
 
 
@@ -67,12 +72,17 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 def _elements(value: ir.Value | None) -> list[int | float | bool]:
     tensor = None if value is None else constant_tensor(value)
-    if tensor is None or tensor.dtype == ir.DataType.STRING or not 0 < tensor.size <= _SHORT:
-        return []
-    if tensor.size > 1 and not tensor.dtype.is_integer():
+    if tensor is None or isinstance(tensor, MissingTensor) or not _is_short(tensor):
         return []
     elements: list[int | float | bool] = tensor.numpy().flatten().tolist()
     return elements
+
+
+def _is_short(tensor: ir.TensorProtocol) -> bool:
+    """Return whether a tensor is a scalar or a short list of integers."""
+    if tensor.dtype == ir.DataType.STRING or not 0 < tensor.size <= _SHORT:
+        return False
+    return tensor.size == 1 or tensor.dtype.is_integer()
 
 
 def _number(value: float) -> str:

@@ -25,7 +25,7 @@ from onnx import helper
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import FAMILIES, Family, family_of
-from ndld_flow.models.files import load_model
+from ndld_flow.models.files import load_structure
 
 CONTRIB_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
 """Domains of ONNX Runtime: its operators, and those for its blocked CPU layout."""
@@ -434,7 +434,7 @@ class ListedOperator:
 def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
     """Return the operators that match, by family, domain and name.
 
-    Raises `RequestError` for an unknown name, domain, family or opset; `ModelError` as `load_model`.
+    Raises `RequestError` for an unknown name, domain, family or opset; `ModelError` as `load_structure`.
     """
     domain = _domain(query)
     newest = onnx.defs.onnx_opset_version()
@@ -444,7 +444,7 @@ def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
         ListedOperator(op.name, op.domain, op.family, op, op.newest if query.opset is None else op.at(query.opset))
         for op in operators().values()
     ]
-    listed = known if query.model is None else list(_of_model(load_model(query.model)))
+    listed = known if query.model is None else list(_of_model(load_structure(query.model)))
     _check(query, domain, listed)
     words = query.search.lower().split()
     fitting = [

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.foreign_shapes import import_domains, infer_foreign
 
@@ -76,7 +77,7 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     With `strict`, raises `ModelError` if the model contradicts itself; otherwise such nodes are skipped. Also raises it
     for a model that cannot be serialized.
     """
-    proto = _light_proto(model)
+    proto = light_proto(model)
     import_domains(proto)
     data_prop = propagates_little_data(proto.graph)
     try:
@@ -91,7 +92,11 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     _write_back(model.graph, inferred.graph)
 
 
-def _light_proto(model: ir.Model) -> onnx.ModelProto:
+def light_proto(model: ir.Model) -> onnx.ModelProto:
+    """Serialize a model with all but small initializers as empty external tensors, which nothing may read.
+
+    Raises `ModelError` if it cannot be serialized.
+    """
     kept_ir_version = model.ir_version
     model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
     try:
@@ -118,7 +123,8 @@ def _without_large_tensors(model: ir.Model) -> Iterator[None]:
                     continue
                 kept.append((value, tensor))
                 name = value.name or ""
-                if tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING:
+                is_read = tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING
+                if is_read and not isinstance(tensor, MissingTensor):
                     value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
                 else:
                     shape = ir.Shape(tensor.shape.numpy())

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from blake3 import blake3
 
 from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import element_pieces, first_values
 
@@ -44,7 +45,7 @@ def shape_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
 
 
 def digest_of(tensor: ir.TensorProtocol) -> bytes:
-    """Return the digest of type, shape and all contents."""
+    """Return the digest of type, shape and all contents; without data, of type and shape."""
     return _digest(tensor, None)
 
 
@@ -108,7 +109,9 @@ def values_text(tensor: ir.TensorProtocol) -> str:
 
 def _digest(tensor: ir.TensorProtocol, sample: int | None) -> bytes:
     hasher = blake3(repr((tensor.dtype, shape_of(tensor))).encode())
-    if isinstance(tensor, SparseInitializer):
+    if isinstance(tensor, MissingTensor):
+        hasher.update(b"no data")
+    elif isinstance(tensor, SparseInitializer):
         hasher.update(repr(_sparse_key(tensor)).encode())
     elif tensor.dtype == ir.DataType.STRING:
         hasher.update(repr(tensor.numpy().tolist()).encode())

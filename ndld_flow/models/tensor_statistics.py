@@ -23,6 +23,7 @@ import onnx_ir as ir
 from ndld_flow.base.quantities import size
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name
+from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.streaming_statistics import Moments
 from ndld_flow.records.inspection import Numbers
@@ -90,13 +91,15 @@ def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    """Return the bytes of a tensor's elements; for strings, of their characters."""
+    """Return the bytes of a tensor's elements, by its shape; for strings, of their characters."""
     if tensor.dtype == ir.DataType.STRING:
         return sum(len(element) for element in tensor.numpy().flat)
     return 0 if tensor.dtype == ir.DataType.UNDEFINED else tensor.nbytes
 
 
 def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
+    if isinstance(tensor, MissingTensor):
+        return f"unknown: {tensor.reason}"
     if tensor.dtype == ir.DataType.STRING:
         return "strings have no statistics"
     if tensor.dtype == ir.DataType.UNDEFINED:

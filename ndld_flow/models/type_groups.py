@@ -8,13 +8,16 @@ precision, and inputs of operators that accept any type (`Shape`, the input of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.converted_tensors import FORMATS
 from ndld_flow.models.element_types import (
     Types,
@@ -184,11 +187,15 @@ TargetType = Callable[[ir.Node], ir.DataType | None]
 def group_places(
     model: ir.Model,
     types: Types,
-    keep_io: bool,
+    keep_io: bool | Sequence[str],
     target_type: TargetType = lambda node: ir.DataType.FLOAT16,
     elements: frozenset[str] = FP32_ALONE,
 ) -> Groups:
-    """Group every place of a model with such elements; by default, fp32 places that will become fp16."""
+    """Group every place of a model with such elements; by default, fp32 places that will become fp16.
+
+    `keep_io` selects the inputs and outputs of the model that stay as they are: all, none, or those with names that
+    match a pattern. Raises `RequestError` for a pattern that matches none.
+    """
     maker = _GroupMaker(types, model.opset_imports, target_type, elements)
     groups = list(maker.interface(model.graph, keep_io))
     for graph in model.graphs():
@@ -288,16 +295,19 @@ class _GroupMaker:
         self.target_type = target_type
         self.elements = elements
 
-    def interface(self, graph: ir.Graph, keep_io: bool) -> Iterator[Group]:
+    def interface(self, graph: ir.Graph, keep_io: bool | Sequence[str]) -> Iterator[Group]:
         """Yield the groups of the main graph's inputs and outputs, one each."""
-        kept = "" if not keep_io else "keep_io"
+        names = [value.name or "" for value in (*graph.inputs, *graph.outputs)]
+        kept = set(names if keep_io is True else _names_matching(keep_io or (), names, "keep_io"))
         for value in filter(self._is_float, graph.inputs):
             # An initializer that is also an input is a weight: in IR 3 all of them are.
             weight = value.is_initializer()
-            yield Group(values=[value], kept="" if weight else kept, halved=not (keep_io or weight), follows=weight)
+            why = "keep_io" if value.name in kept and not weight else ""
+            yield Group(values=[value], kept=why, halved=not (why or weight), follows=weight)
         for index, value in enumerate(graph.outputs):
             if self._is_float(value):
-                yield Group(uses=[Use(graph, index)], kept=kept, halved=not keep_io)
+                why = "keep_io" if value.name in kept else ""
+                yield Group(uses=[Use(graph, index)], kept=why, halved=not why)
 
     def node(self, node: ir.Node) -> list[Group]:
         """Return the groups of one node; those of a control-flow node include places in its bodies."""
@@ -392,6 +402,16 @@ class _GroupMaker:
 
     def _is_float(self, value: ir.Value | None) -> bool:
         return value is not None and element_of(self.types.get(value, "")) in self.elements
+
+
+def _names_matching(patterns: Sequence[str], names: Sequence[str], setting: str) -> Iterator[str]:
+    """Yield the names that match a pattern. Raises `RequestError` for a pattern that matches none."""
+    for pattern in patterns:
+        matching = list(filter(name_matcher(pattern), names))
+        if not matching:
+            hint = suggest(pattern, names)
+            raise RequestError(f"{setting}: the model has no input or output {short_name(pattern)!r}; {hint}")
+        yield from matching
 
 
 def _with_one_variable(signature: Signature) -> Signature:

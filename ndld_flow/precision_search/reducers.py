@@ -111,7 +111,7 @@ class Fp16Reducer:
 
     @property
     def settings(self) -> Mapping[str, bool | int | float | str]:
-        return {"keep_io": self._request.keep_io, "sensitive": self._request.keep_sensitive}
+        return {"keep_io": self._request.keep_io is True, "sensitive": self._request.keep_sensitive}
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` in fp32."""

@@ -57,7 +57,7 @@ def explain_mistakes(error: ValidationError, model: type[BaseModel], data: objec
     for detail in error.errors(include_url=False):
         by_place.setdefault(_real_location(detail, data), []).append(detail)
     for location, details in by_place.items():
-        what, hint = _explain(details[0], location, model) if len(details) == 1 else (_explain_choice(details), "")
+        what, hint = _explain(details[0], location, model) if len(details) == 1 else _explain_choice(details)
         yield ".".join(map(str, location)), what, hint or _describe_setting(model, location)
 
 
@@ -75,14 +75,16 @@ def _real_location(detail: Mapping[str, Any], data: object) -> Location:
     return (*kept, detail["loc"][-1]) if detail["type"] == "missing" else tuple(kept)
 
 
-def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
-    """Describe a value that matches none of several types."""
+def _explain_choice(details: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Describe a value that matches none of several types, with a hint for an unquoted `yes` or `off`."""
     words = [
         detail["ctx"]["expected"] if detail["type"] == "literal_error" else EXPECTED.get(detail["type"], detail["msg"])
         for detail in details
     ]
     *most, last = dict.fromkeys(words)
-    return f"expected {', '.join(most)}{' or ' if most else ''}{last}, found {_show(details[0]['input'])}"
+    value = details[0]["input"]
+    hint = hint_at_form("bool_type", value, "") if any(detail["type"] == "bool_type" for detail in details) else ""
+    return f"expected {', '.join(most)}{' or ' if most else ''}{last}, found {_show(value)}", hint
 
 
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:

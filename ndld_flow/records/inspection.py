@@ -75,6 +75,8 @@ class InspectedTensor(Port):
     file: str = ""
     """The data file that contains it."""
     offset: int | None = None
+    no_data: str = ""
+    """The reason why its data are missing, such as `model.data is missing`; empty if they are not."""
     numbers: Numbers | None = None
     """Only if requested."""
     unread: str = ""
@@ -104,7 +106,8 @@ class DataFileEntry(Record):
     """A file of external data."""
 
     location: str
-    size_bytes: int
+    size_bytes: int | None
+    """None if it is missing."""
     tensors: int
 
 
@@ -132,6 +135,8 @@ class ModelSummary(Record):
     """Requested precision -> number of nodes."""
     files: tuple[DataFileEntry, ...]
     """External data."""
+    without_data: dict[str, WeightGroup] = {}
+    """Reason -> weights whose data are missing, with their size by their shapes."""
 
 
 class Inspection(Record):

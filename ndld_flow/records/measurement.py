@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from ndld_flow.records.document import Record
 
 SIZES_ASSUMED = "with 1 for each size that nothing sets"
-"""Part of a note on an input whose free sizes were taken as 1; terminals and reports show such notes as warnings."""
+"""Part of a note on an input whose free sizes were taken as 1."""
+DISTORTED = "set `resize:` to letterbox, crop or stretch"
+"""Part of a note on an input whose images are stretched although nothing requests it."""
+RATE_UNKNOWN = "is used as it is: set `rate:` to the model's"
+"""Part of a note on an input whose audio may have another sample rate than the model's."""
+
+
+def is_warning(note: str) -> bool:
+    """Return True for a note that terminals and reports show as a warning: the values of an input were assumed."""
+    return any(part in note for part in (SIZES_ASSUMED, DISTORTED, RATE_UNKNOWN))
 
 
 class Metric(Record):

@@ -32,8 +32,9 @@ Aspect = Literal[
 """The property that changed. `consequence`: a node reads, or a graph outputs, another tensor because the old or the new
 one was removed or added. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
-Counted = Literal["added", "removed", "changed", "followed"] | Aspect
-"""`followed`: changed items that changed only as a consequence of others."""
+Counted = Literal["added", "removed", "changed", "followed", "unknown"] | Aspect
+"""`followed`: changed items that changed only as a consequence of others. `unknown`: weights of both models whose
+values cannot be compared, since one of the two has no data."""
 
 Storage = Literal["inline", "external", "sparse", "constant"]
 """`constant`: in a Constant node."""
@@ -229,7 +230,7 @@ class ModelDiff(Document):
 
     @property
     def is_empty(self) -> bool:
-        """True if no compared part differs."""
+        """True if no compared part differs; False if values of weights are unknown."""
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
@@ -291,6 +292,7 @@ _NODE_WORDS: dict[Counted, str] = _ADDED | {
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
+_UNKNOWN: dict[Counted, str] = {"unknown": "with unknown values"}
 _WEIGHT_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
     "scope": "moved",
@@ -300,6 +302,7 @@ _WEIGHT_WORDS: dict[Counted, str] = _ADDED | {
     "storage": "stored elsewhere",
     "metadata": "with other metadata",
     "doc string": "with another doc string",
+    **_UNKNOWN,
 }
 WORDS: dict[Part, dict[Counted, str]] = {
     "nodes": _NODE_WORDS,
@@ -329,13 +332,14 @@ def own_counts(listing: _Listing) -> dict[Counted, int]:
 
 def _describe_counts(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
     """Describe added, removed and changed items: at most three kinds of changes, else only their number."""
-    kinds = [word for word in words if word not in ("added", "removed", "consequence") and counts.get(word)]
+    always = (*_ADDED, *_UNKNOWN)
+    kinds = [word for word in words if word not in (*always, "consequence") and counts.get(word)]
     if len(kinds) <= _MOST_KINDS:
-        shown = {word: counts.get(word, 0) for word in ("added", "removed", *kinds)}
+        shown = {word: counts.get(word, 0) for word in (*always, *kinds)}
         return counted_words(noun, shown, words)
-    shown = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
+    shown = {word: counts.get(word, 0) for word in always}
     shown["changed"] = counts["changed"] - counts.get("followed", 0)
-    return counted_words(noun, shown, _ADDED | {"changed": "changed"})
+    return counted_words(noun, shown, _ADDED | {"changed": "changed"} | _UNKNOWN)
 
 
 class GraphSummary(Record):

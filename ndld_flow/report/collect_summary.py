@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
-from ndld_flow.records.measurement import SIZES_ASSUMED
+from ndld_flow.records.measurement import is_warning
 from ndld_flow.records.model_diff import GraphSummary
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import (
@@ -205,7 +205,7 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     """Return the notes of measurements and checks that are warnings, each once."""
     parts = (documents.profiles, documents.accuracies, documents.activations)
     notes = (note for part in parts for document in part.values() for note in document.notes)
-    return tuple(dict.fromkeys(short_name(note, 300) for note in notes if SIZES_ASSUMED in note))
+    return tuple(dict.fromkeys(short_name(note, 300) for note in notes if is_warning(note)))
 
 
 def _failure(run: RunRecord) -> FailureView | None:

@@ -22,6 +22,8 @@ from ndld_flow.store.found_files import find_files
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 
+_READING = dict.fromkeys((".jpg", ".jpeg", ".webp"), 2)
+"""Suffix of a file -> version of its values. 2: images are rotated as EXIF declares."""
 HIDDEN_VALUES = "values that are not shown"
 """Name of an additional part of the key of settings that contain credentials: a digest of their true values."""
 
@@ -138,17 +140,24 @@ def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:
     `first`: only the first is read.
     """
     if isinstance(data, str) and names_one_file(data):
-        return _digest_file(name, data, store)
+        return _digest_sample(name, data, store)
     try:
         found = find_files(patterns_of(data))
     except RequestError as error:
         raise RequestError(f"{name}: {error}") from None
     return digest_json(
         [
-            [file.label, *(_digest_file(name, str(path), store) for path in file.contents.values())]
+            [file.label, *(_digest_sample(name, str(path), store) for path in file.contents.values())]
             for file in (found[:1] if first else found)
         ]
     )
+
+
+def _digest_sample(name: str, path: str, store: Store) -> str:
+    """Return the digest of a file and, if its values were once read differently, of the way in which they are read."""
+    digest = _digest_file(name, path, store)
+    version = _READING.get(Path(path).suffix.lower())
+    return digest if version is None else digest_json([digest, version])
 
 
 def _digest_file(name: str, path: str, store: Store) -> str:

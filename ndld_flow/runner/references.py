@@ -238,9 +238,9 @@ def diff_subjects(
     wanted = PARTS if parts is None else parts
     paths = [find_model(reference, outputs) for reference in (before, after)]
     from ndld_flow.graph.diff.diff_models import diff_models
-    from ndld_flow.models.files import load_model
+    from ndld_flow.models.files import load_structure
 
-    older, newer = (load_model(path) for path in paths)
+    older, newer = (load_structure(path) for path in paths)
     return diff_models(older, newer, compare_values=compare_values and "weights" in wanted).only(wanted)
 
 

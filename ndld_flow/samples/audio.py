@@ -19,6 +19,7 @@ from ndld_flow.base.extras import require
 from ndld_flow.base.text import visible_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.records.measurement import RATE_UNKNOWN
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.wanted_inputs import Pattern, WantedInput, shape_unknown
 
@@ -114,7 +115,7 @@ class AudioInput:
         else:
             changes.append(f"{rate} Hz")
         shown = visible_name(str(path))
-        note = "" if self.given.rate else f"{shown} has {rate} Hz and is used as it is: set `rate:` to the model's"
+        note = "" if self.given.rate else f"{shown} has {rate} Hz and {RATE_UNKNOWN}"
         length = self.sizes["T"] or waveform.shape[1]
         for place in range(0, self._windows(waveform.shape[1]), self.given.every):
             start = place * self.hop

@@ -79,7 +79,7 @@ def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
         f"set 'inputs.{short_name(name)}.shape={feed.open_sizes}'"
         for name, feed in feeds.items()
         if feed.open_sizes
-    ) + tuple(f"input {short_name(name)}: {feed.note}" for name, feed in feeds.items() if feed.note)
+    ) + tuple(f"input {short_name(name)}: {note}" for name, feed in feeds.items() for note in feed.notes)
 
 
 def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:

@@ -14,8 +14,9 @@ import numpy as np
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioInput
-from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, video_frames
+from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
 from ndld_flow.samples.wanted_inputs import Feed, Pattern, WantedInput, fits
 from ndld_flow.store.found_files import (
@@ -34,11 +35,21 @@ class FileSamples(Protocol):
     """The samples of one input in one file."""
 
     @property
+    def label(self) -> str:
+        """Return the name of the file in messages."""
+
+    @property
     def has_frames(self) -> bool:
         """Return True for a video or an animation, by the type of the file."""
 
     def count(self, most: int) -> int:
         """Return the number of samples, counted up to `most`. Raises `RequestError` for a file that does not fit."""
+
+    @property
+    def distortion(self) -> str:
+        """Return the change of an image's aspect ratio that nothing requests, `640x480 -> 320x320 (stretch)`; else
+        empty. At most the header is read.
+        """
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
         """Yield label and values of each sample. Raises `RequestError` naming the input and the file."""
@@ -76,6 +87,10 @@ class ArrayFile:
     @property
     def has_frames(self) -> bool:
         return False
+
+    @property
+    def distortion(self) -> str:
+        return ""
 
     @cached_property
     def _stored(self) -> StoredArray:
@@ -125,6 +140,10 @@ class ArrayFile:
         self.wanted.check_shape(shape, f"{self.path} has")
 
 
+_DISTORTION = 0.02
+"""Change of the aspect ratio from which on a stretched image is reported: less is rounding."""
+
+
 @dataclass(frozen=True)
 class ImageFile:
     """An image, or an animation or a video, of which every N-th frame is a sample."""
@@ -146,13 +165,39 @@ class ImageFile:
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
         wanted, read = self.wanted, video_frames if self._is_video else image_frames
-        for place, image in read(self.path, wanted.name, wanted.given.every):
+        for place, source in read(self.path, wanted.name, wanted.given.every):
             where = "" if place is None else f" frame {place}"
-            values = self.picture.values(image)
+            values = self.picture.values(source)
             wanted.check_shape(values.shape, f"{self.path} has")
             how = f"image {visible_name(str(self.path))}{where} as {self.picture.layout}"
-            described = f"{how}, {wanted.dtype.name} {shape_text(values.shape)}"
-            yield f"{self.label}{where}", Feed(values, described, is_from_file=True)
+            change, caveat = self._change(source.picture.size), self._distortion(source.picture.size)
+            notes = [f"{self.label}{where} {source.note}"] if source.note else []
+            notes += [f"{self.label}{where} is distorted, {caveat}: {DISTORTED}"] if caveat else []
+            described = (how, *source.changes, change, f"{wanted.dtype.name} {shape_text(values.shape)}")
+            yield (
+                f"{self.label}{where}",
+                Feed(values, ", ".join(filter(None, described)), is_from_file=True, notes=tuple(notes)),
+            )
+
+    @property
+    def distortion(self) -> str:
+        try:
+            return "" if self._is_video else self._distortion(image_size(self.path, self.wanted.name))
+        except RequestError:  # it is raised when the sample is read
+            return ""
+
+    def _change(self, size: tuple[int, int]) -> str:
+        """Return `640x480 -> 320x320 (letterbox)`; empty if an image keeps its size."""
+        placement = self.picture.placement(size)
+        target = (placement.width, placement.height)
+        if size == target == placement.size:
+            return ""
+        return f"{size[0]}x{size[1]} -> {target[0]}x{target[1]} ({self.wanted.given.resize or 'stretch'})"
+
+    def _distortion(self, size: tuple[int, int]) -> str:
+        placement = self.picture.placement(size)
+        change = size[0] * placement.height / (size[1] * placement.width)
+        return self._change(size) if self.wanted.given.resize is None and abs(change - 1) > _DISTORTION else ""
 
     @property
     def _is_video(self) -> bool:
@@ -175,6 +220,10 @@ class AudioFile:
     def has_frames(self) -> bool:
         return self.waveform.sizes["T"] is not None
 
+    @property
+    def distortion(self) -> str:
+        return ""
+
     def count(self, most: int) -> int:
         return self.waveform.count(self.path, most)
 
@@ -190,7 +239,7 @@ class AudioFile:
                     window.values,
                     f"{described}, {wanted.dtype.name} {shape_text(window.values.shape)}",
                     is_from_file=True,
-                    note=window.note,
+                    notes=(window.note,) if window.note else (),
                 ),
             )
 
@@ -221,6 +270,7 @@ def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
 
 
 _PROBLEMS_SHOWN = 3
+_MOST_EXAMINED = 1000
 _ALL = 2**62
 
 
@@ -235,6 +285,20 @@ class InputFiles:
     def has_distinct_labels(self, count: int) -> bool:
         """Return True if this many samples have distinct labels."""
         return count <= max(self.counts.values(), default=0)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Return a caveat for each input with several files of which some are distorted, among the first ones."""
+        notes = {}
+        for name, files in self.files.items():
+            examined = files[: min(self.counts[name], _MOST_EXAMINED)]
+            distorted = [(file.label, change) for file in examined if (change := file.distortion)]
+            if distorted and len(examined) > 1:
+                label, change = distorted[0]
+                notes[name] = (
+                    f"{len(distorted)} of {len(examined)} files are distorted, {label} first, {change}: {DISTORTED}"
+                )
+        return notes
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
         """Yield label and values of each sample; endless if no input has several."""

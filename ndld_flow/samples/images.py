@@ -29,8 +29,21 @@ if TYPE_CHECKING:
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
 _ANIMATIONS = ("WEBP", "GIF")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _DEEP_MODES = ("I", "F")
-"""Prefixes of pillow's modes of more than 8 bits; pillow clips such pixels at 255."""
+"""Pillow's modes of 32 bits, whose range is unknown."""
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """An image or a frame as its file stores it, before it is fitted to an input."""
+
+    picture: Image.Image
+    """Upright, with 1, 3 or 4 channels."""
+    changes: tuple[str, ...] = ()
+    """Conversions on the way from the file: `rotated as EXIF declares`, `CMYK -> RGB`."""
+    note: str = ""
+    """A caveat about these."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class ImageInput:
     input has three dimensions.
     """
 
+    name: str
     given: InputSpec
     dtype: np.dtype[np.generic]
     batch: int | None
@@ -62,28 +76,159 @@ class ImageInput:
         dtype = wanted.dtype
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
-        layout = wanted.given.layout or _find_layout(wanted.pattern)
-        conversion = cls(wanted.given, dtype, *_sizes(wanted.pattern, layout, where), layout)
+        found = _find_layout(wanted.pattern)
+        layout = wanted.given.layout or found
+        impossible = layout == "NCHW" != found and not isinstance(wanted.pattern[-3], int)
+        if layout not in ("NCHW", "NHWC") or impossible:
+            raise RequestError(
+                f"{where}: `layout: {layout}` does not fit the input's {shape_text(wanted.pattern)}: set {found}."
+            )
+        conversion = cls(wanted.name, wanted.given, dtype, *_sizes(wanted.pattern, layout, where), layout)
         _check_normalization(conversion, where)
+        _check_colors(conversion, where)
         return conversion
 
-    def values(self, picture: Image.Image) -> Array:
-        """Return the values of an image, resized (bilinear) to the input's height and width if these are fixed.
+    @property
+    def mode(self) -> str:
+        """Return pillow's mode of the fitted image."""
+        return "L" if self.given.color == "gray" else _MODES[self.channels]
 
-        One image fills the whole batch. Float inputs get pixels scaled to 0..1, less `mean`, divided by `std`; integer
-        inputs get the pixels 0..255 unchanged.
+    @property
+    def scale(self) -> float:
+        return 1 / 255 if self.given.scale is None else self.given.scale
+
+    def placement(self, size: tuple[int, int]) -> Placement:
+        """Return where the pixels of an image, with this width and height, are in the input."""
+        return place_image(size, (self.width, self.height), self.given)
+
+    def values(self, source: SourceImage) -> Array:
+        """Return the values of an image, fitted to the input's height and width if these are fixed.
+
+        One image fills the whole batch. Float inputs get (pixel * scale - mean) / std, integer inputs the pixels 0..255
+        unchanged.
         """
-        size = (self.width or picture.width, self.height or picture.height)
-        resized = picture.convert(_MODES[self.channels]).resize(size, Image.Resampling.BILINEAR)
-        pixels = np.asarray(resized).reshape(size[1], size[0], self.channels)
-        values = pixels
+        pixels = self.pixels(source.picture)
+        values: Array = np.round(pixels)
         if is_float(self.dtype):
-            scaled = pixels.astype(np.float32) / np.float32(255)
+            exact = pixels.astype(np.float32)
+            scaled = exact / np.float32(255) if self.given.scale is None else exact * np.float32(self.given.scale)
             values = (scaled - np.asarray(self.given.mean, np.float32)) / np.asarray(self.given.std, np.float32)
         if self.layout == "NCHW":
             values = values.transpose(2, 0, 1)
         repeated = values if self.batch is None else np.broadcast_to(values, (self.batch, *values.shape))
         return np.ascontiguousarray(repeated.astype(self.dtype))
+
+    def pixels(self, picture: Image.Image) -> Array:
+        """Return the pixels `[H, W, C]` of a fitted image in the input's order of channels, from 0 to 255."""
+        placement = self.placement(picture.size)
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and placement.width * placement.height > limit:
+            shown = f"{placement.width}x{placement.height}"
+            raise RequestError(
+                f'input "{self.name}": an image would be enlarged to {shown}, more than {limit:,} pixels. Set `shape:`.'
+            )
+        fitted = _resize(_converted(picture, self.mode), placement, self.given.interpolation)
+        if fitted.shape[-1] != self.channels:
+            fitted = np.repeat(fitted, self.channels, axis=-1)
+        if self.given.color == "bgr":
+            fitted = fitted[..., [2, 1, 0, *range(3, self.channels)]]
+        if fitted.shape[:2] == (placement.height, placement.width):
+            return fitted
+        canvas = np.empty((placement.height, placement.width, self.channels), fitted.dtype)
+        canvas[:] = np.asarray(self.given.pad)
+        top, left = placement.top, placement.left
+        canvas[top : top + fitted.shape[0], left : left + fitted.shape[1]] = fitted
+        return canvas
+
+    def restore(self, values: Array) -> Array:
+        """Return the pixels `[H, W, C]` from 0 to 255, in the order RGB, of the first image in an input's values."""
+        first = values if self.batch is None else values[0]
+        pixels = np.asarray(first.transpose(1, 2, 0) if self.layout == "NCHW" else first, np.float64)
+        if is_float(self.dtype) and self.scale:
+            pixels = (pixels * np.asarray(self.given.std) + np.asarray(self.given.mean)) / self.scale
+        if self.given.color == "bgr":
+            pixels = pixels[..., [2, 1, 0, *range(3, self.channels)]]
+        return pixels
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The place of an image in an input: it is resized to `size`, of which the part from `crop` on is used."""
+
+    size: tuple[int, int]
+    """Width and height to which the whole image is resized."""
+    crop: tuple[int, int]
+    """Pixels that are cut off on the left and at the top."""
+    left: int
+    top: int
+    width: int
+    height: int
+    """Width and height of the input; the rest of it is padding."""
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """Return width and height of the part that is used."""
+        return tuple(min(whole, room) for whole, room in zip(self.size, (self.width, self.height), strict=True))  # type: ignore[return-value]
+
+
+def place_image(size: tuple[int, int], room: tuple[int | None, int | None], given: InputSpec) -> Placement:
+    """Return the placement of an image of a width and height in an input's, of which None is free.
+
+    `letterbox` keeps the aspect ratio and pads, with the rounding of Ultralytics; `crop` keeps it and cuts, with that
+    of torchvision's `Resize` and `CenterCrop`. A free dimension is the image's own, or follows from the other one
+    unless the image is stretched.
+    """
+    factors = [target / own for own, target in zip(size, room, strict=True) if target is not None]
+    if given.resize in (None, "stretch") or not factors:
+        width, height = room[0] or size[0], room[1] or size[1]
+        return Placement((width, height), (0, 0), 0, 0, width, height)
+    if given.resize == "letterbox":
+        factor = min(factors)
+        scaled = [max(1, round(own * factor)) for own in size]
+        width, height = (target or own for target, own in zip(room, scaled, strict=True))
+        centered = given.align == "center"
+        left, top = ((width - scaled[0]) // 2, (height - scaled[1]) // 2) if centered else (0, 0)
+        return Placement((scaled[0], scaled[1]), (0, 0), left, top, width, height)
+    factor = max(factors) / given.crop_share
+    covered = [max(int(own * factor + 1e-6), target or 1) for own, target in zip(size, room, strict=True)]
+    width, height = (target or own for target, own in zip(room, covered, strict=True))
+    centered = given.align == "center"
+    cut = [round((own - target) / 2) if centered else 0 for own, target in zip(covered, (width, height), strict=True)]
+    return Placement((covered[0], covered[1]), (cut[0], cut[1]), 0, 0, width, height)
+
+
+def _resize(picture: Image.Image, placement: Placement, interpolation: str) -> Array:
+    """Return the used part `[H, W, C]` of a resized image. No more of it is computed."""
+    (left, top), (width, height) = placement.crop, placement.used
+    if interpolation == "linear":
+        pixels = np.asarray(picture)
+        columns = _interpolate(pixels, 1, placement.size[0], range(left, left + width))
+        resized = _interpolate(columns, 0, placement.size[1], range(top, top + height))
+        if pixels.dtype == np.uint8:
+            resized = np.floor(resized + np.float32(0.5)).astype(np.uint8)
+    else:
+        filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+        across, down = picture.width / placement.size[0], picture.height / placement.size[1]
+        box = (left * across, top * down, (left + width) * across, (top + height) * down)
+        whole = (width, height) == placement.size
+        resized = np.asarray(picture.resize((width, height), filters[interpolation], None if whole else box))
+    return resized.reshape(height, width, -1)
+
+
+def _interpolate(pixels: Array, axis: int, size: int, wanted: range) -> Array:
+    """Return the wanted places of an axis that is resized, from the two nearest pixels, with half-pixel centres."""
+    own = pixels.shape[axis]
+    centers = np.clip((np.arange(wanted.start, wanted.stop) + 0.5) * (own / size) - 0.5, 0, own - 1)
+    low = centers.astype(np.int64)
+    share = (centers - low).astype(np.float32).reshape([-1 if each == axis else 1 for each in range(pixels.ndim)])
+    first = pixels.take(low, axis).astype(np.float32)
+    second = pixels.take(np.minimum(low + 1, own - 1), axis).astype(np.float32)
+    return np.asarray(first + (second - first) * share)
+
+
+def _converted(picture: Image.Image, mode: str) -> Image.Image:
+    """Return an image in a mode; one of floats keeps its only channel."""
+    return picture if picture.mode == "F" else picture.convert(mode)
 
 
 def count_frames(path: Path, name: str) -> int:
@@ -92,19 +237,61 @@ def count_frames(path: Path, name: str) -> int:
         return _frames(image)
 
 
-def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None, Image.Image]]:
+def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None, SourceImage]]:
     """Yield every N-th frame of an animation with its index, or the image itself with None.
 
     Raises `RequestError` for a file that is not an image, is truncated, is larger than pillow's limit, or has pixels of
-    more than 8 bits.
+    more than 16 bits.
     """
     with _opened(path, name) as image:
         frames = _frames(image)
         for place in range(0, frames, every):
             if frames > 1:
                 image.seek(place)
-            image.load()
-            yield None if frames == 1 else place, image
+            yield None if frames == 1 else place, _upright(image)
+
+
+def image_size(path: Path, name: str) -> tuple[int, int]:
+    """Return width and height of an upright image; only its header is read."""
+    with _opened(path, name) as image:
+        # The EXIF data of a PNG may follow the pixels, which would all be read.
+        turned = image.format != "PNG" and image.getexif().get(_ORIENTATION, 1) in _TURNED
+        return (image.height, image.width) if turned else image.size
+
+
+def _upright(image: Image.Image) -> SourceImage:
+    """Return an image rotated as its EXIF data declare, with 8 bits or, of a gray image of 16, with floats to 255."""
+    tiles = str(getattr(image, "tile", ""))
+    image.load()
+    changes, notes = [], []
+    if image.mode in _SIXTEEN_BITS:
+        changes.append("16 bits")
+        upright = Image.fromarray(np.asarray(image, np.uint16).astype(np.float32) / np.float32(257))
+    else:
+        upright = image
+        changes += ["16 -> 8 bits"] if ";16" in tiles else []
+        changes += [f"{image.mode} -> RGB"] if image.mode in ("CMYK", "YCbCr", "LAB", "HSV") else []
+    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] != 255:
+        notes.append("has transparent pixels, whose hidden colors are used")
+    orientation = image.getexif().get(_ORIENTATION, 1)
+    if orientation in _METHODS:
+        upright = upright.transpose(_METHODS[orientation])
+        changes.append("rotated as EXIF declares")
+    return SourceImage(upright, tuple(changes), "; ".join(notes))
+
+
+_ORIENTATION = 0x0112
+"""The tag of EXIF data that names the side of the sensor that was up."""
+_METHODS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TURNED = (5, 6, 7, 8)
 
 
 def _frames(image: Image.Image) -> int:
@@ -119,8 +306,8 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             opened = Image.open(path, formats=_FORMATS)
         with opened as image:
-            if image.mode.startswith(_DEEP_MODES):
-                raise ValueError(f"its pixels have more than 8 bits ({image.mode}), convert them first")
+            if image.mode in _DEEP_MODES:
+                raise ValueError(f"its pixels have 32 bits ({image.mode}), whose range is unknown: convert them first")
             yield image
     except FileNotFoundError:
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
@@ -164,6 +351,16 @@ def _check_normalization(conversion: ImageInput, where: str) -> None:
         raise RequestError(f"{where}: `std` divides, so it must not contain 0.")
 
 
+def _check_colors(conversion: ImageInput, where: str) -> None:
+    given, channels = conversion.given, conversion.channels
+    if given.color in ("rgb", "bgr") and channels == 1:
+        raise RequestError(f"{where}: `color: {given.color}` needs 3 channels, the input has 1.")
+    if given.color == "gray" and channels == 4:
+        raise RequestError(f"{where}: `color: gray` needs 1 or 3 channels, the input has 4.")
+    if len(given.pad) not in (1, channels):
+        raise RequestError(f"{where}: `pad` has {len(given.pad)} numbers, the input {channels} channels.")
+
+
 _VIDEO_FORMATS = "avi,matroska,webm,mov,mp4"
 """Allowed formats; FFmpeg's others include playlists, which name files and addresses to read."""
 
@@ -176,14 +373,14 @@ def count_video(path: Path, name: str, every: int, most: int) -> int:
     return sum(1 for _ in islice(_video_frames(path, name, every), most))
 
 
-def video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Image.Image]]:
+def video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, SourceImage]]:
     """Yield every N-th frame of a video with its index, in display order.
 
     Raises `BackendError` without PyAV, `RequestError` for a file that is not a video, cannot be decoded, or has frames
     larger than pillow's limit.
     """
     for place, frame in _video_frames(path, name, every):
-        yield place, Image.fromarray(frame.to_ndarray(format="rgb24"))
+        yield place, SourceImage(Image.fromarray(frame.to_ndarray(format="rgb24")))
 
 
 def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, VideoFrame]]:

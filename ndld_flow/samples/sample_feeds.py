@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import InputFiles, open_files
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -35,7 +37,10 @@ class Samples:
         self._label_seeds = any(each.given.data == "random" for each in wanted) and not source.has_distinct_labels(
             count
         )
-        self.notes = note_assumed(next(iter(self)).feeds)
+        first = next(iter(self)).feeds
+        self.described = tuple(f"input {short_name(name)}: {feed.description}" for name, feed in first.items())
+        """The origin of the values of the first sample, and what happened to a file's, a line for each input."""
+        self.notes = _with_notes_on_files(note_assumed(first), source.notes)
         """Caveats: reasons why results on the samples are less reliable than they seem."""
 
     def __len__(self) -> int:
@@ -55,6 +60,13 @@ class Samples:
     def _label(self, read: str, i: int) -> str:
         seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
         return ", ".join(word for word in (read, seeded) if word) or f"sample {i}"
+
+
+def _with_notes_on_files(of_first: Sequence[str], of_files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the caveats of the first sample; those on distortion are replaced by the ones that count files."""
+    counted = {f"input {short_name(name)}: ": note for name, note in of_files.items()}
+    kept = (note for note in of_first if DISTORTED not in note or not note.startswith(tuple(counted)))
+    return (*kept, *(f"{start}{note}" for start, note in counted.items()))
 
 
 def make_samples(

@@ -46,6 +46,11 @@ class UserSamples:
         del count
         return True
 
+    @property
+    def notes(self) -> dict[str, str]:
+        """Return no caveats: nothing is converted but dtypes."""
+        return {}
+
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
         """Yield label and values of each sample, up to the requested number."""
         with locating_errors(self._path):

@@ -28,8 +28,8 @@ class Feed:
     """The shape, `[1,3,height,width]`, if free dimensions without a size were taken as 1."""
     is_from_file: bool = False
     """The values were read, possibly by a user's loader, and not generated."""
-    note: str = ""
-    """A caveat about the conversion of a file: `photo.jpg is stretched`."""
+    notes: tuple[str, ...] = ()
+    """Caveats about the conversion of a file: `photo.jpg has transparent pixels, ...`."""
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         compared = compare_models(pair, criteria.measuring, labelled is not None, context.scratch, context.progress)
         judged = labelled.judge(compared) if labelled is not None else None
         accuracy = compose_accuracy(criteria, compared, judged, self._compare_layers(pair, tensors, context))
-        for message in (*accuracy.notes, *compared.log.splitlines()):
+        for message in (*pair.samples.described, *accuracy.notes, *compared.log.splitlines()):
             context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         for output in accuracy.outputs:

@@ -61,15 +61,16 @@ class ConvertFp16(Step[Onnx, Onnx]):
         "node_block_list": "block.nodes",
     }
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "casts_added", "kept_fp32"),
         *metrics("initializer_bytes", "file_bytes", unit="bytes"),
     )
 
-    keep_io: bool = True
-    """Keep the model's inputs and outputs in fp32. False makes them fp16."""
+    keep_io: bool | tuple[NamePattern, ...] = True
+    """Keep the model's inputs and outputs in fp32. False makes them fp16; a list of names and patterns keeps those:
+    `keep_io: [logits]` makes a decoder's KV cache fp16, which a caller returns unread."""
     block: Block = Block()
     """Nodes to keep in fp32."""
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
@@ -82,7 +83,8 @@ class ConvertFp16(Step[Onnx, Onnx]):
         target, search = out / Onnx.main, self._search(context)
         conversion = convert_to_fp16(source.path, target, self._request(search), context.log, context.progress)
         refuse_broken(target, source.path, conversion.functions_inlined, context.log)
-        settings = {"keep_io": self.keep_io, "sensitive": self.block.sensitive}
+        keep_io = list(self.keep_io) if isinstance(self.keep_io, tuple) else self.keep_io
+        settings = {"keep_io": keep_io, "sensitive": self.block.sensitive}
         notes = [] if search is None else settings_notes(search, source.label, settings)
         for note in notes:
             context.log.warning("%s", note)

@@ -100,6 +100,8 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         from ndld_flow.samples.sample_feeds import make_samples
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
+        for line in samples.described:
+            context.log.info("%s", line)
         subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
         request = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])

@@ -38,7 +38,7 @@ class FixShapes(Step[Onnx, Onnx]):
         from ndld_flow.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
 
         shapes = self.shapes if self.shapes or self.dims else _recipe_shapes(context)
-        change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims)
+        change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims, context.log)
         dynamic = dynamic_values(model)
         for value in dynamic:
             context.log.info("%s is still dynamic: %s", value.name, show_shape(value.shape))

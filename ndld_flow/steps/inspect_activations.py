@@ -141,7 +141,8 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             context.progress,
         )
         (out / ActivationsDocument.main).write_text(activations.to_json(), encoding="utf-8")
-        for note in activations.notes:
+        described = activations.samples[0].inputs if activations.samples else {}
+        for note in (*(f"input {name}: {origin}" for name, origin in described.items()), *activations.notes):
             context.log.info("%s", visible_name(note))
         layers = {layer.tensor: layer for layer in activations.divergence}
         for tensor in activations.tensors:

@@ -235,6 +235,7 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
-    for message in (profile.stopped_because, *profile.notes, *log.splitlines()):
+    described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
+    for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
     return Result(summarize(profile), metrics=metrics_of(profile))

@@ -106,6 +106,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
         search = self._search(source, context)
         samples = self._samples(source, context)
+        for line in samples.described if samples is not None else ():
+            context.log.info("%s", line)
         quantized = self._quantize(
             source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
         )

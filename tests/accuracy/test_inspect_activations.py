@@ -149,6 +149,7 @@ def test_shown_values_are_the_computed_values(tmp_path: Path) -> None:
     for name, right in {"x": values, "a": -values, "b": np.tanh(-values), "y": np.maximum(np.tanh(-values), 0)}.items():
         (shown,) = named(result)[name].maps
         assert (shown.channels, shown.height, shown.width, shown.scale, shown.side) == (2, 4, 4, 1, "candidate")
+        assert (shown.channel_numbers, shown.total_channels) == ((), 2)
         assert np.allclose(decoded(ran.out, shown), right[0], atol=4 / 65532)
         assert np.allclose(np.load(ran.out / shown.array_file), right, atol=1e-6)
         assert named(result)[name].range.maximum == pytest.approx(right.max())

@@ -169,6 +169,8 @@ RIGHTLY_REFUSED = (
     "nothing to fix: give",
 )
 """Parts of messages for models on which the request means nothing; they count as accepted."""
+OTHER_INTERFACE = ("edit_add_preprocessing", "edit_add_postprocessing")
+"""Results with other inputs or outputs, which are not compared with the source's."""
 _AFTER_FP16 = "quantize"
 """This step also reads the result of `convert_fp16`, in each of its modes."""
 
@@ -412,11 +414,11 @@ class Trial:
                 finished = api.run(recipe, outputs=self.folder / "outputs", trust=True, listener=listen)
             except NdldFlowError as error:
                 fault: Fault = "refused"
-                blamed, detail = error.step, str(error)
-                if blamed not in entries:
-                    blamed = next(
-                        (name for name in entries if f"steps.{name}" in str(error) or name in error.step), running[-1]
-                    )
+                detail = str(error)
+                blamed = next((name for name in entries if name == error.step or f"steps.{name}" in detail), "")
+                if not blamed:  # the model itself
+                    yield from (self._outcome(name, fault, detail) for name in entries)
+                    return
             except Exception as error:
                 blamed, fault, detail = running[-1], "crashed", f"{type(error).__name__}: {error}"
             else:
@@ -437,7 +439,7 @@ class Trial:
             else:
                 path = Path(finished.artifacts[name]) if name in finished.artifacts else None
                 tolerance = TOLERANCES.get(entry["step"], ROUNDING)
-                is_model = path is not None and path.suffix == ".onnx"
+                is_model = path is not None and path.suffix == ".onnx" and name not in OTHER_INTERFACE
                 yield self._outcome(
                     name, *(judge_result(self.source, path, tolerance) if is_model and path else (None, ""))
                 )

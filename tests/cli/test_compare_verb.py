@@ -21,9 +21,11 @@ from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner import measure_model as learn_noise
+from ndld_flow.runner.compare_runs import pair_profiles
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import find_noise
+from ndld_flow.runner.references import FoundProfile, FoundSubject, find_noise
 from tests.support.a100_exports import a100_exports
+from tests.support.graph_page import profile_of
 from tests.support.models import make_cnn, make_tfm
 
 RECIPE = """
@@ -155,6 +157,25 @@ def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
 )
 def test_gates_decide_the_exit_code(standing: Path, words: list[str], expected: int) -> None:
     assert code("compare", "pair:base", "pair:speed", *words) == expected
+
+
+def test_profiles_are_paired_by_their_names_and_the_others_are_left_out() -> None:
+    def subject(label: str, *names: str) -> FoundSubject:
+        return FoundSubject(label, "run", label, tuple(FoundProfile(name, profile_of([])) for name in names))
+
+    pairing = pair_profiles([subject("a", "base", "speed", "extra"), subject("b", "speed", "base", "other")])
+    assert {name: [place for place, _ in members] for name, members in pairing.sections.items()} == {
+        "base": [0, 1],
+        "speed": [0, 1],
+    }
+    assert pairing.left_out == ("a: profile extra has no partner", "b: profile other has no partner")
+    three = pair_profiles([subject("a", "base", "speed"), subject("b", "base"), subject("c", "speed")])
+    assert {name: [place for place, _ in members] for name, members in three.sections.items()} == {
+        "base": [0, 1],
+        "speed": [0, 2],
+    }
+    with pytest.raises(RequestError, match="c has no profile with the same name as one of a: gone against base, speed"):
+        pair_profiles([subject("a", "base", "speed"), subject("b", "base"), subject("c", "gone")])
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 
+from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
@@ -89,3 +90,9 @@ def test_cycles_are_reported() -> None:
     loop = profile_of([*layers, layer(2, ["b", "c"], ["c"]), layer(3, ["c"], ["c"])])
     assert graph_payload(picture_of(loop))["back"] == []
     assert joins(picture_of(loop))[-1] == (2, 3)
+
+
+def test_layers_are_labelled_by_type_or_name_or_in_general() -> None:
+    typed, named, unknown = (layer(place, ["x"], [f"t{place}"], type_) for place, type_ in enumerate(("Conv", "", "")))
+    drawn = engine_graph(profile_of([typed, named, unknown.model_copy(update={"name": ""})]), "", shapes=False)
+    assert [node.label for node in drawn.nodes[:3]] == ["Conv", "layer_1", "layer"]

@@ -275,3 +275,8 @@ def test_a_reference_to_a_functions_attribute_is_replaced_by_a_value() -> None:
     result = edit(CUSTOM, {"set_attributes": {"select": "inner", "attributes": {"value_float": 3}}})
     assert attributes_of(result, "inner") == {"value_float": 3.0}
     assert parse(CUSTOM).functions[0].node[0].attribute[0].ref_attr_name == "by"
+
+
+def test_no_attributes_are_refused() -> None:
+    with pytest.raises(ValueError, match="attributes"):
+        SetAttributes.model_validate({"select": "two", "attributes": {}})

@@ -59,6 +59,8 @@ def test_an_output_is_converted_to_nhwc_and_back() -> None:
     x = numbers(2, 3, 5, 6)
     [expected] = outputs_of(model, {"image": x})
     assert_same([expected.transpose(0, 2, 3, 1)], outputs_of(changed, {"image": x}))
+    twice, _ = operate(changed, ChangeLayout(outputs=("y",), to="NCHW"))
+    assert op_types(twice) == ["Conv", "Relu", "Transpose", "Transpose"]
     back, _ = operate(changed, ChangeLayout(outputs=("y",), to="NCHW", push=True))
     assert op_types(back) == ["Conv", "Relu"]
     assert_same([expected], outputs_of(back, {"image": x}))
@@ -439,3 +441,17 @@ def test_impossible_postprocessing_is_reported() -> None:
         operate(parsed(_LOGITS.format(17)), AddPostprocessing(top_k=9))
     with pytest.raises(ValueError, match="exclude each other"):
         AddPostprocessing(argmax=True, top_k=2)
+
+
+def test_one_of_several_outputs_is_processed_by_its_name() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 5] x) => (float[N, 5] y, float[N, 5] z) { y = Neg (x) z = Abs (x) }"""
+    )
+    with pytest.raises(RequestError, match=re.escape("give `output`: the model has 2 (y, z)")):
+        operate(model, AddPostprocessing(argmax=True))
+    with pytest.raises(RequestError, match="the model has no output 'w'"):
+        operate(model, AddPostprocessing(output="w", argmax=True))
+    changed, _ = operate(model, AddPostprocessing(output="z", argmax=True))
+    x = numbers(4, 5)
+    assert_same([-x, np.abs(x).argmax(-1)], outputs_of(changed, {"x": x}))

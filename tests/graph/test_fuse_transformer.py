@@ -99,6 +99,33 @@ def test_nothing_fused_is_an_error_unless_allowed() -> None:
     assert same.producer_name == ""
 
 
+def rms_norm(opset: int) -> onnx.ModelProto:
+    """RMSNorm as a language model's builder writes it, with x * x as the square, and another mean of squares."""
+    return parsed(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[N, 8] x) => (float[N, 8] y, float[N, 1] energy)
+        <float epsilon = {{0.000001}}, float one = {{1.0}}, int64[1] last = {{-1}}> {{
+            s = Mul (x, x)  m = ReduceMean <keepdims = 1> (s, last)  e = Add (m, epsilon)  r = Sqrt (e)
+            i = Div (one, r)  n = Mul (x, i)  l = Mul (n, gamma)
+            y = MatMul (l, w)
+            s2 = Mul (y, y)
+            energy = ReduceMean <keepdims = 1> (s2, last)
+        }}""",
+        gamma=numbers(8, seed=1),
+        w=numbers(8, 8, seed=2),
+    )
+
+
+def test_an_rms_norm_is_fused_and_other_squares_stay() -> None:
+    """ONNX Runtime's fusion raises a TypeError for x * x."""
+    model = rms_norm(23)
+    fused, _ = operate(model, FuseTransformer(model_type="bert"))
+    assert op_types(fused) == ["RMSNormalization", "MatMul", "Mul", "ReduceMean"]
+    assert {tensor.name for tensor in fused.graph.initializer} == {"gamma", "w", "last"}
+    x = numbers(2, 8)
+    assert_same(outputs_of(model, {"x": x}), outputs_of(fused, {"x": x}), 1e-5)
+
+
 def test_layer_normalization_before_opset_17_is_reported() -> None:
     model = encoder(13)
     with pytest.raises(

@@ -291,6 +291,26 @@ def test_large_models_are_read_only_on_request(tmp_path: Path) -> None:
     assert "nan_inf" in lint(path, checks=("nan_inf",), large_model=1000).checks_run
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units")
+def test_loading_does_not_read_external_data(tmp_path: Path) -> None:
+    """Prepacking would copy all weights."""
+    data = tmp_path / "model.data"
+    with data.open("wb") as file:
+        file.truncate(2**28)
+    path = save(tmp_path, nodes=[helper.make_node("MatMul", ["x", "w"], ["y"])], inputs=[models.tensor("x", [1, 8192])])
+    proto = onnx.load(path)
+    weight = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[8192, 8192])
+    weight.external_data.add(key="location", value=data.name)
+    weight.data_location = TensorProto.EXTERNAL
+    proto.graph.initializer.append(weight)
+    proto.graph.output[0].CopyFrom(models.tensor("y", [1, 8192]))
+    models.save(proto, path)
+    peak = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    command = [sys.executable, "-c", onnxruntime._LOAD + peak, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 200_000  # KiB
+
+
 def test_repeated_findings_are_limited(tmp_path: Path) -> None:
     nodes = [helper.make_node("NoSuch", ["x"], [f"o{i}"], name=f"n{i}") for i in range(300)]
     findings = by_check(lint(save(tmp_path, nodes=[*nodes, helper.make_node("Relu", ["x"], ["y"])])), "unknown_op")

@@ -131,6 +131,14 @@ def test_a_node_with_another_operator_in_the_same_position_is_matched(names: boo
     assert changes(result)[0][3:] == ("Relu", "Tanh")
 
 
+def test_nodes_that_share_only_their_readers_are_not_matched() -> None:
+    """A node that reads another tensor did not replace the one that wrote the reader's input before."""
+    before = "g (float[2] x, float[2] z) => (float[2] y) { [a] t = Relu(x)\n [b] y = Abs(t) }"
+    after = before.replace("[a] t = Relu(x)", "[c] u = Neg(z)").replace("Abs(t)", "Abs(u)")
+    result = diff(before, after)
+    assert ([node.name for node in result.nodes.removed], [node.name for node in result.nodes.added]) == (["a"], ["c"])
+
+
 def test_a_model_with_all_names_changed_has_only_renames() -> None:
     before, after = (ir.serde.deserialize_model(models.tfm_model()) for _ in range(2))
     rename_all(after)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.sanitize import pipeline
 from ndld_flow.graph.sanitize.pipeline import sanitize_file
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
@@ -524,10 +524,11 @@ def test_a_model_that_strict_inference_rejects_is_still_sanitized(tmp_path: Path
     assert sanitize(source)[1].after.nodes_by_type == {"Add": 1, "Neg": 1, "Relu": 1}
 
 
-def test_an_invalid_model_is_a_model_error(tmp_path: Path) -> None:
-    nodes = [helper.make_node("NoSuchOperator", ["x"], ["y"])]
-    with pytest.raises(ModelError, match="NoSuchOperator"):
-        sanitize(one_graph(tmp_path, nodes, [X], [Y]))
+def test_an_unknown_operator_stays_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = [helper.make_node("NoSuchOperator", ["x"], ["i"]), helper.make_node("Identity", ["i"], ["y"])]
+    _, change = sanitize(one_graph(tmp_path, nodes, [X], [Y]))
+    assert change.after.nodes_by_type == {"NoSuchOperator": 1}
+    assert "ONNX has no operator NoSuchOperator at opset" in caplog.text
 
 
 @pytest.mark.parametrize("off", ["fold_constants", "remove_unused", "deduplicate", "simplify", "fuse"])

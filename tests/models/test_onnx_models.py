@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.models import external_data, files
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.files import check_model, describe_change, external_files, load_model, save_model, summarize_model
 from tests.support import models
 
@@ -299,3 +300,19 @@ def test_a_full_disk_is_an_outputs_error_and_leaves_no_file(tmp_path: Path, monk
     with pytest.raises(OutputsError, match="No space left"):
         save_model(model, out / "model.onnx")
     assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 100])
+@pytest.mark.parametrize("is_external", [True, False])
+def test_bytes_of_a_tensor_are_read_in_pieces(tmp_path: Path, size: int, is_external: bool) -> None:
+    """The last piece may be one byte, and what follows in the file belongs to other tensors."""
+    (tmp_path / "w.bin").write_bytes(b"..abcde..")
+    tensor: ir.TensorProtocol = ir.ExternalTensor(
+        "w.bin", 2, 5, ir.DataType.UINT8, shape=ir.Shape([5]), name="w", base_dir=tmp_path
+    )
+    if not is_external:
+        tensor = ir.tensor(np.frombuffer(b"abcde", np.uint8))
+    pieces = list(byte_pieces(tensor, size))
+    assert b"".join(pieces) == b"abcde"
+    assert {len(piece) for piece in pieces[:-1]} <= {size}
+    assert 1 <= len(pieces[-1]) <= size

@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
@@ -209,6 +210,18 @@ def test_bf16_fails_by_rounding_and_not_by_range(tmp_path: Path) -> None:
     assert "fits bf16" in said(result, "difference")
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_nodes_of_an_unsorted_model_are_found(tmp_path: Path, precision: str) -> None:
+    """ONNX Runtime loads such a model; positions of nodes must be those of the sorted one."""
+    model = models_precision.long_sum_model()
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+    result, _ = search(tmp_path, model, precision=precision)
+    check(result)
+    assert "difference" in causes(result)
+
+
 def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
     result, ran = search(
@@ -216,6 +229,13 @@ def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     )
     check(result)
     assert causes(result) == {"wide": "range"}
+    sensitivity = result.kept[0].evidence[-1]
+    assert sensitivity.cause == "sensitivity"
+    assert sensitivity.value is not None
+    assert (
+        f"with only this node in int8, the error of its output is {percent(sensitivity.value)} ("
+        in sensitivity.sentence
+    )
     assert "of them are less than half of one of 255 steps" in said(result, "wide")
     assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
 

@@ -193,6 +193,15 @@ def test_an_invalid_version_is_damage(kind: type[Document], version: str, tally:
     tally(ATTACK).refused += 1
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "3", '"format_version"', '{"format_version": 1, "steps": [{"record": null}]}']
+)
+def test_documents_that_are_no_objects_are_damage(text: str, tally: Counts) -> None:
+    with pytest.raises(ValueError, match="RunRecord"):
+        RunRecord.model_validate_json(text)
+    tally(ATTACK).refused += 1
+
+
 def test_an_older_document_that_is_damaged_besides_is_refused(tally: Counts) -> None:
     for text in (
         '{"format_version": 1}',

@@ -23,7 +23,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, Activations
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder, pack_maps, read_activations
-from ndld_flow.report.activations.page import ActivationsPage, collect_page, draw_activations, snr_words
+from ndld_flow.report.activations.page import ActivationsPage, collect_page, draw_activations, snr_words, title_of
 from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
@@ -154,6 +154,22 @@ def test_a_page_without_captured_tensors_is_written(tmp_path: Path) -> None:
 )
 def test_signal_to_noise_is_described(db: float | None, words: str) -> None:
     assert snr_words(db) == words
+
+
+def test_titles_hold_names_of_80_characters(small: Path) -> None:
+    record = read_activations(small)
+    names = {"model": "m" * 80, "reference": "r" * 80}
+    assert title_of(record.model_copy(update=names)) == "{model} against {reference}".format(**names)
+    assert title_of(record.model_copy(update={**names, "reference": ""})) == names["model"]
+    assert names["model"] not in title_of(record.model_copy(update={**names, "model": "m" * 81}))
+
+
+def test_a_map_larger_than_the_estimates_part_is_packed(tmp_path: Path) -> None:
+    sketch = made.Sketch("t", "Conv", (2, 256, 160))
+    folder = made.write(tmp_path, [sketch], 1, model="a")
+    packed = pack_maps(read_activations(folder), folder, FULL)
+    assert [one.numbers for one in packed.maps] == [(0, 1)]
+    assert packed.notes == []
 
 
 def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from ndld_flow.profiles.diagnose.diagnose import ENGINE_RULES, insights_of_engin
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
-from ndld_flow.records.profile import Layer
+from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.collect_engines import collect_build, collect_engines, is_usual
+from ndld_flow.report.collect_layers import collect_reformats
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
 from ndld_flow.report.profile_page import draw_build
 from ndld_flow.report.run_page import draw_report
@@ -87,6 +88,16 @@ def test_reformats_name_tensors_and_formats() -> None:
     )
     assert (second.bound_to, second.position) == ("output y", 71)
     assert [row.bound_to for row in view.reformats.rows[2:]] == [""] * 4
+
+
+def test_tensors_without_names_are_no_inputs_or_outputs() -> None:
+    unnamed = TensorInfo(name="", dtype="float32", shape=(1, 8))
+    reformat = Layer(
+        index=0, name="copy", type="Reformat", role="reformat", inputs=(unnamed,), outputs=(unnamed,), samples_ms=()
+    )
+    view = collect_reformats([reformat], [unnamed], [unnamed])
+    assert view is not None
+    assert [row.bound_to for row in view.rows] == [""]
 
 
 def test_shapes_of_optimization_profiles_are_shown() -> None:

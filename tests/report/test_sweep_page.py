@@ -705,6 +705,22 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
     assert read_sweep_record(tmp_path) == record
 
 
+@pytest.mark.parametrize(
+    ("passed", "outcomes", "inconclusive"),
+    [
+        (False, ("failed", "inconclusive"), True),
+        (False, ("failed", "refused"), False),
+        (True, ("passed", "inconclusive"), False),
+    ],
+)
+def test_a_sweep_is_inconclusive_if_no_point_passed_and_one_is_undecided(
+    passed: bool, outcomes: tuple[str, str], inconclusive: bool
+) -> None:
+    record = made.failed_only()
+    points = tuple(record.points[0].model_copy(update={"outcome": outcome}) for outcome in outcomes)
+    assert record.model_copy(update={"passed": passed, "points": points}).inconclusive == inconclusive
+
+
 def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is not the folder of a sweep"):
         read_sweep_record(tmp_path)

@@ -181,6 +181,23 @@ def test_a_single_file_counts_by_its_contents_alone(in_folder: Path) -> None:
     assert key(in_folder, recipe % "one.npy") == key(in_folder, recipe % "two.npy")
 
 
+def test_settings_of_pictures_are_in_keys_where_they_change_the_values(pictures: Path) -> None:
+    recipe = HEAD + "inputs: {x: {shape: [1, 3, 16, 16], data: set%s}}\nsteps: {profile: {}}\n"
+    plain = key(pictures, recipe % "")
+    assert key(pictures, recipe % ", resize: stretch, layout: NCHW, color: null") == plain
+    settings = ("resize: crop", "resize: letterbox", "resize: letterbox, pad: [0]", "color: bgr", "scale: 1.0")
+    assert len({plain, *(key(pictures, recipe % f", {setting}") for setting in settings)}) == len(settings) + 1
+
+
+def test_the_rotation_by_exif_is_in_the_keys_of_photographs(pictures: Path) -> None:
+    """A store may have results of a version that did not rotate them."""
+    for name in ("a.png", "a.jpg"):
+        Path(name).write_bytes(b"the same")
+    recipe = HEAD + "inputs: {x: {data: %s}}\nsteps: {profile: {}}\n"
+    png, jpg = (parts(pictures, recipe % name).reads["inputs.x"] for name in ("a.png", "a.jpg"))
+    assert png == Store(pictures / "store").digests.digest(Path("a.png")) != jpg
+
+
 def test_inputs_with_only_shapes_have_no_values() -> None:
     spec = InputSpec(min=(1,), opt=(2,), max=(3,), data="x.png", mean=(0.5,), every=2)
     assert spec.shapes == InputSpec(min=(1,), opt=(2,), max=(3,))

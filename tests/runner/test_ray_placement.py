@@ -99,6 +99,19 @@ def test_unavailable_resources_are_reported_with_those_of_the_nodes() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("needs", "resources"),
+    [
+        (Needs(gpus=4), "4 GPUs and 1 CPUs."),
+        (Needs(cpus=64), "64 CPUs."),
+        (Needs(cpus=0, device="A10"), "the device 'A10' (did you mean \"A100\"?)."),
+    ],
+)
+def test_only_requested_resources_are_reported(needs: Needs, resources: str) -> None:
+    message = str(explain_no_node(make_demand([step("speed")], {"speed": needs}), NODES, "here:1"))
+    assert message.startswith(f"Ray at here:1 has no node with {resources} Its nodes: ")
+
+
 def test_an_unusable_node_is_reported_only_when_it_is_needed() -> None:
     broken = node("broken", complaint="it does not see the store", CPU=2)
     assert find_nodes(make_demand([step("speed", "gpu-0")], {}), [BIG, broken]) == [BIG]

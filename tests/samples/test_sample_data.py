@@ -381,8 +381,6 @@ def test_every_without_a_video_is_a_mistake(in_folder: Path) -> None:
 
 
 def test_pictures_that_would_lose_something_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save("deep.png")
-    refused(r"the image deep\.png cannot be read: its pixels have more than 8 bits \(I;16\)", X, data={"x": "deep.png"})
     gray(1, (40, 40)).save("large.png")
     for limit in (1000, 500):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 Style = Literal["standard", "group", "multi_head"]
@@ -200,3 +201,30 @@ def decoder_inputs(model: onnx.ModelProto, tokens: Array, past: dict[str, Array]
             dtype = helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
             feeds[info.name] = np.zeros((batch, dims[1].dim_value, 0, dims[3].dim_value), dtype)
     return feeds
+
+
+def past_names(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the past keys and values, in the order of the present ones."""
+    return [info.name for info in model.graph.input if info.name.startswith("past")]
+
+
+def decode(model: onnx.ModelProto, tokens: Array) -> Array:
+    """Return the logits of tokens `[batch, seq]` that are decoded one by one with a KV cache."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    past, logits = None, []
+    for index in range(tokens.shape[1]):
+        outputs = session.run(None, decoder_inputs(model, tokens[:, index : index + 1], past))
+        logits.append(outputs[0])
+        past = dict(zip(past_names(model), outputs[1:], strict=True))
+    return np.concatenate(logits, axis=1)
+
+
+def full_pass(model: onnx.ModelProto, tokens: Array) -> Array:
+    """Return the logits of tokens `[batch, seq]` that are read in one run, with an empty cache if there is one."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    logits: Array = session.run(["logits"], decoder_inputs(model, tokens))[0]
+    return logits

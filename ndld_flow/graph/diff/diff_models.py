@@ -2,7 +2,7 @@
 
 ::
 
-    found = diff_models(load_model(before), load_model(after))
+    found = diff_models(load_structure(before), load_structure(after))
     found.one_line          # 1 node added, 3 renamed; 2 weights changed
 """
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ndld_flow.graph.diff.listing import attribute_key
 from ndld_flow.graph.diff.matches import Key, Matches, Pair, Port, best_pairs, names_agree, ordered_pairs, unique_pairs
+from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, own_subgraphs
@@ -33,6 +34,8 @@ class Labelling:
     matches: Matches
     functions: dict[Identifier, int]
     """Local function -> number that it shares with its partner, which may have another name."""
+    lacks_data: bool = False
+    """True if weights of one of the models have no data: none is then matched by its contents."""
     _table: dict[Hashable, int] = field(default_factory=dict)
     _own: dict[ir.Node, int] = field(default_factory=dict)
     _weights: dict[ir.Value, int] = field(default_factory=dict)
@@ -55,9 +58,13 @@ class Labelling:
     def weight(self, value: ir.Value) -> int:
         """Return the label of an initializer, from a sample of its contents."""
         if value not in self._weights:
-            tensor = value.const_value
-            self._weights[value] = self._label(("weight", None if tensor is None else sample_digest(tensor)))
+            self._weights[value] = self._label(("weight", self._contents(value.const_value)))
         return self._weights[value]
+
+    def _contents(self, tensor: ir.TensorProtocol | None) -> Hashable:
+        if tensor is None or not self.lacks_data:
+            return None if tensor is None else sample_digest(tensor)
+        return tensor.dtype, shape_of(tensor)
 
     def around(self, nodes: Iterable[ir.Node], steps: int) -> Labels:
         """Return the labels of nodes with their surroundings up to `steps`; other nodes count as outside."""
@@ -416,7 +423,8 @@ def match_models(before: ir.Model, after: ir.Model) -> Matches:
         for function in pair
         if (number := matches.functions.number(function)) is not None
     }
-    labelling = Labelling(matches, functions)
+    tensors = (tensor for model in (before, after) for tensor in tensors_of(model))
+    labelling = Labelling(matches, functions, lacks_data=any(isinstance(tensor, MissingTensor) for tensor in tensors))
     matches.graphs.join(before.graph, after.graph, "name")
     _match_graphs([(before.graph, after.graph)], False, matches, labelling)
     bodies = [(first.graph, second.graph) for first, second in matches.functions]

@@ -21,6 +21,7 @@ from ndld_flow.graph.diff.matches import Pair, Pairs, Port, Side, Sides
 from ndld_flow.graph.diff.node_changes import follows, hold_tensors, value_texts
 from ndld_flow.models.derived_tensors import DerivedTensor
 from ndld_flow.models.element_types import dtype_name, value_dtype
+from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.node_details import constant_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_contents import Distance, distance_of, same_contents, shape_of, values_text
@@ -193,13 +194,20 @@ def diff_weights(sides: Sides, compare_values: bool) -> WeightsDiff:
             scopes = (sides.before.scope_of(before), sides.after.scope_of(after))
             candidates.append(((before.outputs[0], after.outputs[0]), scopes))
     changed = [weight for pair, scopes in candidates if (weight := _changed(pair, scopes, sides, compare_values))]
+    unknown = sum(_is_unknown(_tensor(before), _tensor(after)) for (before, after), _ in candidates)
+    counts = counts_of(len(added), len(removed), changed)
     return WeightsDiff(
-        counts=counts_of(len(added), len(removed), changed),
+        counts=counts | ({"unknown": unknown} if compare_values and unknown else {}),
         added=first(added),
         removed=first(removed),
         changed=most_important(changed),
         values_compared=compare_values,
     )
+
+
+def _is_unknown(before: ir.TensorProtocol, after: ir.TensorProtocol) -> bool:
+    """Return whether the values of two tensors cannot be compared."""
+    return isinstance(before, MissingTensor) or isinstance(after, MissingTensor)
 
 
 def _changed(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides, compare_values: bool) -> WeightChanged | None:
@@ -249,7 +257,7 @@ def _initializer_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) 
 
 def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Change | None, Distance | None]:
     """Compare values, element by element if some differ; after a change of type, only by rounding."""
-    if same_contents(before, after):
+    if _is_unknown(before, after) or same_contents(before, after):
         return None, None
     distance = distance_of(before, after)
     is_same_type = before.dtype == after.dtype and shape_of(before) == shape_of(after)
@@ -280,6 +288,8 @@ def _storage(value: ir.Value, tensor: ir.TensorProtocol) -> Storage:
         return "constant"
     if isinstance(tensor, SparseInitializer):
         return "sparse"
+    if isinstance(tensor, MissingTensor):
+        return "external" if tensor.is_external else "inline"
     on_disk = tensor.on_disk if isinstance(tensor, DerivedTensor) else isinstance(tensor, ir.ExternalTensor)
     return "external" if on_disk else "inline"
 

@@ -26,7 +26,7 @@ from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, 
 from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
 from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.external_data import on_disk, placement_of
+from ndld_flow.models.external_data import MissingTensor, on_disk, placement_of
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
@@ -66,6 +66,8 @@ class ConstantTensor:
         """Return `inline`, `external` or `sparse`."""
         if isinstance(self.tensor, SparseInitializer):
             return "sparse"
+        if isinstance(self.tensor, MissingTensor):
+            return "external" if self.tensor.is_external else "inline"
         return "external" if on_disk(self.tensor) else "inline"
 
     @property

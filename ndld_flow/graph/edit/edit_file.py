@@ -22,7 +22,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import callees_first
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import StreamedTensor
-from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
+from ndld_flow.models.files import all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
 from ndld_flow.models.scopes import own_subgraphs
@@ -56,11 +56,12 @@ def edit_file(
 ) -> GraphChange:
     """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
 
-    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. After an assertion that fails,
-    the rest is left out and `edited.failures` has the reason. Raises a `RequestError` that
-    names the operation's place, and `ModelError` if the list leaves a model that is not valid.
+    The result is sorted, its shapes are inferred, and it has no defect that the source does not have. After a failed
+    assertion, the rest is left out and `edited.failures` has the reason. Raises a `RequestError` that names the
+    operation's place, and `ModelError` if the list leaves a model that is not valid.
     """
     before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
+    edited.notes += repairs_of(edited.model)
     with _locating(str(edited.path)):
         sort_model(edited.model)
     for done, entry in enumerate(entries):
@@ -114,15 +115,11 @@ def _locating(place: str) -> Iterator[None]:
 
 
 def _check(edited: EditedModel, target: Path) -> None:
-    """Raise `ModelError` for an invalid result, with a remark if the source was invalid too."""
+    """Raise `ModelError` if the result has a defect that its source does not have."""
     try:
-        check_changed_model(edited.path, target, edited.model)
+        check_changed_model(edited.path, target, edited.log, edited.model, new_types=True)
     except ModelError as error:
         reason = str(error).removeprefix(f"{target}: ")
-        try:
-            check_model(edited.path)
-        except ModelError as old:
-            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{edited.path}: ')})"
         raise ModelError(f"the operations leave a model that is not valid: {reason}") from None
 
 

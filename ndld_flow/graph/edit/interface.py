@@ -203,10 +203,10 @@ def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
         inferred = {value: (value.shape, value.type) for value in edges}
     for value, (shape, type_) in inferred.items():
         value.type = type_ or value.type
-        value.shape = _more_exact(shape, value.shape)  # a new object: shapes that an operation sets are valid
+        value.shape = more_exact(shape, value.shape)  # a new object: shapes that an operation sets are valid
 
 
-def _more_exact(inferred: ir.Shape | None, recorded: ir.Shape | None) -> ir.Shape | None:
+def more_exact(inferred: ir.Shape | None, recorded: ir.Shape | None) -> ir.Shape | None:
     """Return inferred dimensions, or else the recorded ones."""
     if inferred is None:
         return None if recorded is None else recorded.copy()

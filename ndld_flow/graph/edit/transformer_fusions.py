@@ -7,14 +7,16 @@ changes `sys.path`. The process reads `source.onnx` and `job.json` from a folder
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -26,11 +28,16 @@ from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker
 
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
+_OF_ONNXRUNTIME = frozenset(("SimplifiedLayerNormalization",))
+"""Operators that ONNX Runtime registers in ONNX's domain."""
+_RMS_NORM_OPSET = 23
+"""First opset with RMSNormalization, ONNX's own form of SimplifiedLayerNormalization."""
 _PIECE_BYTES = 2**24
 _ADVICE = "exclude them with `without: [layer_norm]`"
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
@@ -44,8 +51,13 @@ def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[
     """
     _check_size(edited.model)
     before = _fused_operators(edited.model)
-    with tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder,
+        _squares_as_powers(edited.model) as exponent,
+    ):
         fused = _run(edited.model, job, Path(folder))
+    _restore_squares(fused, exponent)
+    _name_rms_norms(fused)
     _restore_unchanged(edited.model, fused)
     _check_operators(fused)
     if any(node.domain == "com.microsoft" for graph in all_graphs(fused) for node in graph):
@@ -54,6 +66,53 @@ def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[
     if done:
         edited.model = fused
     return done
+
+
+@contextlib.contextmanager
+def _squares_as_powers(model: ir.Model) -> Iterator[str]:
+    """Replace x * x by Pow(x, 2) in the context where a ReduceMean reads it; yield the name of the exponent.
+
+    ONNX Runtime's fusion of RMSNorm raises a TypeError for x * x, up to 1.31 at least.
+    """
+    name = UniqueNames(model).value("two")
+    exponent = ir.Value(name=name, const_value=ir.tensor(np.float32(2.0), name=name))
+    squares = [node for graph in model.graphs() for node in graph if _is_mean_square(node)]
+    if squares:
+        model.graph.register_initializer(exponent)
+    for node in squares:
+        _set_operator(node, "Pow", exponent)
+    try:
+        yield name
+    finally:
+        for node in squares:
+            _set_operator(node, "Mul", node.inputs[0])
+        model.graph.initializers.pop(name, None)
+
+
+def _is_mean_square(node: ir.Node) -> bool:
+    """Return whether a node is x * x, read by a ReduceMean."""
+    is_square = op_name(node) == "Mul" and node.inputs[0] is node.inputs[1]
+    return is_square and any(op_name(use.node) == "ReduceMean" for use in node.outputs[0].uses())
+
+
+def _set_operator(node: ir.Node, op_type: str, second: ir.Value | None) -> None:
+    node.op_type = op_type
+    node.replace_input_with(1, second)
+
+
+def _restore_squares(model: ir.Model, exponent: str) -> None:
+    """Write the squares that were not fused as x * x again."""
+    value = model.graph.initializers.pop(exponent, None)
+    for use in tuple(value.uses()) if value is not None else ():
+        _set_operator(use.node, "Mul", use.node.inputs[0])
+
+
+def _name_rms_norms(model: ir.Model) -> None:
+    """Use ONNX's operator for SimplifiedLayerNormalization where the opset has it."""
+    if model.opset_imports.get("", 0) >= _RMS_NORM_OPSET:
+        for node in (node for graph in all_graphs(model) for node in graph):
+            if op_name(node) == "SimplifiedLayerNormalization":
+                node.op_type = "RMSNormalization"
 
 
 def _check_size(model: ir.Model) -> None:
@@ -127,14 +186,15 @@ def _same(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) -> bool:
 
 def _fused_operators(model: ir.Model) -> Counter[str]:
     names = (op_name(node) for graph in all_graphs(model) for node in graph)
-    return Counter(name.removeprefix(_CONTRIB) for name in names if name.startswith(_CONTRIB) or name in _OF_ONNX)
+    fused = _OF_ONNX | _OF_ONNXRUNTIME
+    return Counter(name.removeprefix(_CONTRIB) for name in names if name.startswith(_CONTRIB) or name in fused)
 
 
 def _check_operators(model: ir.Model) -> None:
-    """Raise `RequestError` for operators in ONNX's domain that only ONNX Runtime defines."""
+    """Raise `RequestError` for operators in ONNX's domain that ONNX Runtime does not load at the model's opset."""
     opset = model.opset_imports.get("", 0)
     used = {node.op_type for graph in model.graphs() for node in graph if node.domain == ""}
-    unknown = sorted(name for name in used if not onnx.defs.has(name, opset, ""))
+    unknown = sorted(name for name in used - _OF_ONNXRUNTIME if not onnx.defs.has(name, opset, ""))
     if unknown:
         later = [name for name in unknown if onnx.defs.has(name)]
         advice = "convert the model to opset 17 or newer first, or " if later else ""

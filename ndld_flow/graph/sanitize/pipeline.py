@@ -30,7 +30,7 @@ from ndld_flow.graph.sanitize.shapes import (
 )
 from ndld_flow.graph.sanitize.simplify import inline_decided_branches, remove_noops, simplify_reshapes
 from ndld_flow.models.changed_model import check_changed_model
-from ndld_flow.models.files import load_model, save_model, summarize_model
+from ndld_flow.models.files import load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, set_shapes_of_inputs
 from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.node_precision import constraints_of
@@ -75,7 +75,7 @@ def sanitize_file(
     """Write a simplified model with the same results; weights on disk stay there.
 
     A pass that fails is logged and excluded; if the result is invalid, passes are excluded until it is valid. Raises
-    `ModelError` for a model that cannot be read or is already invalid.
+    `ModelError` for a model that cannot be read.
     """
     log = log or logging.getLogger(__name__)
     skipped: set[str] = set()
@@ -86,7 +86,7 @@ def sanitize_file(
         try:
             edits = _transform(model, settings, skipped)
             save_model(model, target)
-            check_changed_model(source, target, model)
+            check_changed_model(source, target, log, model)
             break
         except _PassError as error:
             log.warning("pass excluded because it failed: %s", error)
@@ -97,7 +97,8 @@ def sanitize_file(
                 raise
             log.warning("the result was invalid, so it is rebuilt without %s: %s", ", ".join(sorted(excluded)), error)
             skipped |= excluded
-    notes = [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
+    notes = repairs_of(model)
+    notes += [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
     notes += [f"excluded because it failed: {name}" for name in sorted(skipped)]
     notes += _lost_constraints(constraints_before, constraints_of(model))
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))

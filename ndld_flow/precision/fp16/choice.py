@@ -155,7 +155,7 @@ class ValueLimits:
 class Fp16Options:
     """Options of a conversion to fp16."""
 
-    keep_io: bool = True
+    keep_io: bool | Sequence[str] = True
     op_types: Sequence[str] = ()
     nodes: Sequence[str] = ()
     values_outside: ValueLimits | None = None

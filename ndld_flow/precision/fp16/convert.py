@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
 from ndld_flow.models.derived_tensors import Array
 from ndld_flow.models.element_types import infer_types
-from ndld_flow.models.files import check_model, external_files, load_model, save_model, summarize_model
+from ndld_flow.models.files import check_model, external_files, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_op
@@ -212,19 +213,14 @@ def _size(path: Path) -> int:
 
 
 def refuse_broken(result: Path, source: Path, functions_inlined: int, log: logging.Logger) -> None:
-    """Check a converted model with the ONNX checker and its strict shape inference.
+    """Raise an error if a converted model has a defect that its source does not have.
 
-    If the checker rejects the source as well, that is only logged (`lint` reports details). The checker does not check
-    calls of local functions: `ModelError` if inlining them gives an invalid model.
+    The checker does not check calls of local functions: `ModelError` if inlining them gives an invalid model, and
+    `RuntimeError`, a bug, otherwise.
     """
     try:
-        check_model(result, full_check=True)
+        check_changed_model(source, result, log, new_types=True)
     except ModelError as error:
-        try:
-            check_model(source, full_check=True)
-        except ModelError as source_error:
-            log.warning("%s", source_error)
-            return
         if functions_inlined:
             raise ModelError(f"{source}: inlining its local functions gives an invalid model: {error}") from None
         raise RuntimeError(f"the converted model is invalid although its source is valid: {error}") from None
@@ -232,7 +228,7 @@ def refuse_broken(result: Path, source: Path, functions_inlined: int, log: loggi
 
 def prepare(model: ir.Model, source: Path) -> list[str]:
     """Inline functions, make names unique and sort nodes, so that types can be inferred; return notes on it."""
-    notes = []
+    notes = repairs_of(model)
     opset = model.opset_imports.get("", _MIN_OPSET)
     if opset < _MIN_OPSET:
         raise ModelError(

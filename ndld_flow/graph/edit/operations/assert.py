@@ -68,10 +68,7 @@ class Assert(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import known_shapes
-
-        with known_shapes(edited.model):
-            results = [*self._check_nodes(edited), *self._check_edges(edited), *self._check_tensors(edited)]
+        results = [*self._check_nodes(edited), *self._check_edges(edited), *self._check_tensors(edited)]
         failures = [text for text in results if text]
         edited.failures += failures
         return f"{len(results) - len(failures)} of {len(results)} assertions hold"
@@ -106,16 +103,22 @@ class Assert(Operation):
                 yield _miscount(what, wanted, names)
 
     def _check_tensors(self, edited: EditedModel) -> Iterator[str]:
+        from ndld_flow.graph.edit.graph_edits import known_shapes
+        from ndld_flow.graph.edit.interface import more_exact
         from ndld_flow.models.element_types import value_dtype
         from ndld_flow.models.input_shapes import show_shape
 
-        for name, shape in self.shapes.items():
-            own = _dims(_tensor(edited, name).shape)
+        values = {name: _tensor(edited, name) for name in (*self.shapes, *self.dtypes)}
+        declared = {value: value.shape for value in values.values()}
+        with known_shapes(edited.model):
+            shapes = {name: _dims(more_exact(value.shape, declared[value])) for name, value in values.items()}
+            dtypes = {name: value_dtype(value) or "of unknown type" for name, value in values.items()}
+        for name, wanted in self.shapes.items():
+            own = shapes[name]
             shown = "an unknown shape" if own is None else f"the shape {show_shape(own)}"
-            yield "" if _matches(own, shape) else f"{name} has {shown}, not {show_shape(shape)}"
+            yield "" if _matches(own, wanted) else f"{name} has {shown}, not {show_shape(wanted)}"
         for name, dtype in self.dtypes.items():
-            element = value_dtype(_tensor(edited, name)) or "of unknown type"
-            yield "" if element == _dtype_name(dtype) else f"{name} is {element}, not {dtype}"
+            yield "" if dtypes[name] == _dtype_name(dtype) else f"{name} is {dtypes[name]}, not {dtype}"
 
 
 def _outputs(edited: EditedModel) -> Sequence[ir.Value]:

@@ -65,7 +65,8 @@ class FuseTransformer(Operation):
 
     This runs the transformer optimizer of ONNX Runtime in a separate process on the whole model (at most 1.5 GiB of
     weights). Most fused operators are in the domain com.microsoft, which other runtimes do not support;
-    LayerNormalization requires opset 17. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
+    LayerNormalization requires opset 17. An RMSNorm becomes RMSNormalization, and below opset 23 ONNX Runtime's
+    SimplifiedLayerNormalization. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
 
         fuse_transformer: {model_type: bert, without: [embed_layer_norm]}
 

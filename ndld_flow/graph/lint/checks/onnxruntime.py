@@ -9,13 +9,15 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.records.inspection import Finding
 
-# The model's path is passed as an argument: nothing from outside is interpreted.
+# The model's path is passed as an argument: nothing from outside is interpreted. Without prepacking, which copies
+# weights, external data are mapped and never read.
 _LOAD = """
 import sys
 import onnxruntime as ort
 options = ort.SessionOptions()
 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 options.log_severity_level = 4
+options.add_session_config_entry("session.disable_prepacking", "1")
 try:
     ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 except Exception as error:

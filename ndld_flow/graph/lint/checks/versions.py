@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.graph.lint.check import Check, Subject
-from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET
+from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET, OLDEST_OPSET
 from ndld_flow.records.inspection import Finding
-
-_OLDEST_OPSET = 7
-"""Oldest opset that ONNX Runtime guarantees to run."""
 
 
 class Versions(Check):
@@ -25,6 +22,6 @@ class Versions(Check):
             yield self.finding(f"IR version {version} {newest} ({MAX_IR_VERSION})")
         if opset > MAX_OPSET:
             yield self.finding(f"opset {opset} {newest} ({MAX_OPSET})")
-        if 0 < opset < _OLDEST_OPSET:
-            oldest = f"is older than the oldest that ONNX Runtime guarantees to run ({_OLDEST_OPSET})"
+        if 0 < opset < OLDEST_OPSET:
+            oldest = f"is older than the oldest that ONNX Runtime guarantees to run ({OLDEST_OPSET})"
             yield self.finding(f"opset {opset} {oldest}", severity="warning")

@@ -1,0 +1,172 @@
+"""The check of changed models: defects of the source pass, new ones do not, and ONNX Runtime loads the result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models import changed_model
+from ndld_flow.models.changed_model import check_changed_model, load_failure
+from ndld_flow.models.files import load_model, repairs_of, save_model
+
+LOG = logging.getLogger("test")
+X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+RELU = helper.make_node("Relu", ["x"], ["y"], name="relu")
+WEIGHT = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+MATMUL = helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")
+NORM = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["y"], axis=-1, name="norm")
+SCALE = numpy_helper.from_array(np.ones(4, np.float32), "s")
+PLUGIN = helper.make_node("GridSample_TRT", ["x"], ["y"], name="plugin")
+
+
+def write(
+    path: Path, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = (), opset: int = 17
+) -> Path:
+    graph = helper.make_graph(nodes, "graph", [X], [Y], weights)
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", opset)]), path)
+    return path
+
+
+def _add_nonsense(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.append(helper.make_attribute("nonsense", 1))
+
+
+def _declare_without_shape(model: onnx.ModelProto) -> None:
+    model.graph.value_info.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+
+
+def _shrink_output(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
+
+
+def _rename_operator(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "Relo"
+
+
+DEFECTS: dict[str, Callable[[onnx.ModelProto], object]] = {
+    "graph name": lambda model: model.graph.ClearField("name"),
+    "input shape": lambda model: model.graph.input[0].type.tensor_type.ClearField("shape"),
+    "output shape": lambda model: model.graph.output[0].type.tensor_type.ClearField("shape"),
+    "opset": lambda model: model.ClearField("opset_import"),
+    "value info": _declare_without_shape,
+    "attribute": _add_nonsense,
+    "operator": _rename_operator,
+    "shapes": _shrink_output,
+}
+
+
+def edit(path: Path, target: Path, defect: str) -> Path:
+    """Write a copy of a model with a defect."""
+    model = onnx.load(path)
+    DEFECTS[defect](model)
+    onnx.save(model, target)
+    return target
+
+
+@pytest.mark.parametrize(
+    "change", ["output shape", "input shape", "value info", "graph name", "attribute", "operator", "shapes"]
+)
+def test_a_defect_of_the_source_passes_and_a_new_one_does_not(tmp_path: Path, change: str) -> None:
+    good = write(tmp_path / "good.onnx", [RELU])
+    bad = edit(good, tmp_path / "bad.onnx", change)
+    check_changed_model(bad, bad, LOG)
+    if change != "value info":  # it has no effect
+        with pytest.raises(ModelError):
+            check_changed_model(good, bad, LOG)
+
+
+def test_remaining_defects_are_logged_with_their_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad = edit(write(tmp_path / "a.onnx", [RELU]), tmp_path / "bad.onnx", "output shape")
+    check_changed_model(bad, bad, LOG)
+    assert [record.message for record in caplog.records] == [
+        "output 'y' has no shape: ONNX requires one. Give it one with `edit`'s `set_output_types`"
+    ]
+
+
+def test_a_defect_of_the_source_does_not_excuse_another(tmp_path: Path) -> None:
+    bad = edit(write(tmp_path / "a.onnx", [RELU]), tmp_path / "bad.onnx", "output shape")
+    worse = edit(bad, tmp_path / "worse.onnx", "attribute")
+    with pytest.raises(ModelError, match=r"node 'relu' \(Relu\): Unrecognized attribute: nonsense"):
+        check_changed_model(bad, worse, LOG)
+
+
+def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "source.onnx", [RELU])
+    target = write(tmp_path / "target.onnx", [helper.make_node("Acme", ["x"], ["y"], domain="com.microsoft")])
+    target_model = onnx.load(target)
+    target_model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(target_model, target)
+    onnx.checker.check_model(target, full_check=True)
+    check_changed_model(target, target, LOG)
+    with pytest.raises(ModelError, match=r"ONNX Runtime loads its source, but not the result: .*Acme"):
+        check_changed_model(source, target, LOG)
+
+
+def test_a_missing_kernel_is_excused_where_types_change(tmp_path: Path) -> None:
+    source = write(tmp_path / "source.onnx", [RELU])
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
+        helper.make_node("Relu", ["b"], ["r"], name="relu"),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    target = write(tmp_path / "target.onnx", nodes)
+    failure = load_failure(target)
+    assert failure is not None and failure.only_kernels and "relu" in failure.message
+    check_changed_model(source, target, LOG, new_types=True)
+    with pytest.raises(ModelError, match="relu"):
+        check_changed_model(source, target, LOG)
+
+
+@pytest.mark.parametrize(("node", "weights"), [(NORM, [SCALE]), (PLUGIN, [])], ids=["a runtime's", "plugin"])
+def test_an_operation_may_add_operators_that_onnx_does_not_know(
+    tmp_path: Path, node: onnx.NodeProto, weights: list[onnx.TensorProto]
+) -> None:
+    source = write(tmp_path / "source.onnx", [RELU])
+    check_changed_model(source, write(tmp_path / "target.onnx", [node], weights), LOG)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_large_models_load_without_their_weights(
+    tmp_path: Path, external: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_model, "_LIGHT_BYTES", 0)
+    source = write(tmp_path / "source.onnx", [MATMUL], [numpy_helper.from_array(np.ones((4, 512), np.float32), "w")])
+    model = onnx.load(source)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 512
+    onnx.save(model, source, save_as_external_data=external, size_threshold=0)
+    assert load_failure(source) is None
+    model.graph.node[0].input[0] = "nothing"
+    onnx.save(model, source)
+    failure = load_failure(source)
+    assert failure is not None and "nothing" in failure.message
+
+
+def test_names_and_imports_are_repaired(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.onnx", [RELU, helper.make_node("Gelu", ["y"], ["g"], domain="com.microsoft")])
+    model = load_model(edit(good, tmp_path / "bad.onnx", "graph name"))
+    first, second = repairs_of(model)
+    assert first == "the graph had no name; it is 'graph' now"
+    assert second.startswith(
+        "the model does not import the operators of 'com.microsoft', which its nodes use: version 1 is"
+    )
+    save_model(model, tmp_path / "saved.onnx")
+    onnx.checker.check_model(tmp_path / "saved.onnx")
+    assert repairs_of(load_model(tmp_path / "saved.onnx")) == []
+
+
+@pytest.mark.parametrize(("imports", "version"), [([], 18), ([("com.microsoft", 1)], 26)], ids=["none", "another"])
+def test_the_version_of_a_missing_default_domain(tmp_path: Path, imports: list[tuple[str, int]], version: int) -> None:
+    """Without any, the IR version decides; otherwise it is ONNX Runtime's newest, which ONNX Runtime assumes too."""
+    source = edit(write(tmp_path / "source.onnx", [RELU]), tmp_path / "bad.onnx", "opset")
+    model = onnx.load(source)
+    model.opset_import.extend(helper.make_opsetid(*each) for each in imports)
+    onnx.save(model, source)
+    assert load_model(source).opset_imports[""] == version
