@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, WithJsonSchema, model_validator
 
 from ndld_flow.base.settings import Settings, fields_of
 from ndld_flow.store.found_files import is_several
@@ -65,6 +65,9 @@ def without_names(data: Data) -> str | int | float:
 class InputSpec(Settings):
     """Shape and values of one model input."""
 
+    # Work orders are written with the names of fields, recipes with `from`.
+    model_config = ConfigDict(populate_by_name=True)
+
     shape: Shape | None = None
     """The shape to use. Give either this or `opt` (with `min` and `max`)."""
     min: Shape | None = None
@@ -79,6 +82,10 @@ class InputSpec(Settings):
     these. Steps that run several samples use all files, others the first."""
     every: Annotated[int, Field(ge=1)] = 1
     """Use every N-th frame of a video or an animation, or window of an audio file, as a sample."""
+    fed_from: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="from")
+    """Name of the output whose value is this input at the next step of a sequence, such as `state: {from: stateN}` of a
+    recurrent model or `past: {from: present}` of a decoder. `data` is its value at the first step, by default zeros.
+    Other inputs are constants, random values drawn anew at each step, or consecutive items of their files."""
     range: tuple[float, float] = (0.0, 1.0)
     """Range of random values: floats are uniform in [low, high), integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC", "NCT", "NTC", "CT"] | None = None
@@ -148,6 +155,11 @@ class InputSpec(Settings):
         if self.resize == "stretch":  # as without it, except for the warning
             del kept["resize"]
         return {**kept, "data": without_names(self.data), "layout": self.layout or "NCHW"}
+
+    @property
+    def is_random(self) -> bool:
+        """Return True if its values are random; the first value of an output that is fed back is zeros."""
+        return self.data == "random" and self.fed_from is None
 
     @property
     def data_patterns(self) -> tuple[str, ...]:

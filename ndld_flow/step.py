@@ -206,6 +206,8 @@ class Step(Settings, Generic[In, Out]):
     """True if the step reads the recipe's `inputs:`."""
     reads_first_sample: ClassVar[bool] = False
     """True if it reads only the first of the files that an input's `data:` names."""
+    runs_sequences: ClassVar[bool] = False
+    """True if it runs inputs with `from:` step by step; other steps that read their values are refused."""
     stops_run: ClassVar[bool] = False
     """True if later steps are pointless after this one has failed."""
     reads_through: ClassVar[tuple[str, ...]] = ()

@@ -7,13 +7,14 @@ from __future__ import annotations
 import keyword
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ndld_flow.accuracy.agreement import Measuring
 from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.inside.divergence import Observed, diverge, first_divergent
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison, ModelPair, Progress, reduced_precision
+from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
@@ -26,6 +27,7 @@ from ndld_flow.records.accuracy import (
     LayerDivergence,
     OutputAgreement,
     SampleAgreement,
+    SequenceAgreement,
     higher_is_better,
 )
 from ndld_flow.records.measurement import Metric
@@ -55,7 +57,7 @@ def compare_layers(
     layers = diverge(
         Observed(pair.reference.to_run, pair.reference.settings),
         Observed(pair.candidate.to_run, pair.candidate.settings),
-        _Feeds(pair.samples),
+        _Feeds(pair.complete_samples),
         tensors,
         reduced_precision(pair.candidate.path),
         progress,
@@ -134,11 +136,24 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
         for output in accuracy.outputs:
             if output.output.isidentifier() and not keyword.iskeyword(output.output):
                 metrics |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
+    if accuracy.sequence is not None:
+        metrics |= _sequence_metrics(accuracy.sequence)
     for metric in accuracy.labelled:
         metrics[metric.name] = Metric(value=metric.candidate)
         metrics[f"reference.{metric.name}"] = Metric(value=metric.reference)
         metrics[f"drop.{metric.name}"] = Metric(value=metric.drop)
     return metrics
+
+
+def _sequence_metrics(sequence: SequenceAgreement) -> dict[str, Metric]:
+    flipped = [output.flipped_count for output in sequence.outputs if output.flipped_count is not None]
+    first = sequence.first_divergent
+    return {
+        "steps": Metric(value=sum(sequence.lengths)),
+        "divergent_steps": Metric(value=sequence.divergent_steps),
+        **({"flipped_steps": Metric(value=max(flipped))} if flipped else {}),
+        **({"first_divergent_step": Metric(value=first + 1)} if first is not None else {}),
+    }
 
 
 def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> str | None:
@@ -175,6 +190,8 @@ def summarize(accuracy: Accuracy) -> str:
         f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
         for metric in accuracy.labelled
     ]
+    if accuracy.sequence is not None:
+        figures += _over_steps(accuracy.sequence)
     remarks = _remarks(accuracy)
     if accuracy.passed:
         text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
@@ -214,6 +231,18 @@ def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
     return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
 
 
+def _over_steps(sequence: SequenceAgreement) -> list[str]:
+    """Return `937 steps` and `1 decision flipped`."""
+    figures = [f"{sum(sequence.lengths):,} steps"]
+    flips = [output for output in sequence.outputs if output.flipped_count]
+    figures += [
+        f"{output.flipped_count:,} decision{'s' if output.flipped_count != 1 else ''} of {short_name(output.output)} "
+        "flipped"
+        for output in flips
+    ]
+    return figures
+
+
 def _failed(accuracy: Accuracy) -> list[str]:
     sentences = [sentence for metric in accuracy.labelled for sentence in metric.failed]
     failed = [output for output in accuracy.outputs if output.failed]
@@ -227,7 +256,9 @@ def _remarks(accuracy: Accuracy) -> list[str]:
     remarks = []
     if accuracy.emulated:
         remarks.append("stored precision emulated")
-    if accuracy.worst_sample is not None:
+    if accuracy.worst_sample is not None and accuracy.sequence is not None:
+        remarks.append(f"worst at {short_name(accuracy.worst_sample)}")
+    elif accuracy.worst_sample is not None:
         remarks.append(f"worst of {accuracy.sample_count} samples: {short_name(accuracy.worst_sample)}")
     if accuracy.first_divergent is not None:
         remarks.append(f"values diverge at {short_name(accuracy.first_divergent.tensor)}")
@@ -254,24 +285,31 @@ class Criteria:
     axis: int
     logits: Sequence[str]
     """Patterns of outputs whose `kl` is computed on their softmax."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Output -> the value above which it decides one way, for sequences."""
 
     def measuring(self, output: str) -> Measuring:
         tolerance = self.by_output.get(output, self.tolerance)
         rtol, atol = tolerance.elementwise() if tolerance is not None else (None, None)
-        logits = any(name_matcher(pattern)(output) for pattern in self.logits)
-        return Measuring(rtol, atol, self.topk, self.axis, logits)
+        return Measuring(rtol, atol, self.topk, self.axis, self._is_logits(output))
+
+    def _is_logits(self, output: str) -> bool:
+        return any(name_matcher(pattern)(output) for pattern in self.logits)
 
     def check_names(self, outputs: Sequence[str]) -> None:
         """Check that each named output exists. Raises `RequestError` otherwise."""
         for name in self.by_output:
             if name not in outputs:
                 raise RequestError(f'output_tolerance: the model has no output "{name}"; {suggest(name, outputs)}')
+        for name in self.thresholds:
+            if name not in outputs:
+                raise RequestError(f'thresholds: the model has no output "{name}"; {suggest(name, outputs)}')
         for pattern in self.logits:
             if not any(map(name_matcher(pattern), outputs)):
                 raise RequestError(f'softmax: "{pattern}" matches no output; {suggest(pattern, outputs)}')
 
-    def judge(self, output: ComparedOutput) -> OutputAgreement:
-        """Return the output's record, with a sentence for each bound that does not hold."""
+    def judge(self, output: ComparedOutput, failed: Sequence[str] = ()) -> OutputAgreement:
+        """Return the output's record, with a sentence for each bound that does not hold; `failed` are further ones."""
         metrics, places = output.agreement.metrics(), output.agreement.worst_slices()
         slices = output.yardstick.slices
         unseen = () if slices is None else slices.unseen
@@ -287,10 +325,14 @@ class Criteria:
             worst_slices=places,
             unseen=unseen[:_MOST_UNSEEN],
             unseen_count=len(unseen),
-            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self._bounds(output), places)),
+            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self.bounds_of(output), places), *failed),
         )
 
-    def _bounds(self, output: ComparedOutput) -> dict[str, float]:
+    @property
+    def of_sequences(self) -> SequenceCriteria:
+        return SequenceCriteria(self.bounds_of, self.thresholds, self._is_logits)
+
+    def bounds_of(self, output: ComparedOutput) -> dict[str, float]:
         tolerance = self.by_output.get(output.name, self.tolerance)
         if tolerance is None:
             return {}
@@ -311,7 +353,8 @@ def compose_accuracy(
 ) -> Accuracy:
     """Compose the record; `judged` and `layers` are None if the step has no metric or compares no layers."""
     first, second = compared.reference, compared.candidate
-    outputs = tuple(map(criteria.judge, compared.outputs))
+    steps = judge_sequence(compared, criteria.of_sequences)
+    outputs = tuple(criteria.judge(output, steps.failed[output.name] if steps else ()) for output in compared.outputs)
     tolerance = {} if criteria.tolerance is None else criteria.tolerance.given(criteria.topk)
     return Accuracy(
         reference=first.side.label,
@@ -325,7 +368,7 @@ def compose_accuracy(
         tolerance=tolerance,
         output_tolerance={name: own.given(criteria.topk) for name, own in criteria.by_output.items()},
         outputs=outputs,
-        samples=_samples(compared, judged),
+        samples=() if steps else _samples(compared, judged),
         worst_sample=worst_sample(outputs, list(tolerance)),
         metric_file=None if judged is None else judged.file,
         labelled=() if judged is None else judged.metrics,
@@ -333,7 +376,13 @@ def compose_accuracy(
         layers_compared=0 if layers is None else layers.count,
         first_divergent=None if layers is None else layers.first,
         divergence_bounds={} if layers is None else dict(layers.bounds),
-        notes=(*compared.notes, *unseen_notes(outputs), *(() if layers is None else layers.notes)),
+        sequence=steps.agreement if steps else None,
+        notes=(
+            *compared.notes,
+            *(steps.notes if steps else ()),
+            *unseen_notes(outputs),
+            *(() if layers is None else layers.notes),
+        ),
     )
 
 

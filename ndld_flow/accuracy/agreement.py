@@ -431,6 +431,11 @@ class Agreement:
         return self._all.only_reference_nonfinite
 
     @property
+    def nonfinite(self) -> int:
+        """Return the number of elements that are NaN or infinite in one of the two only."""
+        return self.only_candidate_nonfinite + self.only_reference_nonfinite
+
+    @property
     def is_weak_evidence(self) -> bool:
         """Return True if the reference is constant (to a millionth): almost anything would agree with it."""
         total = self._all

@@ -15,6 +15,8 @@ import numpy as np
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
 from ndld_flow.accuracy.inside.capture import tensors_of
+from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples
+from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs, model_outputs
@@ -26,26 +28,35 @@ from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sequences import Feedback, Sequences, check_feedback, find_feedback, make_sequences
 
-Outputs = Mapping[str, Array | None]
-"""Output name -> array; None for an output that is not a tensor."""
+_HELD_BYTES = 64 * 2**20
+"""Outputs up to this size in total stay in memory: sequences have thousands of small ones."""
 
 
 class StoredOutputs:
-    """Stored outputs, sample by sample, in the order they were stored."""
+    """Stored outputs, sample by sample, in the order they were stored: the first ones in memory, others in files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._samples: list[dict[str, Path | None]] = []
+        self._samples: list[dict[str, Path | Array | None]] = []
+        self._held_bytes = 0
 
     def add(self, outputs: Outputs) -> None:
-        kept: dict[str, Path | None] = {}
+        kept: dict[str, Path | Array | None] = {}
         for number, (name, array) in enumerate(outputs.items()):
-            path = self._folder / f"{len(self._samples)}-{number}.npy"
-            kept[name] = None if array is None else path
-            if array is not None:
-                np.save(path, storable(array), allow_pickle=False)
+            kept[name] = None if array is None else self._keep(storable(array), number)
         self._samples.append(kept)
+
+    def _keep(self, array: Array, number: int) -> Path | Array:
+        if self._held_bytes + array.nbytes <= _HELD_BYTES:
+            self._held_bytes += array.nbytes
+            held = array.view()
+            held.flags.writeable = False  # as a mapped file is: a user's metric gets it
+            return held
+        path = self._folder / f"{len(self._samples)}-{number}.npy"
+        np.save(path, array, allow_pickle=False)
+        return path
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -53,8 +64,8 @@ class StoredOutputs:
     def __getitem__(self, sample: int) -> dict[str, Array | None]:
         """Return the outputs of one sample by name; types unknown to .npy files are converted as by `storable`."""
         return {
-            name: None if path is None else np.load(path, mmap_mode="r", allow_pickle=False)
-            for name, path in self._samples[sample].items()
+            name: np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
+            for name, kept in self._samples[sample].items()
         }
 
     def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
@@ -92,6 +103,8 @@ class ComparedOutput:
     """The criterion by which it is judged."""
     samples: list[dict[str, float]] = field(default_factory=list)
     """The metrics of each sample alone."""
+    nonfinite: list[int] = field(default_factory=list)
+    """Elements of each sample that are NaN or infinite in one model only."""
     wrong: list[str] = field(default_factory=list)
     """Sentences that explain why it could not be compared."""
 
@@ -123,7 +136,9 @@ class ComparedOutput:
         elif r.shape != c.shape:
             self.wrong.append(f"its shape is {shape_text(c.shape)}, and {shape_text(r.shape)} in the reference")
         else:
+            before = self.agreement.nonfinite
             self.samples.append(self.agreement.add(r, c, sample))
+            self.nonfinite.append(self.agreement.nonfinite - before)
 
 
 def _family(array: Array) -> str:
@@ -197,15 +212,20 @@ class ModelRun:
     side: ComparedModel
     provider: str = ""
     log: str = ""
+    growing: set[str] = field(default_factory=set)
+    """Outputs that begin with the states they were computed from."""
 
-    def over(self, feeds: Iterator[dict[str, Array]]) -> Iterator[dict[str, Array | None]]:
-        """Yield the outputs by name, None for one that is not a tensor; the session stays open during the iteration."""
+    def over(self, feeds: Iterator[dict[str, Array]], feedback: Feedback) -> Iterator[dict[str, Array | None]]:
+        """Yield the outputs by name, None for one that is not a tensor; the session stays open during the iteration.
+
+        States take the outputs of the step before; of a state that only grows, the new part is yielded.
+        """
         model = open_model(self.side.to_run, self.side.settings)
         self.provider, self.log = model.providers[0], model.log
+        states, parts = States(feedback, model.describe().inputs, self.side.path), AppendedParts(feedback)
         for arrays in feeds:
-            bound = model.bind(arrays)
-            bound.run()
-            yield bound.outputs()
+            yield parts.cut(*states.run(model, arrays))
+            self.growing |= parts.growing
 
 
 Progress = Callable[[int, int, str], None]
@@ -228,6 +248,10 @@ class Comparison:
     """Empty unless requested; named as in the reference."""
     notes: tuple[str, ...]
     """Caveats: reasons why the comparison is weaker evidence than it seems."""
+    sequences: Sequences | None = None
+    """The sequences, of which each sample is a step; None for single samples."""
+    forced: bool = False
+    """The candidate got the reference's states at every step."""
 
     @property
     def emulated(self) -> tuple[Literal["reference", "candidate"], ...]:
@@ -249,8 +273,22 @@ class ModelPair:
     reference: ComparedModel
     candidate: ComparedModel
     inputs: SharedInputs
-    samples: Samples
+    samples: Samples | Sequences
     arithmetic: Arithmetic
+    forced: bool = False
+    """The candidate gets the reference's states at every step, and not its own."""
+
+    @property
+    def sequences(self) -> Sequences | None:
+        """Return the samples if they are sequences of steps."""
+        return self.samples if isinstance(self.samples, Sequences) else None
+
+    @property
+    def complete_samples(self) -> Samples:
+        """Return the samples with values for all inputs: of sequences, every step with the reference's states."""
+        if isinstance(self.samples, Samples):
+            return self.samples
+        return UnrolledSamples(self.samples, self.reference.to_run, self.reference.settings)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -279,8 +317,9 @@ def pair_models(
     """
     inputs = shared_inputs(model_inputs(reference.path), model_inputs(candidate.path))
     own = wanted.model_copy(update={"data": inputs.named_as_reference(wanted.data)})
-    samples = make_samples(inputs.specs, inputs.named_as_reference(given), own, reference.label)
-    return ModelPair(reference, candidate, inputs, samples, arithmetic)
+    named = inputs.named_as_reference(given)
+    make = make_sequences if find_feedback(named) else make_samples
+    return ModelPair(reference, candidate, inputs, make(inputs.specs, named, own, reference.label), arithmetic)
 
 
 def compare_models(
@@ -295,19 +334,20 @@ def compare_models(
     """
     first, second = ModelRun(pair.reference), ModelRun(pair.candidate)
     kept, kept_theirs = StoredOutputs(_folder(scratch, "reference")), StoredOutputs(_folder(scratch, "candidate"))
-    reader = _SampleReader(pair.samples, progress)
+    reader = _SampleReader(pair, progress)
+    mine, theirs = (_feedback_of(pair, side) for side in (pair.reference, pair.candidate))
     plain = ({name: feed.values for name, feed in sample.feeds.items()} for sample in reader.through(first, 0))
-    for outputs in first.over(plain):
+    for outputs in first.over(plain, mine):
         kept.add(outputs)
     cast = (pair.inputs.for_candidate(sample.feeds) for sample in reader.through(second, 1))
     compared: tuple[ComparedOutput, ...] = ()
-    for i, outputs in enumerate(second.over(cast)):
+    for i, outputs in enumerate(second.over(cast, theirs)):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
             compared = tuple(_prepare(names, measuring(names[0] or names[1] or ""), kept) for names in pairs)
         for output in compared:
             output.add(reader.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
-        if keep_candidate:
+        if keep_candidate or pair.sequences is not None:
             names = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
             kept_theirs.add({names[name]: array for name, array in outputs.items() if name in names})
     notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
@@ -324,25 +364,46 @@ def compare_models(
         kept_reference=kept,
         kept_candidate=kept_theirs,
         notes=tuple(sorted(notes)),
+        sequences=pair.sequences,
+        forced=pair.forced,
     )
 
 
 class _SampleReader:
     """Reads samples for a model; records their labels and the origin of the first one."""
 
-    def __init__(self, samples: Samples, progress: Progress) -> None:
-        self._samples, self._progress = samples, progress
+    def __init__(self, pair: ModelPair, progress: Progress) -> None:
+        self._pair, self._progress = pair, progress
         self.labels: list[str] = []
         self.described: dict[str, str] = {}
 
     def through(self, run: ModelRun, round_number: int) -> Iterator[Sample]:
-        count = len(self._samples)
-        for i, sample in enumerate(self._samples):
+        forced = self._pair.forced and round_number == 1
+        samples: Samples | Sequences = self._pair.complete_samples if forced else self._pair.samples
+        count = len(samples)
+        for i, sample in enumerate(samples):
             self._progress(round_number * count + i, 2 * count, f"running {run.side.label}")
             if round_number == 0:
                 self.labels.append(sample.label)
                 self.described = self.described or {name: feed.description for name, feed in sample.feeds.items()}
             yield sample
+
+
+def _feedback_of(pair: ModelPair, side: ComparedModel) -> Feedback:
+    """Return the states of a model under its own names. Raises `RequestError` for outputs that cannot be states."""
+    if pair.sequences is None:
+        return {}
+    feedback, inputs, outputs = pair.sequences.feedback, model_inputs(side.path), model_outputs(side.path)
+    if side is pair.candidate:
+        names = {mine: theirs for mine, theirs in pair_names(*map(_output_names, (pair.reference, side))) if mine}
+        feedback = {pair.inputs.candidate_names[name]: names.get(output) or output for name, output in feedback.items()}
+    for name, mistake, hint in check_feedback(feedback, inputs, outputs, side.label):
+        raise RequestError(f"inputs.{name}.from: {mistake}" + (f"; {hint}" if hint else "."))
+    return {} if pair.forced and side is pair.candidate else feedback
+
+
+def _output_names(side: ComparedModel) -> list[str]:
+    return [spec.name for spec in model_outputs(side.path)]
 
 
 def _prepare(pair: Pair, measuring: Measuring, kept: StoredOutputs) -> ComparedOutput:

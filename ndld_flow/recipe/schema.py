@@ -28,6 +28,9 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
     }
     properties["model"] = {"anyOf": [{"type": "string"}, properties["model"]]}
+    plain = [{"type": "string"}, {"type": "number"}, {"type": "array"}]
+    inputs = properties["inputs"]
+    inputs["additionalProperties"] = {"anyOf": [*plain, inputs["additionalProperties"]]}
     models = properties["models"]
     models["additionalProperties"] = {"anyOf": [{"type": "string"}, models["additionalProperties"]]}
     properties["defaults"] = {

@@ -15,6 +15,7 @@ from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import suggest, visible_name
+from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
@@ -218,6 +219,9 @@ class Checker:
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
         gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
         _check_exports(values.get("export"), steps, mistakes)
+        if file is not None:
+            _check_states(values, file, mistakes)
+            _check_sequences(file, steps, mistakes)
         _refuse_redacted(values, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
@@ -255,8 +259,15 @@ def name_recipe(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand `model: path` to `model: {source: path}`, and an empty step to one without settings."""
+    """Expand `model: path` to `model: {source: path}`, `inputs: {x: 3}` to `{x: {data: 3}}`, and an empty step to one
+    without settings.
+    """
     expanded = dict(values)
+    if isinstance(expanded.get("inputs"), dict):
+        expanded["inputs"] = {
+            name: {"data": spec} if isinstance(spec, str | int | float | list) else spec
+            for name, spec in expanded["inputs"].items()
+        }
     if isinstance(expanded.get("model"), str):
         expanded["model"] = {"source": expanded["model"]}
     if isinstance(expanded.get("models"), dict):
@@ -488,6 +499,41 @@ def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mista
             )
         if isinstance(step, str) and step not in exported:
             mistakes.add(f"export.{path}", f"no step {step!r} produces a model or an engine", suggest(step, exported))
+
+
+def _check_states(values: Mapping[str, Any], file: RecipeFile, mistakes: Mistakes) -> None:
+    """Reject states whose source cannot be an output, or whose first value is unknown."""
+    for name, spec in file.inputs.items():
+        dotted = f"inputs.{name}"
+        if spec.fed_from in file.inputs:
+            mistakes.add(f"{dotted}.from", f"`{spec.fed_from}` is an input", "`from` names an output of the model")
+        if spec.fed_from is not None and values["inputs"][name].get("data") == "random":
+            hint = "give zeros, ones, a number or a file"
+            mistakes.add(f"{dotted}.data", "the first value of an input with `from` must be known", hint)
+
+
+def _check_sequences(file: RecipeFile, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
+    """Reject steps that cannot run sequences, and sequences whose number of steps is unknown."""
+    for step in steps:
+        used = step.used_inputs(file.inputs)
+        states = [name for name, spec in used.items() if spec.fed_from is not None]
+        runs, dotted = step.type.cls.runs_sequences, f"steps.{step.name}"
+        asked = getattr(step.step, "steps", None) if runs else None
+        if states and not runs:
+            what = f"`{step.type.name}` runs single samples, and the input `{states[0]}` is fed `from` an output"
+            mistakes.add(dotted, what, "leave the step out, or give it a recipe without `from`")
+        elif asked is not None and not states:
+            mistakes.add(f"{dotted}.steps", "no input is fed from an output", "write `inputs: {STATE: {from: OUTPUT}}`")
+        elif states and asked is None and not _has_items(step, used):
+            mistakes.add(
+                dotted, "the number of steps of the sequence is unknown", "give `steps: 100`, or data in files"
+            )
+
+
+def _has_items(step: RecipeStep, used: Mapping[str, InputSpec]) -> bool:
+    """Return whether files or a loader may determine the number of steps."""
+    files = any(spec.data_patterns for spec in used.values() if spec.fed_from is None)
+    return files or bool(step.sample_data) or getattr(step.step, "loader", None) is not None
 
 
 def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:

@@ -138,10 +138,74 @@ class LabelledMetric(Record):
         return self.reference - self.candidate
 
 
+class StepErrors(Record):
+    """One output at each step of sequences."""
+
+    output: str
+    state: str = ""
+    """The input that it becomes at the next step; empty if it is no state."""
+    metric: str
+    """The metric of `errors`, such as `slice_rms`."""
+    errors: tuple[float | None, ...]
+    """Error of each step, all sequences in order, relative to the spread of the output over all steps; None where the
+    output could not be compared or has no finite value. Empty if the model has too many outputs, as `notes` state."""
+    bound: float | None = None
+    """The bound on `metric`."""
+    divergent_count: int = 0
+    """Steps beyond a bound of the output."""
+    first_divergent: int | None = None
+    """The first of these, from 0."""
+    flipped: tuple[int, ...] = ()
+    """Steps, from 0, where the two models decide differently; the first 1,000."""
+    flipped_count: int | None = None
+    """None if the output is no decision."""
+    decision: str = ""
+    """How the output was read as a decision: `more than 0.5`, `largest element`, `value`."""
+    early_error: float | None = None
+    """Root of the mean square of `errors` in the first quarter of the steps."""
+    late_error: float | None = None
+    """The same in the last quarter."""
+
+
+class SequenceAgreement(Record):
+    """Two models over sequences of steps, where outputs of each step are inputs of the next."""
+
+    labels: tuple[str, ...]
+    """Label of each sequence."""
+    lengths: tuple[int, ...]
+    """Number of steps of each sequence."""
+    feedback: dict[str, str]
+    """Input -> the output whose value it has at the next step."""
+    states: Literal["own", "reference"]
+    """`own`: each model ran on its own states. `reference`: the candidate got the reference's at every step."""
+    outputs: tuple[StepErrors, ...]
+    window_steps: int = 0
+    """Steps of the windows that are also judged against their own spread."""
+
+    def step_name(self, index: int) -> str:
+        """Return `step 12`, or `speech.wav, step 12` if there are several sequences; `index` counts from 0."""
+        for label, length in zip(self.labels, self.lengths, strict=True):
+            if index < length:
+                return f"{label}, step {index + 1}" if len(self.lengths) > 1 else f"step {index + 1}"
+            index -= length
+        return f"step {index + 1}"
+
+    @property
+    def divergent_steps(self) -> int:
+        """Steps beyond a bound, of the output that has the most."""
+        return max((output.divergent_count for output in self.outputs), default=0)
+
+    @property
+    def first_divergent(self) -> int | None:
+        """The first step, from 0, where an output is beyond a bound."""
+        firsts = [output.first_divergent for output in self.outputs if output.first_divergent is not None]
+        return min(firsts, default=None)
+
+
 class Accuracy(Document):
     """The comparison of two models on the same inputs.
 
-    Version 2 added the fields with a default, except `output_tolerance` and `notes`.
+    Version 2 added the fields with a default, except `output_tolerance` and `notes`; version 4 `sequence`.
     """
 
     document: Literal["accuracy"] = "accuracy"
@@ -177,6 +241,8 @@ class Accuracy(Document):
     """The first layer beyond `divergence_bounds`; it is in `layers` too."""
     divergence_bounds: dict[str, float] = {}
     """Metric -> bound; a layer outside of it counts as divergent; empty if layers were not compared."""
+    sequence: SequenceAgreement | None = None
+    """The steps of sequences; None if single samples were compared. `samples` is empty with it."""
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 

@@ -26,7 +26,7 @@ Tree: TypeAlias = dict[str, Any]
 """A document as plain JSON."""
 
 VERSIONS: Mapping[str, int] = {
-    "accuracy": 3,
+    "accuracy": 4,
     "activations": 1,
     "build": 2,
     "comparison": 2,
@@ -131,6 +131,7 @@ def _unchanged(tree: Tree) -> Tree:
 _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("accuracy", 1): _accuracy_2,
     ("accuracy", 2): _unchanged,
+    ("accuracy", 3): _unchanged,
     ("build", 1): _layers_2,
     ("comparison", 1): _unchanged,
     ("noise", 1): _unchanged,

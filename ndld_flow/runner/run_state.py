@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from blake3 import blake3
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
 from ndld_flow.base.text import visible_text
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
@@ -88,6 +88,7 @@ class RunOpener:
         started_at, start = datetime.now(UTC), time.perf_counter()
         planner = Planner(recipe, self.store, previous or {}, self.forced, self.known, self.machine_of)
         models = self._find_models(recipe)
+        _check_feedback(recipe, models)
         artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
         run_id = make_id(started_at)
         return RunState(recipe, self.outputs, planner, models, self.listener, started_at, start, run_id, artifacts)
@@ -110,6 +111,28 @@ class RunOpener:
 
     def _find_model(self, source: ModelSource) -> FoundModel:
         return find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
+
+
+def _check_feedback(recipe: Recipe, models: Mapping[str, FoundModel]) -> None:
+    """Raise RecipeError for states that no output of a model can feed.
+
+    Only models of the recipe are known before anything runs; a step's result is checked when it runs.
+    """
+    for step in recipe.steps:
+        used = step.used_inputs(recipe.file.inputs) if step.type.cls.runs_sequences else {}
+        if not any(spec.fed_from for spec in used.values()):
+            continue
+        from ndld_flow.models.files import model_inputs, model_outputs
+        from ndld_flow.samples.sequences import check_feedback, find_feedback
+
+        for model in (models[name] for name in step.own_reads.values() if name in models):
+            inputs, outputs = (read(model.artifact.path) for read in (model_inputs, model_outputs))
+            known = {spec.name for spec in inputs}
+            feedback = {name: output for name, output in find_feedback(used).items() if name in known}
+            mistakes = check_feedback(feedback, inputs, outputs, model.artifact.label)
+            problems = [Problem(str(recipe.path), f"inputs.{name}.from", what, hint) for name, what, hint in mistakes]
+            if problems:
+                raise RecipeError(problems)
 
 
 def choose_forced(requested: Sequence[str], recipe: Recipe) -> frozenset[str]:

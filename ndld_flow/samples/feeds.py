@@ -86,12 +86,15 @@ def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -
     given, dtype, pattern = wanted_input.given, wanted_input.dtype, wanted_input.pattern or ()
     shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in pattern)
     _check_size(wanted_input.name, dtype, shape)
-    if given.data == "random":
+    if given.is_random:
         values, how = random_values(wanted_input.name, dtype, shape, given.range, seed)
     elif isinstance(given.data, int | float):
         values, how = constant_values(wanted_input.name, dtype, shape, given.data)
     else:
-        values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), str(given.data)
+        values, how = (
+            np.full(shape, 1 if given.data == "ones" else 0, dtype),
+            "ones" if given.data == "ones" else "zeros",
+        )
     is_open = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in pattern)
     return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", _name_sizes(pattern, sizes) if is_open else "")
 

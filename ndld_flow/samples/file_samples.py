@@ -320,7 +320,7 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     Raises `RequestError` if some do not fit, if inputs have different numbers of samples, or if more are requested than
     there are. A single sample is repeated if a random input varies.
     """
-    files = {wanted_input.name: _open(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
+    files = {wanted_input.name: open_input(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
     # A single input is counted only up to the requested number; several inputs must have equal numbers.
     most = requested if requested is not None and len(files) == 1 else _ALL
     problems: list[str] = []
@@ -328,11 +328,12 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     if problems:
         more = len(problems) - _PROBLEMS_SHOWN
         raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} more files" if more > 0 else ""))
-    _check_counts(opened.counts, requested, varies=any(wanted_input.given.data == "random" for wanted_input in wanted))
+    _check_counts(opened.counts, requested, varies=any(wanted_input.given.is_random for wanted_input in wanted))
     return opened
 
 
-def _open(wanted_input: WantedInput) -> list[FileSamples]:
+def open_input(wanted_input: WantedInput) -> list[FileSamples]:
+    """Open the files of an input. Raises `RequestError` if there are none, or one has an unknown type."""
     try:
         files = find_files(wanted_input.given.data_patterns)
     except RequestError as error:

@@ -34,11 +34,9 @@ class Samples:
 
     def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
         self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
-        self._label_seeds = any(each.given.data == "random" for each in wanted) and not source.has_distinct_labels(
-            count
-        )
+        self._label_seeds = any(each.given.is_random for each in wanted) and not source.has_distinct_labels(count)
         first = next(iter(self)).feeds
-        self.described = tuple(f"input {short_name(name)}: {feed.description}" for name, feed in first.items())
+        self.described = describe_origins(first)
         """The origin of the values of the first sample, and what happened to a file's, a line for each input."""
         self.notes = _with_notes_on_files(note_assumed(first), source.notes)
         """Caveats: reasons why results on the samples are less reliable than they seem."""
@@ -62,6 +60,11 @@ class Samples:
         return ", ".join(word for word in (read, seeded) if word) or f"sample {i}"
 
 
+def describe_origins(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
+    """Return a line for each input with the origin of its values."""
+    return tuple(f"input {short_name(name)}: {feed.description}" for name, feed in feeds.items())
+
+
 def _with_notes_on_files(of_first: Sequence[str], of_files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the caveats of the first sample; those on distortion are replaced by the ones that count files."""
     counted = {f"input {short_name(name)}: ": note for name, note in of_files.items()}
@@ -77,12 +80,22 @@ def make_samples(
     The first sample is read at once, others are checked by their files' headers. Raises `RequestError` naming the input
     and the file, the found and the expected values; of several files that do not fit, the first ones.
     """
-    check_names(wanted.data, specs, "data", model)
-    own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}
-    inputs = want_inputs(specs, {**given, **own}, model)
+    inputs = choose_inputs(specs, given, wanted, model)
     if wanted.loader is not None:
         loaded = UserSamples(wanted.loader, inputs, model, wanted.samples)
         return Samples(inputs, loaded, len(loaded), wanted.seed)
     files = open_files(inputs, wanted.samples)
     count = wanted.samples or max(files.counts.values(), default=1)
     return Samples(inputs, files, count, wanted.seed)
+
+
+def choose_inputs(
+    specs: Sequence[TensorSpec], given: Mapping[str, InputSpec], wanted: SampleSettings, model: str
+) -> list[WantedInput]:
+    """Return every input with its settings in the recipe, and the data of the step where it has its own.
+
+    Raises `RequestError` for an input that the model does not have, or a shape that does not match the model's.
+    """
+    check_names(wanted.data, specs, "data", model)
+    own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}
+    return want_inputs(specs, {**given, **own}, model)

@@ -20,6 +20,10 @@ class SampleSettings(Settings):
     i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` remain those of `inputs:`."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Number of samples; by default all that `data` has, or one if all values are generated."""
+    steps: Annotated[int, Field(ge=2)] | None = None
+    """Number of steps of a sequence, for models with states (`inputs: {state: {from: stateN}}`), where an output of
+    each step is an input of the next. By default as many as `data` has. Each file is a sequence that starts from the
+    first state; `samples` limits their number."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs: sample i uses `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None

@@ -86,7 +86,7 @@ class UserSamples:
         arrays = {str(name): array for name, array in given.items()}
         check_names(arrays, [wanted.spec for wanted in self._wanted.values()], where, self._model)
         for name, wanted in self._wanted.items():
-            if name not in arrays and (wanted.given.data_patterns or wanted.given.data == "random"):
+            if name not in arrays and (wanted.given.data_patterns or wanted.given.is_random):
                 raise RequestError(f'{where} has no "{name}": yield it, or give a number as `inputs.{name}.data`.')
         origin = f"{visible_name(str(self._path))} sample {place}"
         feeds = {name: self._feed(self._wanted[name], array, origin) for name, array in arrays.items()}

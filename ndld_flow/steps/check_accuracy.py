@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -49,6 +50,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     read_key: ClassVar[str] = "candidate"
     uses_inputs: ClassVar[bool] = True
+    runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *Tolerance.declared(),
         *metrics("top{k}", given=lambda step, k: int(k) in (1, step.topk), when="`topk` is that number"),
@@ -57,6 +59,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             given=lambda step, output, k: int(k) in (1, step.topk),
             when="the model has 2 to 16 outputs, and `topk` is that number",
         ),
+        *metrics("steps", "divergent_steps", when="a sequence runs (an input has `from:`)"),
+        *metrics("first_divergent_step", when="a sequence runs, and a step is beyond a bound"),
+        *metrics("flipped_steps", when="a sequence runs, and an output is a decision"),
         *Tolerance.declared("{output}.", "the model has 2 to 16 outputs, and this is the name of one"),
         *metrics(
             "{metric}",
@@ -83,6 +88,13 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """Names or patterns of outputs that are logits: the metric `kl` is computed on their softmax."""
     axis: int = -1
     """The axis along which outputs are probabilities or logits, for `kl`."""
+    states: Literal["own", "reference"] = "own"
+    """Sequences: `own` feeds each model its own states, so that errors build up as they would in use; `reference` feeds
+    the candidate the reference's at every step, which shows the error of a single step."""
+    thresholds: dict[str, float] = Field(default={})
+    """Sequences: output -> the value above which it decides one way, such as `{output: 0.5}`. Steps where the models
+    decide differently are counted (`flipped_steps`). By default 0.5 for an output that is one number between 0 and 1;
+    of probabilities, and of logits named in `softmax`, the largest element counts, of integers the value."""
     layers: bool | tuple[NamePattern, ...] = False
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
@@ -142,7 +154,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     def _criteria(self) -> Criteria:
         from ndld_flow.accuracy.accuracy_record import Criteria
 
-        return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
+        return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
 
     def _pair(self, source: Onnx, context: Context) -> ModelPair:
         from ndld_flow.accuracy.model_comparison import pair_models
@@ -150,7 +162,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         artifact = context.read("reference")
         base = self._model(Path(artifact.path), artifact.label, self.reference_provider)
         candidate = self._model(source.path, source.label, None)
-        return pair_models(base, candidate, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
+        pair = pair_models(base, candidate, context.inputs, self, self.arithmetic)
+        return replace(pair, forced=self.states == "reference").with_arithmetic(context.scratch)
 
     def _model(self, path: Path, label: str, provider: str | None) -> ComparedModel:
         from ndld_flow.accuracy.model_comparison import ComparedModel
@@ -171,7 +184,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
         if self.metric is None or self.labels is None:
             return None
-        samples = [sample.label for sample in pair.samples]
+        samples = [sample.label for sample in pair.complete_samples]
         spare = self.samples is not None
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 

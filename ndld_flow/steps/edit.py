@@ -75,7 +75,7 @@ class Edit(Step[Onnx, Onnx]):
         """Return the shapes and generated values that the operations read; they never read files."""
         if not any(entry.operation.uses_inputs for entry in self.operations):
             return None
-        return spec.shapes if spec.data_patterns else spec
+        return spec.shapes if spec.data_patterns or spec.fed_from else spec
 
     def foresee(self) -> Foresight:
         needed = {entry.name: entry.operation.extra for entry in self.operations if entry.operation.extra}

@@ -422,7 +422,7 @@ def test_empty_outputs_are_compared(tmp_path: Path) -> None:
 
 def test_records_of_version_1_are_read() -> None:
     accuracy = Accuracy.model_validate_json(VERSION_1)
-    assert accuracy.format_version == 3
+    assert accuracy.format_version == 4
     assert accuracy.passed
     assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
     assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy

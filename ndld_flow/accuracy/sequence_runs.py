@@ -1,0 +1,113 @@
+"""Runs of models with states: outputs of each step are inputs of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.protocol import Session
+from ndld_flow.samples.sample_feeds import Sample, Samples
+from ndld_flow.samples.sequences import Feedback, Sequences
+from ndld_flow.samples.wanted_inputs import Feed, fits
+
+Outputs = Mapping[str, Array | None]
+"""Output name -> array; None for an output that is not a tensor."""
+
+
+class States:
+    """The states of one model while it runs sequences."""
+
+    def __init__(self, feedback: Feedback, inputs: Sequence[TensorSpec], model: Path) -> None:
+        self._feedback, self._model = feedback, model
+        self._specs = {spec.name: spec for spec in inputs}
+        self.values: dict[str, Array] = {}
+        """Input -> its value at the next step."""
+
+    def run(self, model: Session, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array | None]]:
+        """Run one step, and return the values of all inputs and outputs.
+
+        `arrays` are the inputs that are no states, and first states. Raises `ModelError` for an output that its input
+        does not accept.
+        """
+        fed = {**self.values, **arrays}
+        bound = model.bind(fed)
+        bound.run()
+        outputs = bound.outputs()
+        self.values = {name: self._state(name, output, outputs[output]) for name, output in self._feedback.items()}
+        return fed, outputs
+
+    def _state(self, name: str, output: str, value: Array | None) -> Array:
+        spec = self._specs[name]
+        dtype = numpy_dtype(spec.dtype)
+        if value is None or dtype is None:
+            raise ModelError(
+                f'{self._model}: output "{output}" is not a tensor of numbers, and cannot become "{name}".'
+            )
+        if spec.shape is not None and not fits(value.shape, spec.shape):
+            raise ModelError(
+                f'{self._model}: output "{output}" has the shape {shape_text(value.shape)}, and its input "{name}" '
+                f"takes {spec.shape_text}."
+            )
+        with np.errstate(over="ignore"):
+            return value.astype(dtype, copy=False)
+
+
+class AppendedParts:
+    """The new part of states that only grow, such as a KV cache, so that a step is stored once and not by all later
+    steps.
+    """
+
+    def __init__(self, feedback: Feedback) -> None:
+        self._inputs = {output: name for name, output in feedback.items()}
+        self.growing: set[str] = set()
+        """Outputs of which a part was cut."""
+
+    def cut(self, fed: Mapping[str, Array], outputs: Outputs) -> dict[str, Array | None]:
+        """Return outputs; one that begins with the state it was computed from is replaced by what follows it."""
+        parts = dict(outputs)
+        for output, name in self._inputs.items():
+            value = outputs[output]
+            if value is not None and (part := _appended(fed[name], value)) is not value:
+                parts[output] = part
+                self.growing.add(output)
+        return parts
+
+
+def _appended(before: Array, after: Array) -> Array:
+    if before.ndim != after.ndim or before.dtype != after.dtype:
+        return after
+    longer = [axis for axis in range(after.ndim) if before.shape[axis] != after.shape[axis]]
+    if len(longer) != 1 or before.shape[longer[0]] > after.shape[longer[0]]:
+        return after
+    head, tail = np.split(after, [before.shape[longer[0]]], axis=longer[0])
+    return tail.copy() if np.array_equal(head, before) else after
+
+
+class UnrolledSamples(Samples):
+    """The steps of sequences as samples, for whatever runs single ones, with the states that a model computes.
+
+    Each iteration runs the model again.
+    """
+
+    def __init__(self, sequences: Sequences, model: Path, settings: SessionSettings | None = None) -> None:
+        self._sequences, self._model, self._settings = sequences, model, settings or SessionSettings()
+        self.notes, self.described = sequences.notes, sequences.described
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sample]:
+        session = open_model(self._model, self._settings)
+        states = States(self._sequences.feedback, session.describe().inputs, self._model)
+        for step in self._sequences:
+            fed, _ = states.run(session, {name: feed.values for name, feed in step.feeds.items()})
+            feeds = {
+                name: step.feeds.get(name) or Feed(value, f"state, {value.dtype.name} {shape_text(value.shape)}")
+                for name, value in fed.items()
+            }
+            yield Sample(step.label, feeds)
