@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
+from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_files
-from ndld_flow.models.files import check_model, load_model, model_inputs
+from ndld_flow.models.files import load_model, model_inputs
 from ndld_flow.processes.program import Program, run_program
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.store.files import copy_file
@@ -50,11 +52,12 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def move_model(output: Path, out: Path, name: str) -> list[str]:
-    """Move the model that a program wrote, with its external data, to `out`. Returns the other files that the program
-    wrote.
+def move_model(source: Path, output: Path, out: Path, name: str, log: logging.Logger) -> list[str]:
+    """Move the model that a program made from `source`, with its external data, to `out`. Returns the other files that
+    the program wrote.
 
-    Raises `ModelError` if there is no model, it is invalid, or its external data is elsewhere.
+    Raises `ModelError` if there is no model, it has a defect that its source does not have, or its external data is
+    elsewhere.
     """
     if not output.is_file():
         left = sorted(path.name for path in output.parent.iterdir()) if output.parent.is_dir() else []
@@ -62,7 +65,7 @@ def move_model(output: Path, out: Path, name: str) -> list[str]:
         raise ModelError(f"the program {name!r} succeeded but wrote no model to $Output{listing}")
     try:
         load_model(output)
-        check_model(output)
+        check_changed_model(source, output, log, new_types=True, strict=False)
     except ModelError as error:
         reason = str(error).removeprefix(f"{output}: ")
         raise ModelError(f"the output of program {name!r} is not a valid model: {reason}") from None

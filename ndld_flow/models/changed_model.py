@@ -18,13 +18,13 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
-from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, is_plugin
+from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, looks_like_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
 from ndld_flow.models.shape_inference import light_proto
 
 _LIGHT_BYTES = 2**25
 """Larger models are loaded without their weights, in a fraction of the time and memory."""
-_LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
+_LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 """What ONNX Runtime puts before a message."""
 _LISTED = 5
 """Maximum number of defects in the log; a broken exporter repeats one at every node."""
@@ -40,17 +40,24 @@ class LoadFailure:
 
 
 def check_changed_model(
-    source: Path, target: Path, log: logging.Logger, model: ir.Model | None = None, new_types: bool = False
+    source: Path,
+    target: Path,
+    log: logging.Logger,
+    model: ir.Model | None = None,
+    *,
+    new_types: bool = False,
+    strict: bool = True,
 ) -> None:
     """Raise `ModelError` if the model in `target`, made from `source`, has a defect that its source does not have.
 
     The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it, if it loads the source; of a
     large model it loads the graph without the weights. Defects that the source has too are logged as warnings. `model`
     is the content of `target`, where it is in memory. `new_types` is for a step that changes element types: ONNX
-    Runtime may have no kernel for them on a CPU.
+    Runtime may have no kernel for them on a CPU. Without `strict`, new contradictions between shapes are logged too:
+    some rules of strict inference are wrong, and other programs do not know them.
     """
     failure = load_failure(target, model)
-    _compare_defects(source, target, failure is None or failure.only_kernels, log)
+    _compare_defects(source, target, failure is None or failure.only_kernels, strict, log)
     if failure is None:
         return
     model = model or load_model(target)
@@ -64,7 +71,7 @@ def check_changed_model(
     log.warning("ONNX Runtime does not load the source either: %s", before.message)
 
 
-def _compare_defects(source: Path, target: Path, is_loaded: bool, log: logging.Logger) -> None:
+def _compare_defects(source: Path, target: Path, is_loaded: bool, strict: bool, log: logging.Logger) -> None:
     """Raise `ModelError` for a new defect, and log those of the source that remain."""
     after = examine_model(target)
     if after.is_clean:
@@ -73,20 +80,19 @@ def _compare_defects(source: Path, target: Path, is_loaded: bool, log: logging.L
     old = {defect.kind for defect in before.defects}
     new = [defect for defect in after.defects if defect.kind not in old and not _may_appear(defect, source, is_loaded)]
     if new:
-        raise ModelError(f"{target}: {new[0].message}")
-    for reason, reason_before in ((after.rejected, before.rejected), (after.contradiction, before.contradiction)):
-        if reason and not reason_before:
-            raise ModelError(f"{target}: {reason}")
+        raise ModelError(f"{target}: {new[0]}")
+    if after.rejected and not before.rejected:
+        raise ModelError(f"{target}: {after.rejected}")
+    if after.contradiction and not before.contradiction and strict:
+        raise ModelError(f"{target}: {after.contradiction}")
     warn_of_defects(after.defects, log)
-    if before.rejected:
-        log.warning("the source is not valid: %s", before.rejected)
-    if before.contradiction:
-        log.warning("strict shape inference rejects the source too: %s", before.contradiction)
+    for message in filter(None, (before.rejected, before.contradiction or after.contradiction)):
+        log.warning("%s: %s", "the result" if message == after.contradiction else "the source", message)
 
 
 def _may_appear(defect: Defect, source: Path, is_loaded: bool) -> bool:
     """Return whether an operation may add a defect: a runtime's operator, or a new tensor of unknown rank."""
-    if defect.operator:
+    if defect.is_unknown:
         return is_loaded or defect.is_plugin
     if defect.tensor:
         return all(value.name != defect.tensor for value in (*model_inputs(source), *model_outputs(source)))
@@ -96,7 +102,7 @@ def _may_appear(defect: Defect, source: Path, is_loaded: bool) -> bool:
 def warn_of_defects(defects: Sequence[Defect], log: logging.Logger) -> None:
     """Log the first defects of a model, and the number of all others."""
     for defect in defects[:_LISTED]:
-        log.warning("%s", defect.message)
+        log.warning("%s", defect)
     if len(defects) > _LISTED:
         log.warning("%d more defects like these; `lint` lists them", len(defects) - _LISTED)
 
@@ -111,11 +117,14 @@ def _foreign_operators(model: ir.Model) -> set[ir.OperatorIdentifier]:
         node.op_identifier()
         for graph in all_graphs(model)
         for node in graph
-        if node.op_identifier() not in model.functions
-        and (node.domain, node.op_type) not in operators()
-        and node.domain not in CONTRIB_DOMAINS
-        and (node.domain or is_plugin(node.op_type, node.attributes))
+        if node.op_identifier() not in model.functions and _is_foreign(node)
     }
+
+
+def _is_foreign(node: ir.Node) -> bool:
+    if not node.domain:
+        return looks_like_plugin(node.op_type, node.attributes)
+    return node.domain not in CONTRIB_DOMAINS and (node.domain, node.op_type) not in operators()
 
 
 def load_failure(path: Path, model: ir.Model | None = None) -> LoadFailure | None:
@@ -145,5 +154,10 @@ def _try_to_load(model: str | bytes) -> LoadFailure | None:
     try:
         ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes have no common base
-        return LoadFailure(one_paragraph(_LAYOUT.sub("", str(error))), isinstance(error, NoKernelError))
+        return LoadFailure(runtime_message(str(error)), isinstance(error, NoKernelError))
     return None
+
+
+def runtime_message(text: str) -> str:
+    """Return a message of ONNX Runtime on one line, without its code and the model's path."""
+    return one_paragraph(_LAYOUT.sub("", text))

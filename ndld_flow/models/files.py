@@ -43,7 +43,8 @@ OLDEST_OPSET = 7
 """Oldest version of the default domain that ONNX Runtime guarantees to run."""
 _MIN_IR_VERSION = 3
 """Older versions have no opset imports."""
-_DEFAULT_DOMAIN = "ai.onnx"
+DEFAULT_DOMAIN = "ai.onnx"
+"""The other name of ONNX's domain, `""`."""
 _GRAPH_NAME = "graph"
 _REPAIRS = "ndld_flow.repairs"
 _MOST_BYTES = 2**31 - 1
@@ -52,10 +53,12 @@ _MOST_BYTES = 2**31 - 1
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
 
 __all__ = [
+    "DEFAULT_DOMAIN",
     "MAX_IR_VERSION",
     "MAX_OPSET",
     "OLDEST_OPSET",
     "all_graphs",
+    "assumed_version",
     "check_model",
     "describe_change",
     "external_files",
@@ -151,11 +154,11 @@ def dims_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Tensor
 def _name_default_domain(model: ir.Model) -> None:
     """Replace `ai.onnx`, the other name of the default domain, with the empty one."""
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
-        if _DEFAULT_DOMAIN in imports:
-            imports.setdefault("", imports.pop(_DEFAULT_DOMAIN))
+        if DEFAULT_DOMAIN in imports:
+            imports.setdefault("", imports.pop(DEFAULT_DOMAIN))
     for graph in all_graphs(model):
         for node in graph:
-            if node.domain == _DEFAULT_DOMAIN:
+            if node.domain == DEFAULT_DOMAIN:
                 node.domain = ""
 
 
@@ -178,17 +181,18 @@ def _import_domains(model: ir.Model) -> Iterator[str]:
     for home in homes:
         used = dict.fromkeys(node.domain for node in home.graph.all_nodes())
         for domain in used.keys() - home.opset_imports.keys():
-            version = model.opset_imports.get(domain) or _assumed_version(domain, named, model.ir_version or 0)
+            version = model.opset_imports.get(domain) or assumed_version(domain, named, model.ir_version or 0)
             home.opset_imports[domain] = version
             where = f"function {home.name!r}" if isinstance(home, ir.Function) else "the model"
             yield (
-                f"{where} does not import the operators of {domain or _DEFAULT_DOMAIN!r}, which its nodes use: version "
-                f"{version} is imported now; another one is set by `edit`'s `set_opset`"
+                f"{where} does not import the operators of {domain or DEFAULT_DOMAIN!r}, which its nodes use: version "
+                f"{version} is imported now, and `set_opset` of `edit` imports another one"
             )
 
 
-def _assumed_version(domain: str, has_imports: bool, ir_version: int) -> int:
-    if domain:
+def assumed_version(domain: str, has_imports: bool, ir_version: int) -> int:
+    """Return the version of a domain that a model uses and does not import."""
+    if domain not in ("", DEFAULT_DOMAIN):
         return 1
     if has_imports:
         return MAX_OPSET

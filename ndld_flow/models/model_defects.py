@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.files import check_model, load_model
+from ndld_flow.models.files import DEFAULT_DOMAIN, check_model, load_model, repairs_of
+from ndld_flow.models.op_reference import operators
 from ndld_flow.models.shape_inference import infer_shapes, light_proto
 
 _ASIDE = "ndld_flow.aside"
@@ -21,18 +22,29 @@ _PLUGIN_ATTRIBUTES = frozenset(("plugin_version", "plugin_namespace"))
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect at one place of a model."""
+    """A defect of a tensor or a node."""
 
-    kind: str
-    """Defects of one kind in a model and its source are the same defect."""
     message: str
-    """The tensor or node, its defect and the remedy."""
+    """The defect and, for a tensor, its remedy."""
     tensor: str = ""
-    """The input or output that lacks a shape."""
-    operator: str = ""
-    """The operator of the default domain that onnx does not know."""
+    """An input, output or other tensor that is declared without a shape."""
+    node: str = ""
+    """Name of the node, or its first output."""
+    op_type: str = ""
+    is_unknown: bool = False
+    """True if onnx does not have the operator."""
     is_plugin: bool = False
     """True if the operator is written as TensorRT's plugins are."""
+
+    @property
+    def kind(self) -> str:
+        """Return a text that is equal for the same defect of a model and of its source."""
+        if self.tensor:
+            return f"shape of {self.tensor}"
+        return f"unknown {self.op_type}" if self.is_unknown else f"rejected {self.op_type}"
+
+    def __str__(self) -> str:
+        return self.message if self.tensor else f"node {self.node!r} ({self.op_type}): {self.message}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,9 @@ def _examine_closely(path: Path) -> Examination:
         proto = light_proto(model)
         inputs_from_weights(proto)
         defects = tuple(set_defects_aside(proto))
-        rejected = _checked(proto) if defects else str(error).removeprefix(f"{path}: ")
+        rejected = _checked(proto)
+        if not (rejected or defects or repairs_of(model)):
+            rejected = str(error).removeprefix(f"{path}: ")  # in weights, which the proto lacks
     return Examination(defects, rejected, _contradiction(model))
 
 
@@ -119,37 +133,29 @@ def set_defects_aside(proto: onnx.ModelProto) -> Iterator[Defect]:
 
     The model has no use afterwards: nodes are in another domain, and tensors without a shape are scalars.
     """
-    yield from _without_shapes(proto.graph)
+    for value, message in tensors_without_shape(proto.graph):
+        value.type.tensor_type.shape.SetInParent()
+        yield Defect(message, tensor=value.name)
     for graph in graphs_of(proto.graph):
-        graph.name = graph.name or "graph"
+        del graph.value_info[:]
     yield from _rejected_nodes(proto)
 
 
-def _without_shapes(graph: onnx.GraphProto) -> Iterator[Defect]:
-    for what, values in (("input", graph.input), ("output", graph.output)):
+def tensors_without_shape(graph: onnx.GraphProto) -> Iterator[tuple[onnx.ValueInfoProto, str]]:
+    """Yield inputs, outputs and other tensors that are declared without a shape, with a message on each.
+
+    The checker rejects them, except for inputs and outputs of subgraphs; runtimes take their rank as unknown.
+    """
+    inner = [value for each in graphs_of(graph) for value in each.value_info]
+    inferred = "`sanitize` gives it one if it can be inferred"
+    for what, values, remedy in (
+        ("input", graph.input, "`set_shapes` of `edit` gives it one"),
+        ("output", graph.output, inferred),
+        ("tensor", inner, inferred),
+    ):
         for value in values:
-            if lacks_shape(value):
-                value.type.tensor_type.shape.SetInParent()
-                yield Defect(f"{what} {value.name} without a shape", shape_defect(what, value.name), tensor=value.name)
-    for inner in graphs_of(graph):
-        kept = [value for value in inner.value_info if not lacks_shape(value)]
-        del inner.value_info[:]
-        inner.value_info.extend(kept)
-        if inner is not graph:
-            for value in (*inner.input, *inner.output):
-                if lacks_shape(value):
-                    value.type.tensor_type.shape.SetInParent()
-
-
-def shape_defect(what: str, name: str) -> str:
-    """Return the message on an input or output of a model that has no shape."""
-    operation = "set_input_shapes" if what == "input" else "set_output_types"
-    return f"{what} {name!r} has no shape: ONNX requires one. Give it one with `edit`'s `{operation}`"
-
-
-def lacks_shape(value: onnx.ValueInfoProto) -> bool:
-    """Return whether a tensor is declared without a shape, which leaves its rank unknown."""
-    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+            if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+                yield value, f"{what} {value.name!r} is declared without a shape; {remedy}"
 
 
 def _rejected_nodes(proto: onnx.ModelProto) -> Iterator[Defect]:
@@ -171,14 +177,10 @@ def _rejected_nodes(proto: onnx.ModelProto) -> Iterator[Defect]:
 
 
 def _defect_of(node: onnx.NodeProto, context: onnx.checker.C.CheckerContext, opset: int) -> Defect | None:
-    if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, opset):
-        names = {attribute.name for attribute in node.attribute}
-        return Defect(
-            f"operator {node.op_type}",
-            unknown_operator(node, opset),
-            operator=node.op_type,
-            is_plugin=is_plugin(node.op_type, names),
-        )
+    name = node.name or next(iter(node.output), "")
+    if node.domain in ("", DEFAULT_DOMAIN) and not onnx.defs.has(node.op_type, opset):
+        message = unknown_operator(node, opset)
+        return Defect(message, node=name, op_type=node.op_type, is_unknown=True, is_plugin=is_plugin(node))
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     for attribute in alone.attribute:
@@ -188,7 +190,7 @@ def _defect_of(node: onnx.NodeProto, context: onnx.checker.C.CheckerContext, ops
     try:
         onnx.checker.check_node(alone, context)
     except onnx.checker.ValidationError as error:
-        return Defect(f"{node.op_type} node", f"node {node.name!r} ({node.op_type}): {one_paragraph(error)}")
+        return Defect(one_paragraph(error), node=name, op_type=node.op_type)
     return None
 
 
@@ -196,16 +198,25 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str:
-    """Return the message on a node of the default domain that onnx does not know."""
-    return (
-        f"node {node.name!r}: ONNX has no operator {node.op_type} at opset {opset}; only a runtime that registers it, "
-        "or has a plugin for it, loads the model"
-    )
+    """Return the message on a node of the default domain that onnx does not know at this opset."""
+    if onnx.defs.has(node.op_type):
+        return f"ONNX has no operator {node.op_type} at opset {opset}; only some runtimes load the model"
+    if is_plugin(node):
+        return f"{node.op_type} is a plugin of TensorRT; runtimes without it do not load the model"
+    if ("", node.op_type) in operators():
+        return f"{node.op_type} is an operator of ONNX Runtime, not of ONNX; other runtimes may not load the model"
+    return f"ONNX has no operator {node.op_type} at opset {opset}; only runtimes with a plugin for it load the model"
 
 
-def is_plugin(op_type: str, attributes: Collection[str]) -> bool:
+def is_plugin(node: onnx.NodeProto) -> bool:
     """Return whether a node of the default domain is written as TensorRT's plugins are."""
-    return op_type.endswith("_TRT") or "Plugin" in op_type or not _PLUGIN_ATTRIBUTES.isdisjoint(attributes)
+    return looks_like_plugin(node.op_type, (attribute.name for attribute in node.attribute))
+
+
+def looks_like_plugin(op_type: str, attributes: Iterable[str]) -> bool:
+    """Return whether an operator of the default domain is named as TensorRT's plugins are, or has their attributes."""
+    is_named = op_type.endswith("_TRT") or op_type.startswith("TRT_") or "Plugin" in op_type
+    return is_named or not _PLUGIN_ATTRIBUTES.isdisjoint(attributes)
 
 
 def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -155,7 +155,17 @@ def _contrib_schemas() -> Iterable[Any]:
 
     if not hasattr(native, "get_all_operator_schema"):
         return ()
-    return [schema for schema in native.get_all_operator_schema() if schema.domain in CONTRIB_DOMAINS]
+    return [
+        schema
+        for schema in native.get_all_operator_schema()
+        if schema.domain in CONTRIB_DOMAINS or _is_own_of_default_domain(schema)
+    ]
+
+
+def _is_own_of_default_domain(schema: Any) -> bool:  # noqa: ANN401 - ONNX Runtime's copy of onnx' OpSchema
+    """Return whether only ONNX Runtime registers an operator in ONNX's domain; it inserts Memcpy nodes by itself."""
+    is_own = schema.domain == "" and not schema.deprecated and not onnx.defs.has(schema.name)
+    return is_own and schema.since_version == 1 and not schema.name.startswith("Memcpy")
 
 
 def _version(schema: Any) -> OperatorVersion:  # noqa: ANN401 - onnx' OpSchema, or ONNX Runtime's copy of it

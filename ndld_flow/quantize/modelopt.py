@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,7 +83,7 @@ def quantize_by_modelopt(
         notes += data.samples.notes
     environment = minimal_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
-    move_model(quantized / Onnx.main, out, "modelopt")
+    move_model(source, quantized / Onnx.main, out, "modelopt", logging.getLogger(__name__))
     count = len(data.samples) if data.samples is not None else 0
     description = f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"
     return replace(_quantization(source, out / Onnx.main, how, excluded, notes), description=description)

@@ -52,6 +52,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found get fp32, whatever other rules apply."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.models.changed_model import check_changed_model
         from ndld_flow.precision.constraints.rules import constrain_file
         from ndld_flow.precision.constraints.search_result import settings_notes
 
@@ -59,6 +60,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
         constrained_model = constrain_file(
             source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, search
         )
+        check_changed_model(source.path, out / Onnx.main, context.log)
         notes = [] if search is None else settings_notes(search, source.label, {})
         for note in (*constrained_model.change.notes, *notes):
             context.log.info("%s", note)

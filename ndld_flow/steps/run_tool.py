@@ -166,7 +166,7 @@ class RunTool(Step[Onnx, Onnx]):
         context.progress(0, 0, f"running {program.name}")
         report = log_to(context.log, context.progress)
         run_program(program, report) if self.in_place else run_on_model(program, model, report)
-        for file in move_model(folder / Onnx.main, out, program.name):
+        for file in move_model(source.path, folder / Onnx.main, out, program.name, context.log):
             context.log.info("%s is not kept: the model does not refer to it", file)
         change = describe_change(source.path, out / Onnx.main)
         before, after = change.before.node_count, change.after.node_count

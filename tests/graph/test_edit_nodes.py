@@ -176,6 +176,22 @@ def test_a_node_is_added_in_a_function() -> None:
 
 
 @pytest.mark.parametrize(
+    "node",
+    [
+        {"op_type": "EfficientNMS_TRT", "attributes": {"class_agnostic": 1}},
+        {"op_type": "GridSampler", "attributes": {"plugin_version": "1"}},
+        {"op_type": "SimplifiedLayerNormalization", "inputs": ["x", "b"], "attributes": {"axis": -1}},
+    ],
+    ids=["named", "marked", "ONNX Runtime's"],
+)
+def test_operators_of_runtimes_are_added_to_the_default_domain(node: dict[str, Any]) -> None:
+    added = {"inputs": ["x"], "outputs": ["new"], "name": "new", "types": {"new": "float32[N, 4]"}, **node}
+    result = edit(CHAIN, {"add_node": added}, {"add_outputs": {"select": ["new"]}})
+    [new] = [each for each in result.graph.node if each.name == "new"]
+    assert (new.op_type, new.domain) == (node["op_type"], "")
+
+
+@pytest.mark.parametrize(
     ("node", "message"),
     [
         (

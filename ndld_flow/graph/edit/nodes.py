@@ -204,7 +204,7 @@ class NodeMaker:
         Returns the names of the removed attributes. Raises `RequestError` if the new operator does not fit.
         """
         assert isinstance(node.graph, ir.Graph)
-        operator = self._schemas.find(node.graph, new.op_type, new.domain)
+        operator = self._schemas.find(node.graph, new.op_type, new.domain, new.attributes)
         kept = _kept_attributes(node, operator)
         attributes = make_attributes(operator, new.attributes, kept)
         if operator is not None:
@@ -232,7 +232,7 @@ class NodeMaker:
         return node
 
     def _make(self, new: NewNode, graph: ir.Graph, inputs: Sequence[ir.Value | None]) -> ir.Node:
-        operator = self._schemas.find(graph, new.op_type, new.domain)
+        operator = self._schemas.find(graph, new.op_type, new.domain, new.attributes)
         attributes = make_attributes(operator, new.attributes, {})
         if operator is not None:
             check_attributes_complete(operator, new.attributes)

@@ -10,6 +10,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.element_types import type_name
 from ndld_flow.models.files import MAX_OPSET
+from ndld_flow.models.model_defects import looks_like_plugin
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
 
 _FURTHEST = 1000
@@ -54,14 +55,16 @@ class Schemas:
         known = operators().get((node.domain, node.op_type))
         return None if known is None else known.at(self.opset(node.graph, node.domain))
 
-    def find(self, graph: ir.Graph, op_type: str, domain: str) -> OperatorVersion | None:
-        """Return the operator for a new node; None in a custom domain.
+    def find(self, graph: ir.Graph, op_type: str, domain: str, attributes: Iterable[str]) -> OperatorVersion | None:
+        """Return the operator for a new node; None in a custom domain, and for a plugin of TensorRT.
 
         Raises `RequestError` for one that neither ONNX nor ONNX Runtime has, or that this opset lacks.
         """
         function = self._model.functions.get((domain, op_type, ""))
         if function is not None:
             return self.of_function(function)
+        if not domain and looks_like_plugin(op_type, attributes):
+            return None
         known = operators().get((domain, op_type))
         if known is None:
             names = [name for where, name in operators() if where == domain]

@@ -17,6 +17,9 @@ import onnx_ir as ir
 
 from ndld_flow.graph.lint.settings import LintSettings, check_name
 from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import DEFAULT_DOMAIN
+from ndld_flow.models.model_defects import is_plugin
+from ndld_flow.models.op_reference import CONTRIB_DOMAINS
 from ndld_flow.records.inspection import Finding, Severity
 
 _NODE = re.compile(r"op_type:\s*(?P<op>\w+), node name:\s*(?P<name>[^)]*)\)")
@@ -44,7 +47,7 @@ class Subject:
     @property
     def opset(self) -> int:
         """Version of the default domain; 0 if none is imported."""
-        return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+        return next((o.version for o in self.proto.opset_import if o.domain in ("", DEFAULT_DOMAIN)), 0)
 
     def graphs(self) -> Iterator[onnx.GraphProto]:
         """Yield the main graph and every subgraph in it."""
@@ -60,6 +63,14 @@ class Subject:
                 for graph in subgraphs(node):
                     for inner in graphs_in(graph):
                         yield from inner.node
+
+    def missing_library(self, message: str) -> str:
+        """Return the operator of a plugin or custom library that a runtime's message names, or an empty string."""
+        for node in self.nodes():
+            is_custom = node.domain not in ("", DEFAULT_DOMAIN, *CONTRIB_DOMAINS)
+            if node.op_type in message and (is_custom or is_plugin(node)):
+                return node.op_type
+        return ""
 
     def run_python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another Python: the model may crash it, hang it, or exhaust memory. Raises `TimeLimitError`."""

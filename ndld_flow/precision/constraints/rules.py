@@ -21,7 +21,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.element_types import element_of, infer_types
-from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.node_precision import FLOATING, INTEGERS, constraints_of, precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_known_op, is_op, known_op_types
@@ -189,7 +189,7 @@ def constrain_file(
     try:
         before = summarize_model(model)
         named = UniqueNames(model).name_all(model)  # a name identifies the constraint of its node
-        notes = [f"{named} nodes got unique names"] if named else []
+        notes = repairs_of(model) + ([f"{named} nodes got unique names"] if named else [])
         chosen, problems = apply_rules(model, rules)
         if found is not None:
             chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)

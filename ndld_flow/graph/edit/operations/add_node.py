@@ -18,8 +18,9 @@ class AddNode(NodeOperation):
         add_node: {op_type: Clip, inputs: [logits, "", six], outputs: [capped], name: cap}
         add_node: {op_type: Fused, domain: com.acme, inputs: [x], outputs: [y], types: {y: "float32[1, 64]"}}
 
-    The operator's inputs and attributes are checked. Names that are not given are generated: unique C90 identifiers,
-    the same in every run.
+    The operator's inputs and attributes are checked. TensorRT looks for a plugin where ONNX has no operator: a name in
+    `_TRT`, or an attribute `plugin_version`, marks a node as one. Names that are not given are generated: unique C90
+    identifiers, the same in every run.
     """
 
     heading = "nodes"

@@ -1,4 +1,4 @@
-"""Nodes without names."""
+"""Nodes and graphs without names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from ndld_flow.records.inspection import Finding
 
 
 class MissingName(Check):
-    """Number of nodes without a name, by type."""
+    """A model's graph without a name, and the number of nodes without one, by type."""
 
     order = 70
     severity = "info"
 
     def find(self, subject: Subject) -> Iterator[Finding]:
+        if not subject.proto.graph.name:
+            yield self.finding(
+                "the graph has no name, which ONNX requires; every step gives it one", severity="warning"
+            )
         types = Counter(node.op_type for node in subject.nodes() if not node.name)
         for op_type, count in types.most_common():
             nodes = "node has" if count == 1 else "nodes have"

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from ndld_flow.base.errors import ModelError
 from ndld_flow.graph.lint.check import Check, Subject, named_node
 from ndld_flow.models.files import check_model
+from ndld_flow.models.model_defects import examine_model
 from ndld_flow.records.inspection import Finding
 
 
 class OnnxChecker(Check):
-    """The first mistake that `onnx.checker` reports."""
+    """Nodes that `onnx.checker` rejects, and the first other mistake that it reports.
+
+    Tensors without a shape, graphs without a name, missing imports and operators that ONNX does not have are reported
+    by checks of their own.
+    """
 
     order = 20
     severity = "error"
@@ -20,5 +25,13 @@ class OnnxChecker(Check):
         try:
             check_model(subject.path)
         except ModelError as error:
-            message = str(error).removeprefix(f"{subject.path}: ")
-            yield self.finding_at(message, *named_node(message))
+            if subject.model is None:
+                rejected = str(error).removeprefix(f"{subject.path}: ")
+            else:
+                examination = examine_model(subject.path)
+                rejected = examination.rejected
+                for defect in examination.defects:
+                    if not (defect.tensor or defect.is_unknown):
+                        yield self.finding_at(defect.message, defect.node, defect.op_type)
+            if rejected:
+                yield self.finding_at(rejected, *named_node(rejected))

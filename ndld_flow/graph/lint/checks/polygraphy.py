@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.lint.check import Check, Subject
@@ -17,6 +19,7 @@ from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.records.inspection import Finding, Severity
 
 _RUN = "import sys; from polygraphy.tools import main; sys.exit(main())"
+_NO_KERNEL = "Could not find an implementation"
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
 _FIRST_IR_VERSION = 4
 """Earlier versions list initializers as inputs, and Polygraphy drops the inputs."""
@@ -65,6 +68,8 @@ class Polygraphy(Check):
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not bodies.isdisjoint(nodes)
             severity, remark = _severity(entry, exact, cut_out)
+            if severity == "error" and (_NO_KERNEL in entry["message"] or subject.missing_library(entry["message"])):
+                severity = "warning"  # as of the check `onnxruntime`
             message = one_paragraph(entry["message"]) + remark
             for name in nodes:
                 node = "" if name.startswith("polygraphy_unnamed_node") else name
@@ -90,7 +95,8 @@ def _inputs_are_given(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> 
     """Return True if the shapes of all inputs are static or given."""
     graph = subject.proto.graph
     known = {tensor.name for tensor in graph.initializer} | shapes.keys()
-    return all(
-        value.name in known or all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
-        for value in graph.input
-    )
+    return all(value.name in known or _is_static(value.type.tensor_type) for value in graph.input)
+
+
+def _is_static(declared: onnx.TypeProto.Tensor) -> bool:
+    return declared.HasField("shape") and all(dim.HasField("dim_value") for dim in declared.shape.dim)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import onnx
 
 from ndld_flow.graph.lint.check import Check, Subject
-from ndld_flow.records.inspection import Finding
+from ndld_flow.models.files import assumed_version
+from ndld_flow.models.model_defects import is_plugin, unknown_operator
+from ndld_flow.models.op_reference import operators
+from ndld_flow.records.inspection import Finding, Severity
 
 _ORT_DOMAINS = (
     "com.microsoft",
@@ -18,6 +21,12 @@ _ORT_DOMAINS = (
 )
 
 
+def _severity(node: onnx.NodeProto) -> Severity:
+    """Return `error` for an operator that no runtime is known to have."""
+    is_known = ("", node.op_type) in operators()
+    return "warning" if is_known or is_plugin(node) else "error"
+
+
 class UnknownOp(Check):
     """Operators that are unknown or deprecated at the model's opset, and those that need a library."""
 
@@ -25,7 +34,7 @@ class UnknownOp(Check):
     severity = "error"
 
     def find(self, subject: Subject) -> Iterator[Finding]:
-        opset = subject.opset
+        opset = subject.opset or assumed_version("", bool(subject.proto.opset_import), subject.proto.ir_version)
         functions = {(function.domain, function.name) for function in subject.proto.functions}
         for node in subject.nodes():
             if (node.domain, node.op_type) in functions or node.domain in _ORT_DOMAINS:
@@ -34,6 +43,6 @@ class UnknownOp(Check):
                 message = f"operator of domain {node.domain!r} needs a custom operator library or a plugin"
                 yield self.finding(message, node, severity="warning")
             elif not onnx.defs.has(node.op_type, opset):
-                yield self.finding(f"ONNX has no operator {node.op_type} at opset {opset}", node)
+                yield self.finding(unknown_operator(node, opset), node, severity=_severity(node))
             elif onnx.defs.get_schema(node.op_type, opset).deprecated:
                 yield self.finding(f"{node.op_type} is deprecated at opset {opset}; convert the model", node)
