@@ -114,6 +114,12 @@ def count(value: float) -> str:
     return f"{_as_float(value):,.0f}"
 
 
+def counted(value: float, noun: str) -> str:
+    """Format a count with its noun: `1 node`, `4,712 nodes`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}{plural}"
+
+
 def signed(value: float) -> str:
     """Format a difference with its sign, `+3`, using a real minus sign; zero has none."""
     return "0" if value == 0 else f"{'+' if value > 0 else MINUS}{abs(value):,.0f}"

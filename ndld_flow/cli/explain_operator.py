@@ -9,7 +9,7 @@ from itertools import groupby
 
 import click
 
-from ndld_flow.base.quantities import count
+from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import visible_name
 from ndld_flow.cli.terminal import hanging, text_width
 from ndld_flow.drawing.families import TITLES
@@ -36,8 +36,8 @@ def list_operators(operators: Sequence[ListedOperator]) -> str:
     names = [_full_name(operator) for operator in operators]
     width = min(max(map(len, names)), 48)
     uses = sum(operator.uses for operator in operators)
-    counted = f"{count(len(operators))} operator{'s' if len(operators) != 1 else ''}"
-    lines = [f"{count(uses)} node{'s' if uses != 1 else ''} of {counted}" if uses else counted]
+    listed = counted(len(operators), "operator")
+    lines = [f"{counted(uses, 'node')} of {listed}" if uses else listed]
     for family, members in groupby(operators, key=lambda operator: operator.family):
         lines += ["", click.style(TITLES[family], bold=True)]
         lines += [_line(operator, width) for operator in members]

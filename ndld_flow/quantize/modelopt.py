@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.model_tool import move_model
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import describe_change, load_model, save_model
@@ -85,7 +86,7 @@ def quantize_by_modelopt(
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
     move_model(source, quantized / Onnx.main, out, "modelopt", logging.getLogger(__name__))
     count = len(data.samples) if data.samples is not None else 0
-    description = f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"
+    description = f"ModelOpt {modelopt.format} on {counted(count, 'sample')}"
     return replace(_quantization(source, out / Onnx.main, how, excluded, notes), description=description)
 
 

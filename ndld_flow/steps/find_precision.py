@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import Milliseconds, count, milliseconds, number
+from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds, number
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
@@ -169,7 +169,7 @@ def _metrics(search: PrecisionSearch) -> dict[str, Metric]:
 
 def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     """Return `keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
-    trials = f"{count(len(search.trials))} trial{'s' if len(search.trials) > 1 else ''}"
+    trials = f"{counted(len(search.trials), 'trial')}"
     if not search.kept and search.passed:
         return f"{search.precision} needs no node kept{_change(search)}, {trials}"
     operators = [name for name, _ in Counter(node.op_type for node in search.kept).most_common()]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import Bytes, Fraction, number
+from ndld_flow.base.quantities import Bytes, Fraction, counted, number
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
@@ -207,7 +207,7 @@ def _metrics(activations: Activations) -> dict[str, Metric]:
 
 def _summary(activations: Activations, metrics: dict[str, Metric]) -> str:
     samples = len(activations.samples)
-    parts = [f"{len(activations.tensors)} tensors on {samples} sample{'s' if samples != 1 else ''}"]
+    parts = [f"{counted(len(activations.tensors), 'tensor')} on {counted(samples, 'sample')}"]
     parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
     if activations.first_nonfinite:
         parts.append(f"first in {short_name(activations.first_nonfinite)}")

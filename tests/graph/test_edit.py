@@ -45,7 +45,7 @@ def test_an_edit_is_recorded_with_what_changed(in_folder: Path) -> None:
     assert record.summary == "1 node renamed"
     assert record.change is not None
     assert record.change.diff is not None
-    assert "operations[0] rename_nodes: 1 nodes renamed" in record.log
+    assert "operations[0] rename_nodes: 1 node renamed" in record.log
 
 
 def test_every_mistake_of_a_list_is_reported_at_its_place(in_folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_applications_are_reported() -> None:
     assert [node.op_type for node in edited.model.graph][:1] == ["Relu"]
     (entry,) = operations_of([{"apply_rules": {"rules": ["add_0", "successive_relu"]}}])
     fresh = EditedModel(apply(text, "apply_rules", rules="sub_0", allow_empty=True).model, Path("m.onnx"))
-    assert entry.operation.apply(fresh) == "successive_relu 1 times, add_0 1 times"
+    assert entry.operation.apply(fresh) == "successive_relu 1 time, add_0 1 time"
 
 
 def test_rules_that_never_terminate_are_stopped_and_reported(tmp_path: Path) -> None:

@@ -702,7 +702,7 @@ def test_layers_are_joined_by_name_and_order(tmp_path: Path) -> None:
     assert [layer.index for layer in layer_pass.layers] == [0, 1, 2, 3, 4]
     assert layer_pass.layer_runs == (1, 1)
     assert layer_pass.pass_ms == (9.0, 9.0)
-    assert any("1 layers of the engine took no time" in note for note in layer_pass.notes)
+    assert any("1 layer of the engine without a time" in note for note in layer_pass.notes)
     assert not first.exists()
 
 

@@ -142,7 +142,7 @@ def test_duplicate_node_names_are_made_unique(tmp_path: Path) -> None:
     path, result = convert(models_fp16.doubled_names_model(), tmp_path)
     check(path)
     assert result.change is not None
-    assert "renamed 1 nodes with duplicate names" in result.change.notes
+    assert "renamed 1 node with duplicate names" in result.change.notes
     np.testing.assert_allclose(run(path, {"x": np.ones((1, 4), np.float32)})["y"], np.tanh(1), atol=1e-3)
 
 
@@ -298,7 +298,7 @@ def test_log_and_record_list_fp32_nodes_with_reasons(tmp_path: Path, caplog: pyt
     assert re.search(r"kept in fp32: Range 'Range_\d+': Range has no fp16 at opset 17", caplog.text)
     assert "casts added" in caplog.text.lower()
     assert result.change is not None
-    assert "1 nodes kept in fp32: Range has no fp16 at opset 17" in result.change.notes
+    assert "1 node kept in fp32: Range has no fp16 at opset 17" in result.change.notes
 
 
 # Numbers ----------------------------------------------------------------------------------------------------------
@@ -511,4 +511,4 @@ def test_unknown_operators_stay_fp32(tmp_path: Path) -> None:
     assert makers[magic.input[0]].op_type == "Cast"
     assert result.metrics["kept_fp32"].value == 1
     assert result.change is not None
-    assert "1 nodes kept in fp32: operator com.example::Magic is unknown" in result.change.notes
+    assert "1 node kept in fp32: operator com.example::Magic is unknown" in result.change.notes

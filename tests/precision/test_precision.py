@@ -313,7 +313,7 @@ def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -
     outcomes = {c.node: c.outcome for c in model.constraints}
     assert outcomes["block_1"].startswith("ignored: it calls a local function; `sanitize`")
     assert outcomes["same"] == "Casts in the model"
-    with pytest.raises(RequestError, match="none of which supports fp16; 'block_1': it calls a local function; `san"):
+    with pytest.raises(RequestError, match="but none that supports fp16; 'block_1': it calls a local function; `san"):
         constrain(models.func_model(), tmp_path, op_types={"local::Block": "fp16"})
 
 
@@ -512,7 +512,7 @@ def test_all_rules_without_a_match_are_reported_together(tmp_path: Path) -> None
         "op_types: this model has no LSTM",
         "layers: no node of this model has a name like 'tan': did you mean \"tanh\"?",
         "layers: no node of this model has a name like '/^q/'",
-        "layers: 'a*' matches 1 nodes, none of which supports bool; 'add': it has no bool output",
+        "layers: 'a*' matches 1 node, but none that supports bool; 'add': it has no bool output",
     ]
     assert len(lines) == len(says)
     for line, say in zip(lines, says, strict=True):
@@ -591,7 +591,7 @@ def test_convert_fp16_keeps_nodes_constrained_to_fp32(tmp_path: Path) -> None:
     }
     assert read_constraints(path) == {"add": "fp32", "exp": "bf16", "tanh": "fp16"}
     assert result.change is not None
-    assert "1 nodes kept in fp32: it is constrained to fp32" in result.change.notes
+    assert "1 node kept in fp32: it is constrained to fp32" in result.change.notes
 
 
 def test_fix_shapes_keeps_constraints(tmp_path: Path) -> None:
@@ -666,7 +666,7 @@ def test_sanitize_reports_lost_constraints(tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
     _, left, notes = sanitized(ask(model, {"a": "fp32", "b": "fp16"}), tmp_path)
     assert left == {"b": "fp16"}
-    assert "1 nodes with a precision constraint were removed: 'a' (fp32)" in notes
+    assert "removed 1 node with a precision constraint: 'a' (fp32)" in notes
 
 
 # Large models -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.sanitize.cleanup import (
     detach_initializers_from_inputs,
     lift_constants,
@@ -110,7 +111,7 @@ def _lost_constraints(before: Mapping[str, str], after: Mapping[str, str]) -> li
     if not lost:
         return []
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    return [f"{len(lost)} nodes with a precision constraint were removed: {', '.join(lost[:_NAMED])}{more}"]
+    return [f"removed {counted(len(lost), 'node')} with a precision constraint: {', '.join(lost[:_NAMED])}{more}"]
 
 
 def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -> Edits:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.quantities import count
+from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.element_types import element_of, infer_types
 from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
@@ -85,7 +85,7 @@ class NodeSelector:
         if able:
             return Selected(tuple(able))
         example = next((node for node in matching if obstacles[node] not in (_SETS_TYPE, _NO_FLOATS)), matching[0])
-        fits = f"{rule.pattern!r} matches {len(matching)} nodes, none of which supports {rule.precision}"
+        fits = f"{rule.pattern!r} matches {counted(len(matching), 'node')}, but none that supports {rule.precision}"
         return Selected((), f"{rule.where}: {fits}; {example.name!r}: {obstacles[example]}")
 
     def _matching(self, rule: Rule) -> list[ir.Node]:
@@ -189,7 +189,7 @@ def constrain_file(
     try:
         before = summarize_model(model)
         named = UniqueNames(model).name_all(model)  # a name identifies the constraint of its node
-        notes = repairs_of(model) + ([f"{named} nodes got unique names"] if named else [])
+        notes = repairs_of(model) + ([f"{counted(named, 'node')} got unique names"] if named else [])
         chosen, problems = apply_rules(model, rules)
         if found is not None:
             chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)

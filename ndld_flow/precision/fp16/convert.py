@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.quantities import counted
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
 from ndld_flow.models.derived_tensors import Array
@@ -197,7 +198,7 @@ def _convert(
     rewriter.rewrite()
     save_model(model, target)
     reasons = Counter(kept.values()).most_common()
-    notes += [f"{count} nodes kept in fp32: {reason}" for reason, count in reasons]
+    notes += [f"{counted(count, 'node')} kept in fp32: {reason}" for reason, count in reasons]
     notes += loss_notes(rewriter.constants.losses)
     change = GraphChange(
         before=before, after=summarize_model(model), casts_added=rewriter.casts_added, notes=tuple(notes)
@@ -240,7 +241,7 @@ def prepare(model: ir.Model, source: Path) -> list[str]:
         notes.append(f"inlined {functions} local functions")
     renamed = UniqueNames(model).rename_duplicates(model)
     if renamed:
-        notes.append(f"renamed {renamed} nodes with duplicate names")
+        notes.append(f"renamed {counted(renamed, 'node')} with duplicate names")
     try:
         model.graph.sort()
     except ValueError:

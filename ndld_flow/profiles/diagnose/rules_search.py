@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import number, share
+from ndld_flow.base.quantities import counted, number, share
 from ndld_flow.base.text import one_line
 from ndld_flow.profiles.diagnose.subject import Insight
 from ndld_flow.records.accuracy import Accuracy
@@ -39,7 +39,7 @@ def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
     yield Insight(
         0.0,
         f"No set of nodes meets the bound of {one_line(subject.step)}",
-        f"The best of {trials} trial{'s' if trials != 1 else ''} reached {reached or 'nothing: no trial ran'}.",
+        f"The best of {counted(trials, 'trial')} reached {reached or 'nothing: no trial ran'}.",
         "Raise `trials` and `time`, allow more nodes with `op_types`, or relax the bound.",
     )
 

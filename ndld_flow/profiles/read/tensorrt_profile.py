@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info, split_bindings
 from ndld_flow.profiles.read.sources import Source
 from ndld_flow.profiles.read.trtexec_files import (
@@ -98,7 +99,7 @@ def _layer_notes(engine: EngineInfo | None, times: LayerTimes, leftover: int) ->
         yield "layers were measured in a single pass, profiler on: small differences between them are not significant"
     else:
         what = "medians" if times.are_medians else "means"
-        of = f" of {times.pass_count} passes" if times.pass_count else ""
+        of = f" of {counted(times.pass_count, 'pass')}" if times.pass_count else ""
         yield f"layer times are {what}{of} with TensorRT's profiler on, not single samples: trtexec exports no others"
     if engine is None:
         yield "types, tensors and tactics of layers are unknown: there is no --exportLayerInfo"

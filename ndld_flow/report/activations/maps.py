@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
 from ndld_flow.records.run_folder import read_record
@@ -283,7 +284,7 @@ def _note_left_out(packed: PackedMaps, samples: tuple[int, int], limit: int | No
     kept, total = samples
     parts = [f"maps of {kept} of {total} samples, the first"] if kept < total else []
     if limit is not None:
-        parts.append(f"{limit:,} channel{'s' if limit != 1 else ''} of a tensor at most")
+        parts.append(f"{counted(limit, 'channel')} of a tensor at most")
     if parts:
         packed.notes.append(
             f"To keep this page small, it has {' and '.join(parts)}; statistics cover everything, and the files "

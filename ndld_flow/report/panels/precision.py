@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ndld_flow.base.quantities import count, milliseconds, number, seconds, share
+from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
@@ -125,7 +125,7 @@ def cost_words(cost: Cost, kept: int) -> str:
         return "nothing: no node is kept."
     casts = ""
     if cost.casts is not None:
-        casts = f"{count(cost.casts)} Cast{'s' if cost.casts != 1 else ''} in `{cost.users[0]}`"
+        casts = f"{counted(cost.casts, 'Cast')} in `{cost.users[0]}`"
     parts = [_work(cost.macs_share), casts, _time(cost)]
     return f"{'; '.join(part for part in parts if part)}."
 

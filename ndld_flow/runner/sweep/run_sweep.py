@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.recipe.config_files import finds_the_same
@@ -310,7 +311,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     record = describe_sweep(ended)
     finished = _find_equal(record, ended)
     if finished is None:
-        listener(Notice(text=f"writing the reports of {len(record.points)} points"))
+        listener(Notice(text=f"writing the reports of {counted(len(record.points), 'point')}"))
         finished = _describe_end(record, write_sweep_folder(record, ended), ended, nothing_to_do=False)
     return finished.model_copy(update={"applied": apply_best(record, tried, sweep, request)})
 

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from ndld_flow.base.errors import BackendError, NdldFlowError, OutputsError, RequestError
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import counted, seconds
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
@@ -141,7 +141,7 @@ def _reason(plan: SessionPlan) -> Reason:
 
 def _describe_others(plan: SessionPlan) -> str:
     others = len(plan.works) - 1
-    return f"with {others} other{'s' if others > 1 else ''}" if others else ""
+    return f"with {counted(others, 'other')}" if others else ""
 
 
 def _task(plan: SessionPlan, state: SweepState) -> Task:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Dims, Patterns
@@ -42,7 +43,7 @@ class AddOutputs(Operation):
             raise RequestError("all of them are outputs already; `allow_empty: true` accepts that")
         self._declare(edited.model, new)
         edited.model.graph.outputs.extend(new)
-        return f"{len(new)} outputs added: {', '.join(str(value.name) for value in new)}"
+        return f"{counted(len(new), 'output')} added: {', '.join(str(value.name) for value in new)}"
 
     def _chosen(self, edited: EditedModel) -> Iterable[ir.Value]:
         """Return the selected tensors. Raises `RequestError` for a pattern that matches none in the main graph."""

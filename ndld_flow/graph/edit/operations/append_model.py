@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
@@ -32,4 +33,4 @@ class AppendModel(JoinOperation):
         from ndld_flow.graph.edit.joining import append_model
 
         joined = append_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
-        return f"{len(joined.nodes)} nodes appended"
+        return f"{counted(len(joined.nodes), 'node')} appended"

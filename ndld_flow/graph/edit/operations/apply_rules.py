@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
@@ -123,7 +124,7 @@ class ApplyRules(Operation):
             done += apply_rules(edited, rules_in_file(self.file), self.file)
         if not done and not self.allow_empty:
             raise RequestError("none of these rules matches anywhere in this model")
-        return ", ".join(f"{name} {count} times" for name, count in done.items()) or "no rule matches"
+        return ", ".join(f"{name} {counted(count, 'time')}" for name, count in done.items()) or "no rule matches"
 
     def _chosen(self) -> list[str]:
         def fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, Select, SelectTensors
 
@@ -61,4 +62,5 @@ class ConvertDtype(Operation):
         lost = conversion.lost.describe(conversion.values, dtype)
         if conversion.lost.beyond or conversion.lost.vanished:
             edited.note(f"converted to {dtype_name(dtype)}: {lost}")
-        return f"{conversion.converted} tensors converted to {dtype_name(dtype)}" + (f"; {lost}" if lost else "")
+        converted = counted(conversion.converted, "tensor")
+        return f"{converted} converted to {dtype_name(dtype)}" + (f"; {lost}" if lost else "")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -45,4 +46,4 @@ class CopyNodes(Operation):
             Renaming(*names_around(edited.model, graph), prefix=self.prefix).rename(copies.nodes)
             read |= copies.values
             graph.extend(copies.nodes)
-        return f"{len(nodes)} nodes copied"
+        return f"{counted(len(nodes), 'node')} copied"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -36,4 +37,4 @@ class Cut(Operation):
 
         count = len(edited.model.graph)
         keep_only(edited, rest_without(edited, edited.select_nodes(self.select)), self.types)
-        return f"{count - len(edited.model.graph)} nodes cut off"
+        return f"{counted(count - len(edited.model.graph), 'node')} cut off"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -38,4 +39,4 @@ class Decompose(Operation):
         gemms = [node for node in nodes if is_gemm(node)]
         more = split_gemms(edited, gemms)
         more += decompose_nodes(edited, [node for node in nodes if not is_gemm(node)])
-        return f"{len(nodes)} nodes decomposed into {len(nodes) + more}"
+        return f"{counted(len(nodes), 'node')} decomposed into {len(nodes) + more}"

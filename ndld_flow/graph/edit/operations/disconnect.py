@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -51,4 +52,4 @@ class Disconnect(Operation):
                     check_inputs(operator, inputs)
                 set_inputs(node, inputs)
                 changed += 1
-        return f"input {self.input} of {changed} nodes disconnected"
+        return f"input {self.input} of {counted(changed, 'node')} disconnected"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select, Words
 
@@ -56,4 +57,4 @@ class Extract(Operation):
         else:
             part = part_between(edited, self.scope, self.inputs, self.outputs)
         keep_only(edited, part, self.types)
-        return f"{len(part.nodes)} nodes kept"
+        return f"{counted(len(part.nodes), 'node')} kept"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, JsonValue
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -33,4 +34,4 @@ class ExtractFunction(Operation):
         from ndld_flow.graph.edit.extracting import keep_function
 
         keep_function(edited, self.function, self.call, self.attributes, self.types)
-        return f"{self.function} with {len(edited.model.graph)} nodes kept"
+        return f"{self.function} with {counted(len(edited.model.graph), 'node')} kept"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -33,4 +34,4 @@ class ExtractSubgraph(Operation):
 
         part = part_of_body(edited, self.scope)
         keep_only(edited, part, self.types)
-        return f"{self.scope} with {len(part.nodes)} nodes kept"
+        return f"{self.scope} with {counted(len(part.nodes), 'node')} kept"

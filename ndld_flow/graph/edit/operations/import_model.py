@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
@@ -35,4 +36,4 @@ class ImportModel(JoinOperation):
         joined = import_model(edited, self.model, self.connect, self.outputs, self.prefix)
         if self.as_function is not None:
             call_as_function(edited, joined, self.as_function)
-        return f"{len(joined.nodes)} nodes imported"
+        return f"{counted(len(joined.nodes), 'node')} imported"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
 
@@ -32,4 +33,4 @@ class InlineFunctions(Operation):
 
         functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = inline_functions(edited, functions, keep=self.keep_unused)
-        return f"{len(functions)} functions inlined at {calls} calls"
+        return f"{counted(len(functions), 'function')} inlined at {counted(calls, 'call')}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import NodeOperation
 from ndld_flow.graph.edit.settings import Anchors, Select, as_names
 
@@ -65,7 +66,7 @@ class InsertNode(NodeOperation):
             readers = edited.select_nodes(self.before)
             for reader in readers:
                 maker.insert_before(self._new_node(), reader, self.input)
-            return f"{self.op_type} inserted before {len(readers)} nodes"
+            return f"{self.op_type} inserted before {counted(len(readers), 'node')}"
         chosen = None if self.readers is None else set(edited.select_nodes(self.readers))
         tensors = [edited.value(name, self.scope) for name in as_names(self.after or "")]
         inserted = [maker.insert_after(self._new_node(), tensor, chosen) for tensor in dict.fromkeys(tensors)]

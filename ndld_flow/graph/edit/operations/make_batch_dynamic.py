@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NewName, Patterns
 
@@ -48,4 +49,4 @@ class MakeBatchDynamic(Operation):
         if self.try_it:
             try_batch(edited, freed.batch, freed.outputs)
         names = ", ".join((*freed.batch.axes, *freed.outputs))
-        return f"dynamic batch in {names}; {len(freed.changed)} nodes with a fixed batch changed"
+        return f"dynamic batch in {names}; {counted(len(freed.changed), 'node')} with a fixed batch changed"

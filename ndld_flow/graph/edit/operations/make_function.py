@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -60,4 +61,4 @@ class MakeFunction(Operation):
             if not nodes:
                 return "nothing selected"
             blocks = make_function(edited, nodes, name, self.repeats, self.inside)
-        return f"{name} made of {len(blocks[0].nodes)} nodes and called {len(blocks)} times"
+        return f"{name} made of {len(blocks[0].nodes)} nodes and called {counted(len(blocks), 'time')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import JoinOperation
 from ndld_flow.graph.edit.settings import Words
 
@@ -26,4 +27,4 @@ class MergeModel(JoinOperation):
         from ndld_flow.graph.edit.joining import merge_model
 
         joined = merge_model(edited, self.model, self.share_inputs, self.prefix)
-        return f"{len(joined.nodes)} nodes added"
+        return f"{counted(len(joined.nodes), 'node')} added"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -34,4 +35,5 @@ class NameAll(Operation):
         for value in (*edited.model.graph.inputs, *edited.model.graph.outputs) if self.keep_io else ():
             values.pop(value, None)
         named, renamed = rename_nodes(edited.model, nodes), rename_values(edited.model, values)
-        return f"{named} nodes and {renamed} tensors named" if renamed else f"{named} nodes named"
+        tensors = f" and {counted(renamed, 'tensor')}" if renamed else ""
+        return f"{counted(named, 'node')}{tensors} named"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
@@ -31,4 +32,4 @@ class PrependModel(JoinOperation):
         from ndld_flow.graph.edit.joining import prepend_model
 
         joined = prepend_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
-        return f"{len(joined.nodes)} nodes prepended"
+        return f"{counted(len(joined.nodes), 'node')} prepended"

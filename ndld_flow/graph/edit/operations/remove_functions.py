@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
 
@@ -33,4 +34,4 @@ class RemoveFunctions(Operation):
         left = remove_functions(edited, functions, self.leave_calls)
         if left:
             edited.note(f"{left} calls of removed functions are now custom operators")
-        return f"{len(functions)} functions removed"
+        return f"{counted(len(functions), 'function')} removed"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, TensorValue
@@ -47,7 +48,7 @@ class RemoveInputs(Operation):
                 _remove(edited, value)
             else:
                 _replace(edited, value, self._constant(value))
-        return f"{len(values)} inputs removed: {', '.join(str(value.name) for value in values)}"
+        return f"{counted(len(values), 'input')} removed: {', '.join(str(value.name) for value in values)}"
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol:
         """Return the constant, of the input's type; a single number fills the input's shape.

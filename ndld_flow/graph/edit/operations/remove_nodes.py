@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -50,7 +51,7 @@ class RemoveNodes(Operation):
                 _check_unused(node, value, removed)
         for graph in dict.fromkeys(node.graph for node in nodes):
             drop_nodes([node for node in nodes if node.graph is graph])
-        return f"{len(selected)} nodes removed"
+        return f"{counted(len(selected), 'node')} removed"
 
 
 def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -59,4 +60,4 @@ class RemoveNoops(Operation):
             raise RequestError(f"the model has no node{asked} without effect; `allow_empty: true` accepts that")
         counts = sorted((name.removesuffix(" removed"), count) for name, count in edits.done.items())
         listed = ", ".join(f"{count} {op_type}" for op_type, count in counts)
-        return f"{before} nodes without effect removed{f': {listed}' if listed else ''}"
+        return f"{counted(before, 'node')} without effect removed{f': {listed}' if listed else ''}"

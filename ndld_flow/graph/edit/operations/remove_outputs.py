@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
@@ -44,4 +45,5 @@ class RemoveOutputs(Operation):
         idle = [value.name for value in inputs if not is_used(value)]
         if idle:
             edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see `remove_inputs`")
-        return f"outputs removed: {', '.join(str(value.name) for value in values)}; {len(removed)} nodes with them"
+        names = ", ".join(str(value.name) for value in values)
+        return f"outputs removed: {names}; {counted(len(removed), 'node')} with them"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import DimName
@@ -51,7 +52,7 @@ class RenameDims(Operation):
             if new != old:
                 value.shape = ir.Shape(new)
                 changed += 1
-        return f"dimensions renamed on {changed} tensors"
+        return f"dimensions renamed on {counted(changed, 'tensor')}"
 
     def _renamed(self, dim: int | str | None) -> int | str | None:
         """Return the dimension by its new name, also inside an expression such as `floor(batch/2)`."""

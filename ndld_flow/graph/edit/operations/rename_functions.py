@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
 
@@ -32,4 +33,4 @@ class RenameFunctions(Operation):
 
         functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = rename_functions(edited, functions, self.to)
-        return f"{len(functions)} functions with {calls} calls renamed"
+        return f"{counted(len(functions), 'function')} with {counted(calls, 'call')} renamed"

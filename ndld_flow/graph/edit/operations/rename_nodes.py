@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NameTemplate, NewName, Select, fill_template, groups_of, stem_of
 
@@ -54,4 +55,4 @@ class RenameNodes(Operation):
                 facts = {"name": name, "stem": stem_of(name), "op_type": node.op_type, "output": output}
                 groups = groups_of(self.select.name, node.name or "")
                 wishes[node] = fill_template(self.to, {**facts, **groups, "index": str(index)})
-        return f"{rename_nodes(edited.model, wishes)} nodes renamed"
+        return f"{counted(rename_nodes(edited.model, wishes), 'node')} renamed"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NameTemplate, NewName, Patterns, fill_template, groups_of, stem_of
 
@@ -62,4 +63,4 @@ class RenameTensors(Operation):
             source = producer.op_type if producer is not None else "input" if value.is_graph_input() else "initializer"
             facts = {"name": name, "stem": stem_of(name), "op_type": source, "output": name}
             wishes[value] = fill_template(self.to or "", {**facts, **groups_of(self.select, name), "index": str(index)})
-        return f"{rename_values(edited.model, wishes)} tensors renamed"
+        return f"{counted(rename_values(edited.model, wishes), 'tensor')} renamed"

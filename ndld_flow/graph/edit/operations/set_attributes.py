@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import AttributeValue, NewName, Select
 
@@ -42,4 +43,4 @@ class SetAttributes(Operation):
             with errors_of(node):
                 for attribute in make_attributes(schemas.of(node), self.attributes, node.attributes):
                     node.attributes.add(attribute)
-        return f"{', '.join(self.attributes)} set on {len(nodes)} nodes"
+        return f"{', '.join(self.attributes)} set on {counted(len(nodes), 'node')}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NewName, Select
 
@@ -64,7 +65,7 @@ class SetMetadata(Operation):
             nodes = edited.select_nodes(self.select, self.allow_empty)
             for node in nodes:
                 self._describe(node)
-            return f"metadata set on {len(nodes)} nodes"
+            return f"metadata set on {counted(len(nodes), 'node')}"
         for name, value in self._model_fields.items():
             if name == "graph_name":
                 edited.model.graph.name = str(value)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.step import Reads
 from ndld_flow.store.kinds import Onnx
@@ -67,4 +68,4 @@ class SetSubgraph(Operation):
         else:
             graph = subgraph_copy(edited, node, self.copy_of or "", self.connect)
         put_subgraph(edited, node, attribute, graph)
-        return f"{self.scope} set to a subgraph of {len(graph)} nodes"
+        return f"{self.scope} set to a subgraph of {counted(len(graph), 'node')}"

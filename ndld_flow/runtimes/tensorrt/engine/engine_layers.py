@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.quantities import counted
 from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
 from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
@@ -96,7 +97,7 @@ def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:
             "`verbosity: detailed`"
         )
     if untimed:
-        yield f"{untimed} layers of the engine took no time of their own and are shown with 0 at the end"
+        yield f"{counted(untimed, 'layer')} of the engine without a time of their own, shown with 0 at the end"
     yield (
         "layers were timed by TensorRT's profiler in separate passes, without CUDA graph and copies: its events "
         "between layers slow them down"
