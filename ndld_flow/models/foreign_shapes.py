@@ -47,7 +47,8 @@ def infer_foreign(model: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onn
 def can_infer(node: ir.Node) -> bool:
     """Return whether onnx or ONNX Runtime may infer a node's outputs, so that recorded shapes can be discarded."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    return domain == "com.microsoft" or onnx.defs.has(node.op_type, domain) or node.op_type in _REGISTERED
+    op_type = str(node.op_type)  # a user's rule may set anything
+    return domain == "com.microsoft" or onnx.defs.has(op_type, domain) or op_type in _REGISTERED
 
 
 _REGISTERED = frozenset({"SimplifiedLayerNormalization"})

@@ -297,6 +297,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
         "to": c.pick(("float16", "float64", "int32")),
         "casts": c.flag(),
     },
+    "assert": lambda c: {"outputs": c.pick((1, 2)), "only_op_types": c.pick(([], "*"))},
     "copy_nodes": lambda c: {"select": c.select()},
     "cut": lambda c: {"select": c.select()},
     "decompose": lambda c: {"select": {"op_type": c.pick(("LayerNormalization", "Clip", "Softmax", "Leaky"))}},
@@ -339,6 +340,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "remove_initializers": lambda c: {"select": c.weight(), "force": c.flag(), **EMPTY_IS_FINE},
     "remove_inputs": lambda c: {"select": c.input(), "replace_by": c.pick((None, 1.5))},
     "remove_nodes": lambda c: {"select": c.select(), "bridge": c.flag()},
+    "replace_nodes": lambda c: {"select": c.select(), "op_type": c.pick(("Identity", "Neg"))},
     "remove_noops": lambda c: EMPTY_IS_FINE,
     "remove_outputs": lambda c: {"select": [c.output()]},
     "rename_dims": lambda c: {"names": {"batch": c.pick(("n", "x"))}},
@@ -389,6 +391,7 @@ NEW_SHAPES = {"free_dims", "make_batch_dynamic"}
 KEEPS_NUMBERS = {word for word in operation_names() if _keeps_outputs(word)} - NOT_TO_THE_BIT | NEW_SHAPES
 """Operations after which every output that keeps its name is what it was, up to the last bits."""
 LEFT_OUT = {
+    "add_nms": "wants a detector",
     "add_preprocessing": "wants images",
     "change_layout": "wants 4 dimensions",
     "fuse_transformer": "finds its patterns in transformers only",
