@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -69,6 +69,8 @@ class SearchRequest:
     op_types: Sequence[str]
     trials: int
     time_s: float
+    custom_ops: Sequence[str] = ()
+    """Paths of libraries with custom operators."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +201,11 @@ class PrecisionSearcher:
         self._started = time.monotonic()
         self._recorded: list[Trial] = []
         self._positions = self._allowed()
+        settings = replace(SETTINGS, custom_ops=request.custom_ops)
         self._observer = Observer(
-            subject.path, request.precision, subject.reducer, subject.samples, SETTINGS, workspace.scratch
+            subject.path, request.precision, subject.reducer, subject.samples, settings, workspace.scratch
         )
-        judge = Judge(subject.path, subject.samples, request.tolerance, SETTINGS, workspace.scratch)
+        judge = Judge(subject.path, subject.samples, request.tolerance, settings, workspace.scratch)
         before = workspace.trials.read()
         self._trials = Trials(subject.reducer, judge, workspace.trials, workspace.scratch, before=before)
 

@@ -87,11 +87,14 @@ def calibrate(
     settings: QuantizeSettings,
     scratch: Path,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    custom_ops: Sequence[str] = (),
 ) -> Ranges:
     """Run the prepared model on every sample and measure the range of every activation that may be quantized.
 
     Only one sample's tensors are in memory at a time, plus a histogram of each. With `mode: dynamic` there is nothing
-    to measure. Raises `ModelError` if the model does not run.
+    to measure. `custom_ops` are paths of libraries with custom operators.
+
+    Raises `ModelError` if the model does not run.
     """
     nodes = prepared.chosen() if settings.mode == "static" else []
     wanted = list(dict.fromkeys(name for node in nodes for name in (*node.reads, *node.makes)))
@@ -101,7 +104,7 @@ def calibrate(
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     fed = _CountedSamples(samples)
     # Without optimization every tensor of the model exists, under its own name.
-    session = SessionSettings(optimization="disabled")
+    session = SessionSettings(optimization="disabled", custom_ops=custom_ops)
     inside = [name for name in wanted if name not in prepared.inputs]
     for number, captured in enumerate(capture(prepared.saved(), inside, fed, session, scratch), start=1):
         progress(number, 0, "calibrating")

@@ -266,14 +266,20 @@ class Int8Reducer:
     """
 
     def __init__(
-        self, source: Path, settings: QuantizeSettings, keep: Sequence[str], samples: Samples, scratch: Path
+        self,
+        source: Path,
+        settings: QuantizeSettings,
+        keep: Sequence[str],
+        samples: Samples,
+        scratch: Path,
+        custom_ops: Sequence[str] = (),
     ) -> None:
         self._source = source
         self._scratch = scratch
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
-        self._ranges = calibrate(self._prepared, fed, settings, scratch)
+        self._ranges = calibrate(self._prepared, fed, settings, scratch, custom_ops=custom_ops)
         model = load_model(source)
         prepare(model, source)
         self.nodes = searched_nodes(model)

@@ -137,6 +137,8 @@ class QuantizeInputs:
     """Samples to calibrate on; None for dynamic quantization."""
     search: PrecisionSearch | None
     """A search whose nodes stay unquantized."""
+    custom_ops: Sequence[str] = ()
+    """Paths of libraries with custom operators."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def quantize_file(
     exclude = dict.fromkeys(found_outputs(source, data.search), _FOUND)
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
     warnings: list[str] = []
-    ranges = _calibrated(prepared, settings, data.samples, workspace, warnings)
+    ranges = _calibrated(prepared, settings, data, workspace, warnings)
     workspace.progress(0, 0, "quantizing")
     written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
     check_quantized(written.nodes, written.skipped, settings)
@@ -257,11 +259,12 @@ _FEW_SAMPLES = 8
 def _calibrated(
     prepared: PreparedModel,
     settings: QuantizeSettings,
-    samples: Samples | None,
+    data: QuantizeInputs,
     workspace: Workspace,
     warnings: list[str],
 ) -> Ranges:
     """Measure the ranges, and add doubts about the samples to `warnings`."""
+    samples = data.samples
     if samples is None:
         return Ranges({}, 0)
     count = len(samples)
@@ -278,7 +281,7 @@ def _calibrated(
     def report(done: int, total: int, what: str) -> None:
         workspace.progress(done, count, what)
 
-    ranges = calibrate(prepared, fed(), settings, workspace.scratch, report)
+    ranges = calibrate(prepared, fed(), settings, workspace.scratch, report, data.custom_ops)
     if ranges.sample_count:
         warnings += _sample_warnings(ranges.sample_count, len(digests), sorted(generated))
     return ranges

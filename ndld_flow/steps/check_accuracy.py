@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.runtimes.onnxruntime.settings import ProviderOption, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
@@ -124,6 +124,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """Graph optimization level of ONNX Runtime, for both models."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets ONNX Runtime choose."""
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators of either model for ONNX Runtime, such as `libmy_ops.so`. They need a trusted
+    recipe."""
 
     @model_validator(mode="after")
     def _check_metric(self) -> CheckAccuracy:
@@ -176,6 +179,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             provider_options=self.provider_options if own else {},
             optimization=self.optimization,
             threads=self.threads,
+            custom_ops=loaded_paths(self.custom_ops),
         )
         return ComparedModel(path, label, settings)
 

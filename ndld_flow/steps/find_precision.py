@@ -18,9 +18,10 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
-from ndld_flow.store.digest import digest_json
+from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     such."""
     int8: QuantizeSettings = QuantizeSettings()
     """For int8: the settings of `quantize`."""
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:
@@ -103,7 +106,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         for line in samples.described:
             context.log.info("%s", line)
         subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
-        request = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
+        libraries = loaded_paths(self.custom_ops)
+        request = SearchRequest(
+            self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000, libraries
+        )
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         search = PrecisionSearcher(request, subject, Workspace(context.scratch, file, context.progress)).run()
@@ -121,7 +127,8 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         if self.precision == "int8":
             from ndld_flow.quantize.int8_reducer import Int8Reducer
 
-            return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch)
+            libraries = loaded_paths(self.custom_ops)
+            return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch, libraries)
         if self.precision == "bf16":
             from ndld_flow.precision_search.reducers import Bf16Reducer
 
@@ -142,6 +149,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
             **settings,
             "version": type(self).version,
             "libraries": libraries,
+            "custom_ops": [digest_file(library) for library in self.custom_ops],
             "elementwise": elementwise,
             "machine": [machine.architecture, machine.cpu],
         }

@@ -14,7 +14,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.measurement import Metric
-from ndld_flow.runtimes.onnxruntime.settings import ProviderOption, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import ActivationsDocument, Onnx
@@ -127,6 +127,8 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     a trusted recipe."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets ONNX Runtime choose."""
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.activations.inspection import InspectedModel, inspect_tensors
@@ -160,7 +162,10 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
 
         return Request(
             settings=SessionSettings(
-                provider=self.provider, provider_options=self.provider_options, threads=self.threads
+                provider=self.provider,
+                provider_options=self.provider_options,
+                threads=self.threads,
+                custom_ops=loaded_paths(self.custom_ops),
             ),
             given=context.inputs,
             samples=self,

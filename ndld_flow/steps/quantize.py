@@ -13,6 +13,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -67,6 +68,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     """Quantize with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. ModelOpt gets the samples, `method` (`minmax` or
     `entropy`), `op_types`, `exclude` and the nodes of `found_by`, and decides the rest itself."""
 
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`, which calibration loads. They need a
+    trusted recipe."""
+
     @model_validator(mode="after")
     def _check_modelopt(self) -> Self:
         if self.modelopt is None:
@@ -74,6 +79,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         for name, field in QuantizeSettings.model_fields.items():
             if name not in _MODELOPT_TAKES and getattr(self, name) != field.default:
                 raise ValueError(f"`modelopt` decides `{name}` itself: remove one of the two")
+        if self.custom_ops:
+            raise ValueError("`modelopt` runs models without `custom_ops`: remove one of the two")
         allowed = ("minmax",) if self.modelopt.format == "int4" else ("minmax", "entropy")
         if self.method not in allowed:
             raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: remove it")
@@ -109,7 +116,11 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         for line in samples.described if samples is not None else ():
             context.log.info("%s", line)
         quantized = self._quantize(
-            source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
+            source.path,
+            out,
+            QuantizeInputs(samples, search, loaded_paths(self.custom_ops)),
+            Workspace(context.scratch, context.progress),
+            context,
         )
         for node in quantized.nodes:
             context.log.info("quantized: %s %s", node.op_type, node.name)

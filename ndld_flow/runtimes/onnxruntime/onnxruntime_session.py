@@ -97,6 +97,7 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+_UNREGISTERED = "is not a registered function/op"
 _ABOUT_THE_MODEL = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
 """ONNX Runtime's exceptions that are not caused by an execution provider."""
 
@@ -122,6 +123,8 @@ class SessionSettings:
     """Threads busy-wait for the next operator: fast, but it occupies all processors."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Dimension name -> its size, fixed before optimization."""
+    custom_ops: Sequence[str] = ()
+    """Absolute paths of libraries with custom operators."""
     profile_prefix: Path | None = None
     """Path prefix of ONNX Runtime's profile; None disables profiling."""
     optimized_model: Path | None = None
@@ -301,6 +304,8 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
     options.enable_mem_reuse = settings.memory_reuse
     if not settings.spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for library in settings.custom_ops:
+        _load_custom_ops(options, library)
     for name, size in settings.free_dimensions.items():
         options.add_free_dimension_override_by_name(name, size)
     if settings.profile_prefix is not None:
@@ -309,6 +314,20 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
     if settings.optimized_model is not None:
         _write_optimized(options, settings.optimized_model)
     return options
+
+
+def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
+    """Register the operators of a library. Raises `BackendError` with the loader's reason."""
+    try:
+        with catch_native_output() as caught:
+            options.register_custom_ops_library(library)
+    except Exception as error:  # ONNX Runtime raises its own classes
+        reason = " ".join(f"{_one_paragraph(error)} {caught.text}".split())
+        raise BackendError(
+            f"`custom_ops`: ONNX Runtime {ort.__version__} does not load {library}: "
+            f"{shortened(reason, _MOST_LETTERS)}. The library must export `RegisterCustomOps`, and be built for this "
+            "system with headers of this release of ONNX Runtime or an older one."
+        ) from None
 
 
 def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
@@ -332,7 +351,9 @@ def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception
     if not path.is_file():
         return ModelError(f"there is no model file {path}.")
     if provider == CPU or type(error).__name__ in _ABOUT_THE_MODEL:
-        return ModelError(f"ONNX Runtime {ort.__version__} rejects {path}: {_one_paragraph(error)}.")
+        message = _one_paragraph(error)
+        hint = " `custom_ops` loads a library with operators of your own." if _UNREGISTERED in message else ""
+        return ModelError(f"ONNX Runtime {ort.__version__} rejects {path}: {message}.{hint}")
     reason = _loader_reason(log) or _one_paragraph(error)
     return BackendError(f"{provider} cannot run {path}: {reason}. {provider_advice(provider)}")
 

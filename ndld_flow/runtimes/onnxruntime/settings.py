@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -12,10 +13,12 @@ from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
 from ndld_flow.machine.versions import read_version
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
-from ndld_flow.step import Foresight, RunsCode
+from ndld_flow.step import DataFile, Foresight, RunsCode
 from ndld_flow.store.kinds import Onnx
 
 ProviderOption = str | int | float | bool
+CustomOps = Annotated[tuple[Path, ...], DataFile(), RunsCode()]
+"""Libraries of custom operators."""
 _NEED_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx", "tensorrt_rtx")
 """Execution providers that need an NVIDIA GPU, without `ExecutionProvider`."""
 
@@ -50,11 +53,18 @@ def options_that_run_code(options: Mapping[str, ProviderOption]) -> tuple[str, .
     return tuple(name for name in options if name not in harmless)
 
 
+def loaded_paths(libraries: CustomOps) -> tuple[str, ...]:
+    """Return absolute paths: the loader searches names without a folder in the system's library folders."""
+    return tuple(str(library.absolute()) for library in libraries)
+
+
 class OnnxruntimeSettings(RuntimeSettings):
     """Settings of a session in ONNX Runtime."""
 
     title: ClassVar[str] = "ONNX Runtime"
     synonyms: ClassVar[Mapping[str, str]] = {
+        "custom_op_libraries": "custom_ops",
+        "custom_ops_library": "custom_ops",
         "ep": "provider",
         "execution_provider": "provider",
         "providers": "provider",
@@ -88,6 +98,8 @@ class OnnxruntimeSettings(RuntimeSettings):
     """ONNX Runtime: use the memory arena, which keeps memory between passes."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """ONNX Runtime: dimension name -> size, fixed before optimization, so that shapes are constants."""
+    custom_ops: CustomOps = ()
+    """ONNX Runtime: libraries with custom operators, such as `libmy_ops.so`. They need a trusted recipe."""
 
     @property
     def device(self) -> str:
@@ -113,6 +125,5 @@ class OnnxruntimeSettings(RuntimeSettings):
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        return OnnxruntimeRequest(
-            **{name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
-        )
+        values = {name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
+        return OnnxruntimeRequest(**{**values, "custom_ops": loaded_paths(self.custom_ops)})
