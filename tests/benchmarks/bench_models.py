@@ -165,11 +165,13 @@ EDITS: Mapping[str, Mapping[str, Any]] = {
 RIGHTLY_REFUSED = (
     "there is nothing to search",
     "give `input`: the model has",
+    "give `output`, which has boxes",
     "no shapes to set: give",
     "nothing to fix: give",
+    "cannot use this model: node",  # TensorRT's own parser
 )
 """Parts of messages for models on which the request means nothing; they count as accepted."""
-OTHER_INTERFACE = ("edit_add_preprocessing", "edit_add_postprocessing")
+OTHER_INTERFACE = ("edit_add_preprocessing", "edit_add_postprocessing", "edit_add_nms")
 """Results with other inputs or outputs, which are not compared with the source's."""
 _AFTER_FP16 = "quantize"
 """This step also reads the result of `convert_fp16`, in each of its modes."""

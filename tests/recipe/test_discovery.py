@@ -28,6 +28,20 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
     assert result.summary == "Stamp a model with a word."
 
 
+@pytest.mark.parametrize(("target", "shown"), [("Path", "Path"), ("stamp", "function"), ("WORD", "'x'")])
+def test_an_entry_point_that_is_no_step_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, shown: str
+) -> None:
+    (tmp_path / "odd_steps.py").write_text("from pathlib import Path\nWORD = 'x'\ndef stamp(): ...\n")
+    info = tmp_path / "odd_steps-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-steps\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text(f"[ndld_flow.steps]\nodd = odd_steps:{target}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RequestError, match=rf"odd-steps 1\.5: .*{shown}.* is no subclass of Step"):
+        StepTypes().find("odd")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

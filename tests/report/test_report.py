@@ -378,6 +378,10 @@ def test_layer_shares_add_up_and_small_types_are_grouped() -> None:
     assert sum(one.count for one in view.types) == 300
     assert [one.is_rest for one in view.types] == [False] * 12 + [True]
     assert view.types[-1].type == "8 more types"
+    assert max(one.relative for one in view.types) == 1
+    assert all(
+        one.relative == pytest.approx(one.sum_ms / max(each.sum_ms for each in view.types)) for one in view.types
+    )
     assert view.slowest.rows[0][-1] == max(view.times.median_ms)
 
 

@@ -15,7 +15,7 @@ from ndld_flow.models.files import MAX_IR_VERSION
 
 Runtime = Literal["onnxruntime", "tensorrt", "none"]
 MICROSOFT = "com.microsoft"
-HIDDEN, HEADS, PAST = 32, 4, 6
+HIDDEN, HEADS, PAST = 32, 2, 6
 """Size of a token's vector, heads of attention, and tokens in its cache."""
 
 
@@ -336,7 +336,7 @@ def _decoder(folder: Path) -> PracticalModel:
 
 def _quantized_decoder(folder: Path) -> PracticalModel:
     """A block as builders of language models write it: GroupQueryAttention, MatMulNBits, and fused norms."""
-    block = 16
+    block = 32
     packed = np.random.default_rng(1).integers(0, 256, (HIDDEN, HIDDEN // block, block // 2), np.uint8)
     nbits = {"K": HIDDEN, "N": HIDDEN, "bits": 4, "block_size": block}
     angles = np.outer(np.arange(64), 1 / 10000 ** (np.arange(0, HIDDEN // HEADS, 2) / (HIDDEN // HEADS)))
