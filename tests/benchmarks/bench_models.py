@@ -162,17 +162,15 @@ EDITS: Mapping[str, Mapping[str, Any]] = {
     "rename_tensors": {"select": "*", "to": "t_{index}", "keep_io": True, "allow_empty": True},
 }
 """Operation of `edit` -> settings that suit every model."""
+OF_SOME_MODELS = ("add_nms", "add_postprocessing", "add_preprocessing")
+"""Operations of `edit` that read and write images or boxes, and suit few models."""
 RIGHTLY_REFUSED = (
     "there is nothing to search",
-    "give `input`: the model has",
-    "give `output`, which has boxes",
     "no shapes to set: give",
     "nothing to fix: give",
     "cannot use this model: node",  # TensorRT's own parser
 )
 """Parts of messages for models on which the request means nothing; they count as accepted."""
-OTHER_INTERFACE = ("edit_add_preprocessing", "edit_add_postprocessing", "edit_add_nms")
-"""Results with other inputs or outputs, which are not compared with the source's."""
 _AFTER_FP16 = "quantize"
 """This step also reads the result of `convert_fp16`, in each of its modes."""
 
@@ -304,7 +302,7 @@ def _variants(found: StepType) -> Mapping[str, Mapping[str, Any]]:
 def _plain_operations() -> dict[str, Mapping[str, Any]]:
     """Return the operations of `edit` that need no settings, allowed to select nothing, and some others."""
     operations: dict[str, Mapping[str, Any]] = {}
-    for name in operation_names():
+    for name in set(operation_names()) - set(OF_SOME_MODELS):
         operation = find_operation(name)
         assert operation is not None
         settings = {"allow_empty": True} if "allow_empty" in fields_of(operation) else {}
@@ -441,7 +439,7 @@ class Trial:
             else:
                 path = Path(finished.artifacts[name]) if name in finished.artifacts else None
                 tolerance = TOLERANCES.get(entry["step"], ROUNDING)
-                is_model = path is not None and path.suffix == ".onnx" and name not in OTHER_INTERFACE
+                is_model = path is not None and path.suffix == ".onnx"
                 yield self._outcome(
                     name, *(judge_result(self.source, path, tolerance) if is_model and path else (None, ""))
                 )

@@ -145,6 +145,15 @@ def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
         asked(path, "--before", "tow")
 
 
+def test_ports_that_are_left_out_have_no_place_in_a_table_of_nodes(tmp_path: Path) -> None:
+    text = """g (float[2, 3] x, float m) => (float[2, 3] y, float[k] n) {
+        [clip] y = Clip(x, , m) [parts] a, , i = Unique(x) [grow] n = Cast<to = 1>(i) }"""
+    lines = shown(write_model(tmp_path / "m.onnx", text), "--nodes", "*").splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line}
+    assert rows["clip"] == "Clip 2x3, scalar float32 2x3"
+    assert rows["parts"] == "Unique 2x3 float32 ?, int64 ?"
+
+
 def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     [node] = asked(path, "--node", "inner")["nodes"]

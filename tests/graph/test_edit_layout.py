@@ -455,3 +455,19 @@ def test_one_of_several_outputs_is_processed_by_its_name() -> None:
     changed, _ = operate(model, AddPostprocessing(output="z", argmax=True))
     x = numbers(4, 5)
     assert_same([-x, np.abs(x).argmax(-1)], outputs_of(changed, {"x": x}))
+
+
+def test_constants_of_one_element_stay_as_they_are() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y) { a = Mul (x, s) b = Add (a, t) y = Sub (b, c) }""",
+        s=np.array(2, np.float32),
+        t=numbers(1, 1),
+        c=numbers(3, 1, 1),
+    )
+    changed, _ = operate(model, ChangeLayout(inputs=("x",), outputs=("y",), to="NHWC", push=True))
+    assert op_types(changed) == ["Mul", "Add", "Sub"]
+    assert sorted(list(weight.dims) for weight in changed.graph.initializer) == [[], [1, 1], [1, 1, 1, 3]]
+    x = numbers(1, 3, 4, 5)
+    [expected] = outputs_of(model, {"x": x})
+    assert_same([expected.transpose(0, 2, 3, 1)], outputs_of(changed, {"x": x.transpose(0, 2, 3, 1)}))

@@ -457,6 +457,21 @@ def test_operations_of_grouped_and_transposed_convolutions_are_counted(
     assert read_profile(folder).layers[0].macs == macs
 
 
+@pytest.mark.parametrize(("width", "macs"), [(10**9 // 72, 10**9 // 72 * 10**9 * 72), (10**9 // 72 + 1, None)])
+def test_absurd_counts_of_operations_are_unknown(tmp_path: Path, width: int, macs: int | None) -> None:
+    """More than 10^18 operations in one layer are no measurement but an invented shape."""
+    info = {
+        "LayerType": "CaskConvolution",
+        "ParameterType": "Convolution",
+        "Kernel": [3, 3],
+        "OutMaps": 2,
+        "Inputs": [trt.tensor("x", (1, 4, width, 10**9), "Half")],
+        "Outputs": [trt.tensor("y", (1, 2, width, 10**9), "Half")],
+    }
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("c", 1.0, info)]))
+    assert read_profile(folder).layers[0].macs == macs
+
+
 def test_a_broken_file_loses_only_its_own_contents(exports: Path) -> None:
     (exports / "layers.json").write_text('{"Bindings": [], "Layers": ' + "[" * 1_000, encoding="utf-8")
     profile = read_profile(exports)

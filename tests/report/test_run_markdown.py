@@ -10,7 +10,10 @@ import pytest
 from ndld_flow import api
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.records.run_record import RunFailure
+from ndld_flow.report.collect_summary import collect_summary
+from ndld_flow.report.exports.github_markdown import prose
 from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+from ndld_flow.report.verdict import verdict_lines
 from tests.support.models import make_cnn
 
 
@@ -40,6 +43,10 @@ def test_every_run_has_a_summary(folder: Path, documents: RunDocuments) -> None:
 def test_the_outcome_comes_first_then_gates_and_latencies(documents: RunDocuments) -> None:
     markdown = run_markdown(documents)
     assert markdown.startswith("### ❌ FAILED mine")
+    results = markdown.partition("Result")[2].partition("Gate")[0]
+    for line in verdict_lines(collect_summary(documents))[1:]:
+        word, _, text = line.partition(" ")
+        assert (f"| {word} | {prose(text)} |" in results) == (not text.startswith("none "))
     assert "<code>sanitize.nodes &#60;= 1</code>" in markdown
     assert ("✅ passed" in markdown, "❌ failed" in markdown) == (True, True)
     assert 'x-axis ["base", "speed"]' in markdown
