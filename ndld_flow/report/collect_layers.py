@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
-from ndld_flow.profiles.diagnose.diagnose import bound_of, insights_of
+from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_layers, insights_of
 from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
@@ -74,44 +74,6 @@ def passages(text: str) -> tuple[Passage, ...]:
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
     return tuple((piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece)
-
-
-@dataclass(frozen=True)
-class LayerGroup:
-    """Layers that share a type, a precision, a role or a tactic."""
-
-    name: str
-    """Displayed value; empty for layers without one."""
-    count: int
-    sum_ms: float
-    """Sum of their medians."""
-    share: float
-    """Share of the sum of all layers, 0 to 1."""
-    moved_bytes: int
-    """Bytes read and written."""
-
-
-def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Return groups of layers with equal keys, the longest first."""
-    members: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        members.setdefault(key, []).append(place)
-    total = sum(medians_ms) or 1.0
-    groups = [
-        _group(name, [layers[at] for at in at_], sum(medians_ms[at] for at in at_), total)
-        for name, at_ in members.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: (-group.sum_ms, group.name)))
-
-
-def _group(name: str, layers: Sequence[Layer], sum_ms: float, total: float) -> LayerGroup:
-    return LayerGroup(
-        name=visible_name(name),
-        count=len(layers),
-        sum_ms=sum_ms,
-        share=sum_ms / total,
-        moved_bytes=sum([layer.read_bytes + layer.written_bytes for layer in layers]),
-    )
 
 
 _SHOWN = 40
@@ -308,14 +270,14 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         max_ms=tuple(max(layer.samples_ms, default=0.0) for layer in layers),
         sum_ms=sum(medians),
     )
-    types = group_layers(layers, medians, [layer.type for layer in layers])
+    types = group_layers(subject, lambda layer: visible_name(layer.type))
     bound, insights = collect_diagnosis(subject)
     missed = missed_precisions(profile)
     has_units = knows_units(layers)
     latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0
     explained = f"{share(times.sum_ms / latency_ms)} of the latency of {milliseconds(latency_ms)}" if latency_ms else ""
-    roles = group_layers(layers, medians, [layer.role for layer in layers])
-    tactics = group_layers(layers, medians, [layer.tactic for layer in layers])
+    roles = group_layers(subject, lambda layer: layer.role)
+    tactics = group_layers(subject, lambda layer: visible_name(layer.tactic))
     return LayersView(
         step=visible_name(step),
         label=title,
@@ -327,8 +289,8 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         runs=max(len(profile.layer_runs), 1),
         types=_by_type(types),
         type_count=len(types),
-        precisions=group_layers(layers, medians, [layer.precision or UNKNOWN for layer in layers]),
-        units=group_layers(layers, medians, [layer.unit or UNKNOWN for layer in layers]) if has_units else (),
+        precisions=group_layers(subject, lambda layer: visible_name(layer.precision or UNKNOWN)),
+        units=group_layers(subject, lambda layer: visible_name(layer.unit or UNKNOWN)) if has_units else (),
         tensor_cores=profile.tensor_cores,
         movers=tuple(group for group in roles if group.name in _MOVING_ROLES),
         missed=missed,

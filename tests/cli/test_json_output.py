@@ -229,7 +229,7 @@ def test_numbers_that_json_does_not_have_are_texts() -> None:
     triage = TriageOutput(
         layers_ms=float("-inf"),
         top=(bounded,),
-        by_type=(LayerGroup("Conv", 1, float("nan"), 0.5),),
+        by_type=(LayerGroup("Conv", 1, float("nan"), 0.5, 0),),
         by_precision=(),
         by_role=(),
         bound=Bound("unknown", ""),

@@ -298,13 +298,17 @@ class TopLayer:
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that share a property."""
+    """Layers that share a type, a precision, a role or a tactic."""
 
     name: str
+    """The shared value; empty for layers without one."""
     count: int
     sum_ms: float
+    """Sum of their medians."""
     share: float
     """Share of the sum of all layers, 0 to 1."""
+    moved_bytes: int
+    """Bytes read and written."""
 
 
 @dataclass(frozen=True)
@@ -332,18 +336,27 @@ def triage(profile: Profile, top: int = 10) -> Triage:
     return Triage(
         layers_ms=subject.layers_ms,
         top=tuple(TopLayer(at, subject.layers[at], medians[at], medians[at] / total) for at in longest),
-        by_type=_groups(subject, lambda layer: layer.type),
-        by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
-        by_role=_groups(subject, lambda layer: layer.role),
+        by_type=group_layers(subject, lambda layer: layer.type),
+        by_precision=group_layers(subject, lambda layer: layer.precision or "unknown"),
+        by_role=group_layers(subject, lambda layer: layer.role),
         bound=bound_of(subject) if timed else Bound("unknown", "nothing was timed"),
         insights=insights_of(subject) if timed else insights_of_engine(EngineSubject(profile, None)),
     )
 
 
-def _groups(subject: Subject, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:
-    times: dict[str, list[float]] = defaultdict(list)
+def group_layers(subject: Subject, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:
+    """Return groups of layers with equal names, the longest first."""
+    members: dict[str, list[tuple[Layer, float]]] = defaultdict(list)
     for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
-        times[name_of(layer)].append(median_ms)
-    total = subject.layers_ms or 1.0
-    groups = (LayerGroup(name, len(values), sum(values), sum(values) / total) for name, values in times.items())
-    return tuple(sorted(groups, key=lambda group: -group.sum_ms))
+        members[name_of(layer)].append((layer, median_ms))
+    groups = [
+        LayerGroup(
+            name=name,
+            count=len(pairs),
+            sum_ms=sum(median_ms for _, median_ms in pairs),
+            share=sum(median_ms for _, median_ms in pairs) / (subject.layers_ms or 1.0),
+            moved_bytes=sum(layer.read_bytes + layer.written_bytes for layer, _ in pairs),
+        )
+        for name, pairs in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.sum_ms, group.name)))
