@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name, value_dtype
-from ndld_flow.models.external_data import MissingTensor
+from ndld_flow.models.external_data import MissingTensor, location_of
 from ndld_flow.models.files import load_structure, summarize_model
 from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
@@ -104,7 +104,7 @@ class Views:
             elements=data.size,
             size_bytes=tensor_bytes(data),
             stored=held.stored,
-            file="" if external is None else str(external.location),
+            file="" if external is None else location_of(external),
             offset=None if external is None else external.offset or 0,
             no_data="" if missing is None else missing.reason,
         )
@@ -339,7 +339,7 @@ def _data_files(held: Iterable[ConstantTensor]) -> tuple[DataFileEntry, ...]:
     files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
     for item in held:
         if isinstance(item.tensor, ir.ExternalTensor) and item.stored == "external":
-            files[str(item.tensor.location)].append(item.tensor)
+            files[location_of(item.tensor)].append(item.tensor)
     return tuple(
         DataFileEntry(location=location, size_bytes=_file_size(tensors), tensors=len(tensors))
         for location, tensors in sorted(files.items())

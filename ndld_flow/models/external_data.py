@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +19,7 @@ from ndld_flow.base.errors import MissingDataError, ModelError, OutputsError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces
 from ndld_flow.models.element_types import held_tensor
-from ndld_flow.models.external_files import external_size
+from ndld_flow.models.external_files import DataFile, external_file
 from ndld_flow.models.model_checks import check_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -30,6 +30,7 @@ _SMALL_TENSOR_BYTES = 1024
 ALIGNMENT = 4096
 """Offsets are multiples of a page, as mapping and block sharing require."""
 _PLACEMENT = "ndld_flow.placement"
+_LOCATION = "ndld_flow.location"
 _WORTH_CLONING = 0.9
 """Copy a whole data file if at least this share of it is still in use."""
 _FICLONE = 0x40049409
@@ -67,48 +68,82 @@ def place_tensors(model: ir.Model, path: Path) -> None:
     Raises `ModelError` as `check_tensor` does, for a location outside the model's folder and for a link, and
     `MissingDataError` for removed data, a missing file or one that is too short.
     """
-    sizes: dict[str, int] = {}
-    for tensor in tensors_of(model):
-        _place(tensor, path, sizes)
+    _replace_tensors(model, _Placing(path).place)
 
 
 def place_existing_tensors(model: ir.Model, path: Path) -> None:
     """Do the same as `place_tensors`, but replace a tensor without data by a `MissingTensor`."""
-    sizes: dict[str, int] = {}
+    _replace_tensors(model, _Placing(path).place_or_replace)
+
+
+def _replace_tensors(model: ir.Model, place: Callable[[ir.TensorProtocol], ir.TensorProtocol]) -> None:
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _placed_or_missing(value.const_value, path, sizes)
+                value.const_value = place(value.const_value)
     for node in (node for graph in (*model.graphs(), *_function_graphs(model)) for node in graph):
         for name, attribute in tuple(node.attributes.items()):
             if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
                 continue
-            held = (attribute.value,) if attribute.type == ir.AttributeType.TENSOR else attribute.value
-            placed = [_placed_or_missing(tensor, path, sizes) for tensor in held]
-            if any(isinstance(tensor, MissingTensor) for tensor in placed):
-                contents = placed[0] if attribute.type == ir.AttributeType.TENSOR else placed
+            is_one = attribute.type == ir.AttributeType.TENSOR
+            held = [attribute.value] if is_one else list(attribute.value)
+            placed = [place(tensor) for tensor in held]
+            if any(old is not new for old, new in zip(held, placed, strict=True)):
+                contents = placed[0] if is_one else placed
                 node.attributes[name] = ir.Attr(name, attribute.type, contents, doc_string=attribute.doc_string)
 
 
-def _placed_or_missing(tensor: ir.TensorProtocol, path: Path, sizes: dict[str, int]) -> ir.TensorProtocol:
-    try:
-        _place(tensor, path, sizes)
-    except MissingDataError as error:
-        if isinstance(tensor, SparseInitializer):
-            raise
-        return MissingTensor(tensor, error)
-    return tensor
+class _Placing:
+    """Checks the tensors of the model at a path, and sets the files of external ones; each file is checked once."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[str, DataFile] = {}
 
-def _place(tensor: ir.TensorProtocol, path: Path, sizes: dict[str, int]) -> None:
-    """Check one tensor, and set its folder; `sizes` has those of data files by location, and is filled."""
-    check_tensor(path, tensor)
-    if isinstance(tensor, ir.ExternalTensor):
+    def place(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """Return the tensor, or another one that reads its data from a cache. Raises as `place_tensors` does."""
+        check_tensor(self._path, tensor)
+        if not isinstance(tensor, ir.ExternalTensor):
+            return tensor
         location = str(tensor.location)
-        if location not in sizes:
-            sizes[location] = external_size(path, location)
-        _check_extent(path, tensor, sizes[location])
-        tensor.base_dir = path.parent.resolve()
+        if location not in self._files:
+            self._files[location] = external_file(self._path, location)
+        file = self._files[location]
+        _check_extent(self._path, tensor, file.size_bytes)
+        if file.in_cache:
+            return _tensor_in(file, tensor)
+        tensor.base_dir = self._path.parent.resolve()
+        return tensor
+
+    def place_or_replace(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """Do the same, but return a `MissingTensor` for a dense tensor without data."""
+        try:
+            return self.place(tensor)
+        except MissingDataError as error:
+            if isinstance(tensor, SparseInitializer):
+                raise
+            return MissingTensor(tensor, error)
+
+
+def _tensor_in(file: DataFile, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return a tensor with its data in a file of a cache: onnx_ir refuses to read through a link."""
+    placed = ir.ExternalTensor(
+        file.path.name,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        base_dir=file.path.parent,
+    )
+    placed.meta[_LOCATION] = str(tensor.location)
+    return placed
+
+
+def location_of(tensor: ir.ExternalTensor) -> str:
+    """Return the name of a tensor's data file in the model."""
+    return str(tensor.meta.get(_LOCATION, tensor.location))
 
 
 class MissingTensor(ir.ExternalTensor):

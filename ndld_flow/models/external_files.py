@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +28,9 @@ _FIELDS: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
+_SNAPSHOTS, _BLOBS, _REPOSITORY = "snapshots", "blobs", "models--"
+"""Names in the cache of Hugging Face: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
+_HARD_LINKS = "has several hard links, which onnx rejects as unsafe. Copy the file instead."
 _MAX_DEPTH = 100
 """Protobuf's own limit on nested messages."""
 
@@ -35,13 +39,14 @@ class _BrokenError(Exception):
     """The bytes are not a protobuf message."""
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a model file for reading.
+def open_regular(path: Path, flags: int = 0) -> BinaryIO:
+    """Open a model file for reading, with more flags of `os.open`.
 
     Raises `ModelError` if it is missing, unreadable or not a regular file: a pipe would block, a device never ends.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
     except FileNotFoundError:
         raise ModelError(f"{path}: the model file does not exist. Check the path.") from None
     except (OSError, ValueError) as error:
@@ -52,11 +57,29 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def external_size(path: Path, location: str) -> int:
-    """Return the size in bytes of a data file that the model at `path` names.
+@dataclass(frozen=True)
+class DataFile:
+    """A file of external data that may be read."""
 
-    Raises `ModelError` for a location outside the model's folder, a link out of it, a hard link or anything but a
-    regular file, and `MissingDataError` for a missing one.
+    path: Path
+    """The file itself: in the model's folder, or in the cache to which a link in that folder leads."""
+    size_bytes: int
+    in_cache: bool = False
+
+    def open(self) -> BinaryIO:
+        """Open the file for reading. Raises `ModelError` if a link or anything else has taken its place."""
+        file = open_regular(self.path, getattr(os, "O_NOFOLLOW", 0))
+        if os.fstat(file.fileno()).st_nlink > 1:
+            file.close()
+            raise ModelError(f"{self.path} {_HARD_LINKS}")
+        return file
+
+
+def external_file(path: Path, location: str) -> DataFile:
+    """Return a data file that the model at `path` names.
+
+    Raises `ModelError` for a location outside the model's folder, a link out of it except into the cache of Hugging
+    Face to which the folder belongs, a hard link or anything but a regular file; `MissingDataError` for a missing one.
     """
     folder = path.parent.resolve()
     where = f"{path}: external data {short_name(location)!r}"
@@ -72,13 +95,30 @@ def external_size(path: Path, location: str) -> int:
         error = MissingDataError(f"{where} is missing. Copy the data file into {folder} together with the model.")
         error.reason = f"{short_name(location)} is missing"
         raise error from None
-    if not real.is_relative_to(folder):
+    in_cache = not real.is_relative_to(folder) and real == _linked_blob(folder, location)
+    if not in_cache and not real.is_relative_to(folder):
         raise ModelError(f"{where} is a link out of the model's folder, which is not allowed. Copy the file there.")
     if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"{where} is not a regular file.")
     if status.st_nlink > 1:
-        raise ModelError(f"{where} has several hard links, which onnx rejects as unsafe. Copy the file instead.")
-    return status.st_size
+        raise ModelError(f"{where} {_HARD_LINKS}")
+    return DataFile(real, status.st_size, in_cache)
+
+
+def _linked_blob(folder: Path, location: str) -> Path | None:
+    """Return the file to which a link leads if both belong to one repository in the cache of Hugging Face, else None.
+
+    There, `models--OWNER--NAME/snapshots/REVISION` has only links, each to a file in `models--OWNER--NAME/blobs`. One
+    link is followed: a chain could lead anywhere later.
+    """
+    roots = (parent.parent for parent in folder.parents if parent.name == _SNAPSHOTS)
+    repository = next((root for root in roots if root.name.startswith(_REPOSITORY)), None)
+    link = folder / location
+    if repository is None or not link.is_symlink() or link.parent.resolve() != link.parent:
+        return None
+    target = Path(os.path.normpath(link.parent / link.readlink()))
+    is_blob = target.parent == repository / _BLOBS and not target.parent.is_symlink() and not target.is_symlink()
+    return target if is_blob else None
 
 
 def external_files(path: Path) -> tuple[str, ...]:

