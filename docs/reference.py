@@ -25,6 +25,7 @@ from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.cli.app import EPILOG, VERBS, program
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
+from ndld_flow.recipe.schema import OWN_INPUTS, has_own_inputs
 from ndld_flow.recipe.step_types import DescribedMetric, StepType, describe_step
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.run_record import ENDINGS
@@ -244,6 +245,9 @@ def _step(found: StepType) -> str:
     kind = described.reads
     about = "*name of a step, default the nearest earlier one*"
     reads = f"`{found.cls.read_key}`\n:   {about}\n\n    What to read ({kind}).\n"
+    if has_own_inputs(found.cls):
+        text = f"{OWN_INPUTS} See [`inputs`](../recipe.md#inputs)."
+        reads += f"\n`inputs`\n:   *mapping, default the recipe's*{_body(text, '    ')}"
     title = f"# {found.name}\n\nReads {kind}, produces {described.makes}; version {described.version}.\n"
     doc = _prose(inspect.getdoc(found.cls) or "")
     more = "\nIts [operations](../operations/index.md) have pages of their own.\n" if found.name == "edit" else ""

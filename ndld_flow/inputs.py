@@ -63,7 +63,17 @@ def without_names(data: Data) -> str | int | float:
 
 
 class InputSpec(Settings):
-    """Shape and values of one model input."""
+    """Shape and values of one model input, in a recipe's `inputs:` by its name.
+
+        inputs:
+          images: {shape: [1, 3, 640, 640], data: photos/*.jpg, resize: letterbox}
+          audio: {data: speech.wav, rate: 16000}
+          threshold: {data: 0.5}
+
+    Every step that runs a model reads them. One that runs a model with other inputs, such as half of a model or one of
+    two, has `inputs:` of its own in the same form, and reads these instead. The log and the report of a run describe
+    the values: `image photo.jpg as NCHW, 640x480 -> 320x320 (letterbox), float32 1x3x320x320`.
+    """
 
     # Work orders are written with the names of fields, recipes with `from`.
     model_config = ConfigDict(populate_by_name=True)

@@ -203,7 +203,9 @@ class Step(Settings, Generic[In, Out]):
     read_key: ClassVar[str] = "from"
     """The recipe key that names the artifact read."""
     uses_inputs: ClassVar[bool] = False
-    """True if the step reads the recipe's `inputs:`."""
+    """True if the step reads the recipe's `inputs:`, or its own."""
+    keeps_inputs: ClassVar[bool] = False
+    """True if the model that it produces has the inputs of the one that it reads, under the same names."""
     reads_first_sample: ClassVar[bool] = False
     """True if it reads only the first of the files that an input's `data:` names."""
     runs_sequences: ClassVar[bool] = False
@@ -246,6 +248,11 @@ class Step(Settings, Generic[In, Out]):
         part of its key.
         """
         return spec if type(self).uses_inputs else None
+
+    @classmethod
+    def may_read_inputs(cls) -> bool:
+        """Return True if the step reads inputs, with some of its settings at least."""
+        return cls.uses_inputs or cls.used_input is not Step.used_input
 
     def reused_where(self) -> Reuse:
         """Return where this step's result may be reused; by default the class's `reuse`."""

@@ -31,7 +31,7 @@ def complete_steps(ctx: click.Context) -> Iterator[str]:
     """Yield the names of step types."""
     from ndld_flow.recipe.step_types import StepTypes
 
-    yield from StepTypes().names()
+    yield from (*StepTypes().names(), "inputs")
 
 
 @_quietly

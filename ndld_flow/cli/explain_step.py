@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.cli.terminal import text_width
 from ndld_flow.graph.edit.operation import Heading, Operation
+from ndld_flow.recipe.schema import OWN_INPUTS, has_own_inputs
 from ndld_flow.recipe.step_types import StepType
 
 WORDS = {"boolean": "true | false", "object": "mapping"}
@@ -32,6 +33,11 @@ def explain_step(step: StepType) -> str:
         "Settings",
         *_setting(
             step.cls.read_key, "step name", "nearest earlier step", f"The step whose result to read ({reads.kind})."
+        ),
+        *(
+            _setting("inputs", "mapping", "the recipe's", f"{OWN_INPUTS} `ndld-flow steps inputs` explains them.")
+            if has_own_inputs(step.cls)
+            else ()
         ),
         *_all_settings(step.cls),
     ]

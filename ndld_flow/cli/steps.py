@@ -14,6 +14,9 @@ from ndld_flow.cli.completers import complete_steps
 from ndld_flow.cli.options import files_option, json_option, print_json
 from ndld_flow.cli.terminal import hanging
 
+INPUTS = "inputs"
+"""The name under which the settings of a recipe's `inputs:` are explained."""
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 @files_option
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
-    """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`."""
+    """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`.
+
+    `inputs` explains the recipe's `inputs:`, which steps share.
+    """
     from ndld_flow.cli.explain_step import explain_part, explain_step
     from ndld_flow.recipe.step_types import DescribedPart, describe_step
 
@@ -36,7 +42,7 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
             described = DescribedPart(name=name, settings=part.model_json_schema()) if part else describe_step(kind)
             print_json("steps", described)
         else:
-            click.echo(explain_step(kind) if part is None else explain_part(name.partition(".")[2], part))
+            click.echo(explain_step(kind) if part is None else explain_part(name.partition(".")[2] or name, part))
         return
     if as_json:
         print_json("steps", [describe_step(kind) for kind in types])
@@ -45,12 +51,19 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     for kind in types:
         origin = "" if kind.origin == "built in" else f"  ({kind.origin})"
         click.echo(hanging(f"{kind.name:<{width}}  ", f"{kind.summary}{origin}"))
+    click.echo(
+        hanging(f"{'':<{width}}  ", "`ndld-flow steps inputs` explains the shapes and values of models' inputs.")
+    )
 
 
 def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:
     """Return a step, and the part that its settings name: `edit.rename_nodes` is an operation of the step `edit`."""
+    from ndld_flow.inputs import InputSpec
+
     word, _, part = name.partition(".")
     kind = next((kind for kind in types if kind.name == word), None)
+    if kind is None and name == INPUTS:
+        return types[0], InputSpec
     if kind is None:
         owners = [owner.name for owner in types if name in owner.cls.parts()]
         hint = f"did you mean {owners[0]}.{name}?" if owners else suggest(name, [kind.name for kind in types])

@@ -92,7 +92,8 @@ class RecipeFile(Settings):
     models: dict[str, ModelSource] = {}
     """More models that steps may read by name, such as the one that is shipped today: `baseline: shipped.onnx`."""
     inputs: dict[str, InputSpec] = {}
-    """Shapes and values of the model's inputs, for every step that runs it."""
+    """Shapes and values of the model's inputs, for every step that runs it. A step that runs a model with other inputs
+    has `inputs:` of its own."""
     steps_from: list[str] = []
     """Python files with steps of your own, relative to the recipe. They run only with `--trust`."""
     steps: dict[str, dict[str, JsonValue]] = Field(min_length=1)
@@ -116,6 +117,8 @@ class RecipeStep:
     reads: dict[str, str]
     """`from`, or another setting that names a step -> name of the step (or `source`) whose artifact is read;
     `base/from` is the artifact that the step named by `base` reads."""
+    inputs: Mapping[str, InputSpec] | None = None
+    """The step's own `inputs:`, which it reads instead of the recipe's."""
 
     @property
     def own_reads(self) -> dict[str, str]:
@@ -190,7 +193,11 @@ class RecipeStep:
         }
 
     def used_inputs(self, inputs: Mapping[str, InputSpec]) -> dict[str, InputSpec]:
-        """Return the part of the recipe's `inputs:` that the step reads: without data that it replaces."""
+        """Return the part of the step's own `inputs:`, or of the recipe's, that it reads: without data that it
+        replaces.
+        """
+        if self.inputs is not None:
+            inputs = self.inputs
         replaced = {name for held in self.step.held(SampleData) for name in held.value}
         used = {name: part for name, spec in inputs.items() if (part := self.step.used_input(spec)) is not None}
         return {

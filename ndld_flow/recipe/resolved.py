@@ -77,6 +77,8 @@ def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = {"step": step.type.name, **step.own_reads, **step.settings}
+    if step.inputs is not None:
+        values["inputs"] = {name: _resolve_input(spec) for name, spec in step.inputs.items()}
     for read in step.step.held(Reads):
         values.pop(read.dotted, None)
         put_value(values, read.place, read.value)

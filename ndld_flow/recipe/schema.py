@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ndld_flow.base.settings import fields_of
 from ndld_flow.recipe.recipe import RecipeFile
 from ndld_flow.recipe.step_types import StepType
-from ndld_flow.step import Reads
+from ndld_flow.step import Reads, Step
 
+OWN_INPUTS = "Inputs of the model that this step runs, instead of the recipe's, whose form they have."
+INPUTS_SCHEMA = {"type": "object", "additionalProperties": {"$ref": "#/$defs/InputSpec"}}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -41,6 +44,11 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     return schema
 
 
+def has_own_inputs(cls: type[Step[Any, Any]]) -> bool:
+    """Return whether a step's entry in a recipe may have `inputs:`."""
+    return cls.may_read_inputs() and "inputs" not in fields_of(cls)
+
+
 def _choose(by_word: dict[str, dict[str, str]], default: str | None) -> dict[str, Any]:
     """Apply the schema of the type that `step:` names, or of the default type if there is no `step:`."""
     rules: list[dict[str, Any]] = [
@@ -62,6 +70,8 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
         cls.read_key: {"type": "string", "description": f"The step (or `source`) to read: {reads.kind}."},
         **schema.get("properties", {}),
     }
+    if has_own_inputs(cls):
+        properties["inputs"] = {**INPUTS_SCHEMA, "description": OWN_INPUTS}
     for setting in cls.marked(Reads):
         if "anyOf" not in properties[setting]:  # an optional setting is `string or null` already
             properties[setting]["type"] = "string"

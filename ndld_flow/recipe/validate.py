@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
+from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.compose import Composed
@@ -162,6 +162,8 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
+INPUTS = "inputs"
+"""The setting with a step's own inputs, which every step has that reads any."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 NAME_FORM = "a letter or _, then up to 99 letters, digits and _; not `source`"
 
@@ -223,9 +225,11 @@ class Checker:
             _check_states(values, file, mistakes)
             _check_sequences(file, steps, mistakes)
         _refuse_redacted(values, mistakes)
+        if file is not None and not mistakes.problems:
+            _refuse_unread_inputs(file.inputs, steps, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
-        steps = _read_through(steps)
+        steps = _inherit_inputs(_read_through(steps))
         name = name_recipe(self.path, {"name": file.name})
         return Recipe(name, self.path, file, tuple(steps), tuple(gates))
 
@@ -371,6 +375,27 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
     ]
 
 
+def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
+    """Give a step that repeats the work of others, and has no `inputs:` of its own, those that the others share."""
+    own = {step.name: step.inputs for step in steps}
+    inherited = []
+    for step in steps:
+        repeated = [own.get(step.reads[key]) for key in step.type.cls.reads_through]
+        shared = repeated[0] if repeated and all(inputs == repeated[0] for inputs in repeated) else None
+        inherited.append(replace(step, inputs=shared) if step.inputs is None and shared is not None else step)
+    return inherited
+
+
+def _refuse_unread_inputs(inputs: Mapping[str, InputSpec], steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
+    """Report the recipe's `inputs:` if every step that reads inputs has its own."""
+    reading = [step for step in steps if step.type.cls.may_read_inputs()]
+    if reading and all(step.inputs is not None for step in reading):
+        owners = ", ".join(step.name for step in reading)
+        have = "have `inputs:` of their own" if len(reading) > 1 else "has `inputs:` of its own"
+        for name in inputs:
+            mistakes.add(f"{INPUTS}.{name}", f"no step reads it: {owners} {have}", "remove it")
+
+
 def _check_step(
     name: str,
     entry: dict[str, Any],
@@ -387,6 +412,8 @@ def _check_step(
         return None
     reads, sound = _resolve_reads(prefix, entry, step_type, kinds, mistakes)
     settings = {key: value for key, value in entry.items() if key not in ("step", step_type.cls.read_key)}
+    has_inputs = INPUTS in settings and INPUTS not in fields_of(step_type.cls)
+    given = settings.pop(INPUTS) if has_inputs else None
     try:
         step = step_type.cls.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
@@ -396,7 +423,30 @@ def _check_step(
         if held.place[0] not in reads:  # a nested setting, known only now
             sound &= _add_read(f"{prefix}.{held.dotted}", held, kinds, mistakes)
             reads[held.dotted] = held.value
-    return RecipeStep(name, step_type, step, reads) if sound else None
+    inputs = _check_own_inputs(prefix, step_type, step, given, mistakes) if has_inputs else None
+    return RecipeStep(name, step_type, step, reads, inputs) if sound else None
+
+
+class _OwnInputs(Settings):
+    """The `inputs:` of a step."""
+
+    inputs: dict[str, InputSpec]
+
+
+def _check_own_inputs(
+    prefix: str, step_type: StepType, step: Step[Any, Any], given: object, mistakes: Mistakes
+) -> Mapping[str, InputSpec] | None:
+    """Return a step's own `inputs:`; report mistakes in them, and those of a step that reads none."""
+    try:
+        inputs = _OwnInputs.model_validate_json(json.dumps({INPUTS: given}, default=str)).inputs
+    except ValidationError as error:
+        _add_all(error, _OwnInputs, {INPUTS: given}, prefix.split("."), mistakes)
+        return None
+    may_read = step_type.cls.may_read_inputs()
+    if not may_read or (inputs and not any(step.used_input(spec) for spec in inputs.values())):
+        reads = "reads no inputs with these settings" if may_read else "reads no inputs"
+        mistakes.add(f"{prefix}.{INPUTS}", f"`{step_type.name}` {reads}", "remove them")
+    return inputs
 
 
 def _add_read(dotted: str, held: Held[Reads], kinds: Mapping[str, type[Artifact] | None], mistakes: Mistakes) -> bool:

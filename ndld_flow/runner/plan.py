@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from ndld_flow.base.errors import BackendError
+from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -16,6 +18,7 @@ from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
 from ndld_flow.step import Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
+from ndld_flow.store.kinds import Engine, Onnx
 from ndld_flow.store.store import Store
 
 
@@ -267,6 +270,40 @@ def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterato
         lack = EXTRAS["video"].lack(f'input "{name}": {decoded[0]}') if decoded else ""
         if lack:
             yield lack
+
+
+def refuse_unknown_inputs(recipe: Recipe, models: Mapping[str, Path]) -> None:
+    """Raise RequestError for an input that a step's model does not have, where that is known before anything runs.
+
+    `models` are the recipe's, by name. The inputs of an edited model are known only after the edit, whose reader raises
+    the error then.
+    """
+    if not recipe.file.inputs and all(step.inputs is None for step in recipe.steps):
+        return
+    from ndld_flow.models.files import model_inputs
+
+    names: dict[str, frozenset[str] | None] = {}
+    for name, path in models.items():
+        try:
+            names[name] = frozenset(spec.name for spec in model_inputs(path))
+        except NdldFlowError:  # the step that reads it raises the error, unless all are reused
+            names[name] = None
+    for step in recipe.steps:
+        if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
+            keeps = step.type.cls.keeps_inputs
+            names[step.name] = names.get(step.reads[step.type.cls.read_key]) if keeps else None
+        read = [names[name] for name in step.own_reads.values() if name in names]
+        if read and None not in read:
+            _refuse_unknown(step, recipe, frozenset[str]().union(*filter(None, read)))
+
+
+def _refuse_unknown(step: RecipeStep, recipe: Recipe, known: Collection[str]) -> None:
+    for name in step.used_inputs(recipe.file.inputs):
+        if name not in known:
+            owner = "inputs" if step.inputs is None else f"steps.{step.name}.inputs"
+            raise RequestError(
+                f'{owner}: "{name}" is not an input of the model that {step.name} reads; {suggest(name, sorted(known))}'
+            )
 
 
 def refuse_impossible_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:

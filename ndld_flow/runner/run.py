@@ -20,7 +20,15 @@ from ndld_flow.runner.events import Listener, Notice, RunFinished, RunStarted, w
 from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
 from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.outputs import Outputs, name_folder
-from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, previous_records, refuse_impossible_run
+from ndld_flow.runner.plan import (
+    Decision,
+    Reason,
+    Unit,
+    arrange_steps,
+    previous_records,
+    refuse_impossible_run,
+    refuse_unknown_inputs,
+)
 from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
@@ -101,7 +109,13 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
         listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
         refuse_impossible_run(recipe, run.planner, run.digests)
         with contextlib.ExitStack() as stack:
-            _run_steps(run, cache(lambda: stack.enter_context(_open_executor(listener, request))))
+
+            @cache
+            def executor() -> Executor:
+                refuse_unknown_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
+                return stack.enter_context(_open_executor(listener, request))
+
+            _run_steps(run, executor)
         equal = _find_equal_run(run)
         if equal is not None:
             return equal

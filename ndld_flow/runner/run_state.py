@@ -173,7 +173,8 @@ def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
         run.listener(StepLogged(name=shown, text=hide_credentials(visible_text(line))))
 
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    return Work(replace(step, name=shown), parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name, logged)
+    inputs = run.recipe.file.inputs if step.inputs is None else step.inputs
+    return Work(replace(step, name=shown), parts, artifacts, inputs, progress, run.recipe.name, logged)
 
 
 def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:

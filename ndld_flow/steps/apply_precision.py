@@ -18,6 +18,7 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     their types. `check_accuracy` on the result measures the loss. int8, fp8 and int4 need Q/DQ nodes in the model.
     """
 
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constraints", "ignored", "casts_added")
 

@@ -58,6 +58,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
     version: ClassVar[int] = 1
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    keeps_inputs: ClassVar[bool] = True
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("layers"),

@@ -34,6 +34,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("layerprecisions", "precisions", "precision")
     synonyms: ClassVar[Mapping[str, str]] = {"layerPrecisions": "layers"}
 
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constrained")
 

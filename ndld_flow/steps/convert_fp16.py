@@ -62,6 +62,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
     }
 
     version: ClassVar[int] = 3
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "casts_added", "kept_fp32"),

@@ -22,6 +22,7 @@ class FixShapes(Step[Onnx, Onnx]):
 
     also_called: ClassVar[tuple[str, ...]] = ("fixdims", "staticshapes", "makestatic", "freezeshapes", "shapes")
 
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime")
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("dynamic_tensors")

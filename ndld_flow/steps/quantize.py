@@ -54,6 +54,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         "quant_mode": "mode",
     }
 
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (

@@ -38,6 +38,7 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
         "num_passes": "passes",
     }
 
+    keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "parameters"),

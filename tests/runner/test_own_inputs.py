@@ -1,0 +1,143 @@
+"""Inputs of single steps: models with other inputs than the source, mistakes found before anything runs, keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.runner.events import Event
+from ndld_flow.runner.keys import describe_key, make_key
+from ndld_flow.store.store import Store
+from tests.support.models_run import write_model
+from tests.support.recipes import load_recipe
+from tests.support.toys import Toy, outcomes, started
+from tests.support.typed_api import run_once
+
+GRAPH = "g (float[n, 4] x) => (float[n, 4] y) { middle = Relu(x) y = Sigmoid(middle) }"
+CUT = """
+name: halves
+model: model.onnx
+inputs: {x: {shape: [2, 4]}}
+steps:
+  whole: {step: check_accuracy, candidate: source}
+  tail: {step: edit, from: source, operations: [extract: {inputs: [middle], outputs: [y]}]}
+  half: {step: check_accuracy, reference: tail, candidate: tail, inputs: {middle: {data: middle.npy}}}
+"""
+
+
+@pytest.fixture
+def toy(in_folder: Path) -> Toy:
+    write_model(in_folder / "model.onnx", GRAPH)
+    np.save(in_folder / "middle.npy", np.ones((3, 4), np.float32))
+    return Toy(in_folder).write(CUT)
+
+
+def described(toy: Toy, step: str) -> str:
+    (path,) = (toy.folder / "outputs/runs").glob(f"*/latest/{step}/accuracy.json")
+    return str(json.loads(path.read_text())["inputs"])
+
+
+def mistakes(toy: Toy, recipe: str) -> str:
+    toy.write(recipe)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(toy.recipe)
+    return str(error.value)
+
+
+def key(toy: Toy, recipe: str) -> str:
+    toy.write(recipe)
+    loaded = load_recipe(toy.recipe)
+    step = loaded.steps[-1]
+    reads = dict.fromkeys(step.reads, "ab" * 32)
+    return make_key(describe_key(step, reads, loaded.file.inputs, Store(toy.folder / "store")))
+
+
+def test_half_of_a_model_runs_on_inputs_of_its_own(toy: Toy) -> None:
+    _, events = toy.run()
+    assert outcomes(events) == {"whole": "done", "tail": "done", "half": "done"}
+    assert "random uniform" in described(toy, "whole")
+    assert "middle.npy, float32 3x4" in described(toy, "half")
+    np.save("middle.npy", np.zeros((3, 4), np.float32))
+    assert {name for name, (reason, _) in toy.plan().items() if reason != "reused"} == {"half"}
+
+
+def test_own_inputs_are_written_to_the_recipe_of_the_run(toy: Toy) -> None:
+    toy.run()
+    resolved = next((toy.folder / "outputs/runs").glob("*/latest/recipe.yaml"))
+    half = load_recipe(resolved).steps[-1]
+    assert half.inputs is not None
+    assert half.inputs["middle"].data == str(toy.folder / "middle.npy")
+
+
+def test_own_inputs_are_overridden_by_their_place(toy: Toy) -> None:
+    (half,) = load_recipe(toy.recipe, ["steps.half.inputs.middle.data=zeros"]).steps[2:]
+    assert half.inputs is not None
+    assert half.inputs["middle"].data == "zeros"
+
+
+def test_equal_inputs_give_equal_keys_wherever_they_are_written(toy: Toy) -> None:
+    head, step = "name: a\nmodel: model.onnx\n", "steps: {profile: {%s}}\n"
+    own = "inputs: {x: {shape: [2, 4], data: %s}}"
+    shared = key(toy, head + own % "ones" + "\n" + step % "")
+    assert key(toy, head + step % (own % "ones")) == shared
+    assert key(toy, head + step % (own % "zeros")) != shared
+    both = f"{head}inputs: {{x: {{shape: [3, 4]}}}}\nsteps: {{lint: {{}}, profile: {{from: source, {own % 'ones'}}}}}\n"
+    assert key(toy, both) == shared
+
+
+def test_an_input_that_no_step_reads_is_a_mistake(toy: Toy) -> None:
+    text = mistakes(
+        toy, "name: a\nmodel: model.onnx\ninputs: {x: {}}\nsteps: {profile: {inputs: {x: {data: zeros}}}}\n"
+    )
+    assert "inputs.x: no step reads it: profile has `inputs:` of its own" in text
+    load_recipe(toy.write("name: a\nmodel: model.onnx\ninputs: {x: {}}\nsteps: {sanitize: {}}\n").recipe)
+
+
+def test_steps_that_read_no_inputs_have_none(toy: Toy) -> None:
+    head = "name: a\nmodel: model.onnx\n"
+    assert "steps.sanitize.inputs: `sanitize` reads no inputs" in mistakes(
+        toy, f"{head}steps: {{sanitize: {{inputs: {{x: {{}}}}}}}}\n"
+    )
+    assert "`quantize` reads no inputs with these settings" in mistakes(
+        toy, f"{head}steps: {{quantize: {{mode: dynamic, inputs: {{x: {{}}}}}}}}\n"
+    )
+    load_recipe(toy.write(f"{head}steps: {{profile: {{inputs: {{}}}}}}\n").recipe)
+
+
+def test_mistakes_in_own_inputs_are_reported_with_their_place(toy: Toy) -> None:
+    text = mistakes(toy, "name: a\nmodel: model.onnx\nsteps: {profile: {inputs: {x: {resise: crop}}}}\n")
+    assert "steps.profile.inputs.x.resise: there is no setting `resise`" in text
+    assert 'did you mean "resize"?' in text
+    assert "expected a mapping" in mistakes(toy, "name: a\nmodel: model.onnx\nsteps: {profile: {inputs: 3}}\n")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (
+            "inputs: {X: {}}\nsteps: {half: {step: convert_fp16}, check: {step: check_accuracy, candidate: half}}",
+            'inputs: "X" is not an input of the model that check reads; did you mean "x"',
+        ),
+        (
+            "steps: {half: {step: convert_fp16}, speed: {step: profile, inputs: {y: {}}}}",
+            'steps.speed.inputs: "y" is not an input of the model that speed reads; ',
+        ),
+    ],
+)
+def test_unknown_inputs_are_found_before_anything_runs(toy: Toy, recipe: str, words: str) -> None:
+    toy.write(f"name: a\nmodel: model.onnx\n{recipe}\n")
+    events: list[Event] = []
+    with pytest.raises(RequestError) as error:
+        run_once(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
+    assert words in str(error.value)
+    assert started(events) == []
+
+
+def test_inputs_of_an_edited_model_are_checked_when_it_exists(toy: Toy) -> None:
+    toy.write(CUT.replace("inputs: {middle: {data: middle.npy}}", "inputs: {midle: {}}"))
+    with pytest.raises(RequestError, match=r'"midle" is not an input of .*; did you mean "middle"'):
+        toy.run()
