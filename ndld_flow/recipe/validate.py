@@ -267,11 +267,7 @@ def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
     without settings.
     """
     expanded = dict(values)
-    if isinstance(expanded.get("inputs"), dict):
-        expanded["inputs"] = {
-            name: {"data": spec} if isinstance(spec, str | int | float | list) else spec
-            for name, spec in expanded["inputs"].items()
-        }
+    _expand_inputs(expanded)
     if isinstance(expanded.get("model"), str):
         expanded["model"] = {"source": expanded["model"]}
     if isinstance(expanded.get("models"), dict):
@@ -279,7 +275,23 @@ def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
         expanded["models"] = {name: {"source": model} if isinstance(model, str) else model for name, model in models}
     if isinstance(expanded.get("steps"), dict):
         expanded["steps"] = {name: {} if entry is None else entry for name, entry in expanded["steps"].items()}
+        for name, entry in expanded["steps"].items():
+            if isinstance(entry, dict) and INPUTS in entry:
+                expanded["steps"][name] = dict(entry)
+                _expand_inputs(expanded["steps"][name])
     return expanded
+
+
+def _expand_inputs(values: dict[str, Any]) -> None:
+    """Expand the `inputs:` of a recipe or of a step in place; a list of numbers is no data, but a shape."""
+    if isinstance(values.get(INPUTS), dict):
+        values[INPUTS] = {
+            name: {"data": spec}
+            if isinstance(spec, str | int | float)
+            or (isinstance(spec, list) and all(isinstance(item, str) for item in spec))
+            else spec
+            for name, spec in values[INPUTS].items()
+        }
 
 
 def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile | None:

@@ -169,6 +169,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
         return _place_reused(run, decisions, start)
 
     def compute() -> list[RunStep]:
+        opened = executor()
         cleared = clear_damage(run, decisions)
         note_progress(run)
         remaining_s = expected.remaining()
@@ -176,7 +177,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
             times = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
             run.listener(describe_start(decision).model_copy(update=times))
         works = tuple(gather_work(run, decision) for decision in cleared)
-        records = executor().submit(Task(works, held=True), run.planner.store).result()
+        records = opened.submit(Task(works, held=True), run.planner.store).result()
         return place_records(run, cleared, records, "done", _share_s(start, cleared))
 
     found = _place_reused(run, decisions, start)

@@ -74,6 +74,8 @@ def test_own_inputs_are_written_to_the_recipe_of_the_run(toy: Toy) -> None:
 
 
 def test_own_inputs_are_overridden_by_their_place(toy: Toy) -> None:
+    short = toy.recipe.read_text().replace("{middle: {data: middle.npy}}", "{middle: middle.npy}")
+    assert load_recipe(toy.write(short).recipe).steps == load_recipe(toy.write(CUT).recipe).steps
     (half,) = load_recipe(toy.recipe, ["steps.half.inputs.middle.data=zeros"]).steps[2:]
     assert half.inputs is not None
     assert half.inputs["middle"].data == "zeros"
