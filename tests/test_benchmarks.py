@@ -28,6 +28,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "bench_sweep_own": ("--points", "3"),
     "bench_sweep_verdicts": ("3",),
     "bench_tool": ("--runs", "1"),
+    "bench_weight_only": ("--smoke",),
     "sweep_sanitize": ("--every", "400"),
 }
 """Arguments of a short run; most benchmarks are long even so, and are stopped once they work."""

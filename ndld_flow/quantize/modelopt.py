@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -84,7 +83,7 @@ def quantize_by_modelopt(
         notes += data.samples.notes
     environment = minimal_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
-    move_model(source, quantized / Onnx.main, out, "modelopt", logging.getLogger(__name__))
+    move_model(source, quantized / Onnx.main, out, "modelopt", workspace.log)
     count = len(data.samples) if data.samples is not None else 0
     description = f"ModelOpt {modelopt.format} on {counted(count, 'sample')}"
     return replace(_quantization(source, out / Onnx.main, how, excluded, notes), description=description)

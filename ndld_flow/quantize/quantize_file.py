@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import number, size
+from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_files
-from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
@@ -25,10 +27,12 @@ from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
 from ndld_flow.quantize.settings import SKIPPED, QuantizeSettings, SkipReason
 from ndld_flow.quantize.weight_only import write_blocks
+from ndld_flow.records.measurement import NOT_SMALLER, POOR_CALIBRATION
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.samples.sample_feeds import Samples
 
+_LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
 _FOUND: SkipReason = "found by search"
 _NAMED = 10
@@ -37,10 +41,11 @@ _NAMED = 10
 
 @dataclass(frozen=True)
 class Workspace:
-    """A scratch folder and a progress callback."""
+    """A scratch folder, a progress callback, and the step's log."""
 
     scratch: Path
     progress: Callable[[int, int, str], None] = lambda done, total, what: None
+    log: logging.Logger = _LOG
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ def quantize_file(
     workspace.progress(0, 0, "quantizing")
     written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
     check_quantized(written.nodes, written.skipped, settings)
-    check_model(target)
+    check_changed_model(source, target, workspace.log)
     sizes = file_bytes(source), file_bytes(target)
     warnings += _size_warnings(written, *sizes)
     notes = (
@@ -241,7 +246,7 @@ def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str
     why = "scales and Q/DQ nodes take more bytes than the weights save"
     if written.kept_weights:
         why = f"other nodes read the weights {_listed(written.kept_weights)} in floats too"
-    return [f"the result is not smaller than its source ({size(before)} -> {size(after)}): {why}"]
+    return [f"{NOT_SMALLER} ({size(before)} -> {size(after)}): {why}"]
 
 
 def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
@@ -300,14 +305,14 @@ def _sample_warnings(count: int, different: int, generated: Sequence[str]) -> It
     if generated:
         yield (
             f"the ranges are those of generated values of {_listed(generated)}, not of data: real inputs may exceed "
-            "them. Set `data` to representative files"
+            f"them: {POOR_CALIBRATION}"
         )
     if count > 1 and different == 1:
-        yield f"all {count} samples are equal: the ranges are those of one sample"
+        yield f"all {count} samples are equal, so the ranges are those of one sample: {POOR_CALIBRATION}"
     elif count < _FEW_SAMPLES:
         yield (
-            f"calibrated on {count} sample{'s' * (count > 1)}: fewer than {_FEW_SAMPLES} rarely span the ranges of a "
-            "model. Set `samples` and `data`"
+            f"calibrated on {count} sample{'s' * (count > 1)}, and fewer than {_FEW_SAMPLES} rarely span the ranges of "
+            f"a model: {POOR_CALIBRATION}"
         )
 
 

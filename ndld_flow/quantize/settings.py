@@ -164,8 +164,8 @@ class QuantizeSettings(Settings):
     more accurate and larger on disk: 32 takes 5 bits per int4 weight, 128 takes 4.25."""
     algorithm: Algorithm = "rtn"
     """For `mode: weight_only`: how scales and offsets are chosen. `rtn`: from the extremes of a block, each weight
-    rounded to the nearest. `hqq`: offsets that minimize the error (half-quadratic quantization); takes several times as
-    long and needs PyTorch (`pip install torch`)."""
+    rounded to the nearest. `hqq`: offsets that minimize the error with little weight on outliers (half-quadratic
+    quantization), for int4 only; takes several times as long and needs PyTorch (`pip install torch`)."""
     accuracy_level: Annotated[int, Field(ge=0, le=4)] | None = None
     """For `mode: weight_only`: type in which ONNX Runtime may compute: 1 fp32, 2 fp16, 3 bf16, 4 int8, which is faster
     on many CPUs and less accurate. By default the type of the activations."""
@@ -208,8 +208,11 @@ class QuantizeSettings(Settings):
         others = sorted(set(self.op_types) - set(BLOCK_OP_TYPES))
         if others:
             raise ValueError(f"`mode: weight_only` quantizes Gemm and MatMul only, not {', '.join(others)}")
-        if self.algorithm == "hqq" and self.symmetric:
-            raise ValueError("`algorithm: hqq` chooses offsets, which `symmetric: true` rules out: remove one of them")
+        if self.algorithm == "hqq" and (self.symmetric or self.weights != "int4"):
+            raise ValueError(
+                "`algorithm: hqq` writes int4 weights with offsets in floats, for which ONNX Runtime has no other "
+                "kernels: set `weights: int4` and omit `symmetric`"
+            )
         return self
 
     @model_validator(mode="after")

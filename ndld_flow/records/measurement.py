@@ -15,11 +15,16 @@ DISTORTED = "set `resize:` to letterbox, crop or stretch"
 """Part of a note on an input whose images are stretched although nothing requests it."""
 RATE_UNKNOWN = "is used as it is: set `rate:` to the model's"
 """Part of a note on an input whose audio may have another sample rate than the model's."""
+POOR_CALIBRATION = "set `data` to representative files"
+"""Part of a note on a quantization whose ranges were measured on few, equal or generated samples."""
+NOT_SMALLER = "the result is not smaller than its source"
+"""Part of a note on a quantized model."""
 
 
 def is_warning(note: str) -> bool:
-    """Return True for a note that terminals and reports show as a warning: the values of an input were assumed."""
-    return any(part in note for part in (SIZES_ASSUMED, DISTORTED, RATE_UNKNOWN))
+    """Return True for a note that terminals and reports show as a warning: the values of an input were assumed, or a
+    result is doubtful."""
+    return any(part in note for part in (SIZES_ASSUMED, DISTORTED, RATE_UNKNOWN, POOR_CALIBRATION, NOT_SMALLER))
 
 
 class Metric(Record):

@@ -202,9 +202,12 @@ def collect_summary(documents: RunDocuments) -> Summary:
 
 
 def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
-    """Return the notes of measurements and checks that are warnings, each once."""
+    """Return the notes of measurements, checks and changed models that are warnings, each once."""
     parts = (documents.profiles, documents.accuracies, documents.activations)
-    notes = (note for part in parts for document in part.values() for note in document.notes)
+    records = (step.record for step in documents.run.steps if step.record is not None)
+    changes = (record.change for record in records if record.change is not None)
+    notes = [note for part in parts for document in part.values() for note in document.notes]
+    notes += [note for change in changes for note in change.notes]
     return tuple(dict.fromkeys(short_name(note, 300) for note in notes if is_warning(note)))
 
 

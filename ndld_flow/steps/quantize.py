@@ -120,7 +120,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             source.path,
             out,
             QuantizeInputs(samples, search, loaded_paths(self.custom_ops)),
-            Workspace(context.scratch, context.progress),
+            Workspace(context.scratch, context.progress, context.log),
             context,
         )
         for node in quantized.nodes:
@@ -130,7 +130,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         for warning in quantized.warnings:
             context.log.warning("%s", warning)
         for note in quantized.change.notes:
-            context.log.info("%s", note)
+            if note not in quantized.warnings:
+                context.log.info("%s", note)
         return _result(quantized)
 
     def _quantize(

@@ -340,7 +340,7 @@ def test_one_random_sample_gives_warnings(tmp_path: Path, caplog: pytest.LogCapt
     quantize(source, tmp_path / "q", {"min_intensity": 0})
     warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert any("those of generated values of x" in text for text in warned)
-    assert any("calibrated on 1 sample: " in text for text in warned)
+    assert any("calibrated on 1 sample, " in text for text in warned)
 
 
 def test_equal_samples_give_a_warning_and_enough_real_ones_do_not(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_equal_samples_give_a_warning_and_enough_real_ones_do_not(tmp_path: Path
         notes = " ".join(notes_of(step))
         assert ("8 samples are equal" in notes) == (name == "equal")
         assert "generated values" not in notes
-        assert "fewer than" not in notes
+        assert ("set `data` to representative files" in notes) == (name == "equal")
 
 
 @pytest.mark.parametrize(
