@@ -212,6 +212,8 @@ class Step(Settings, Generic[In, Out]):
     """True if it runs inputs with `from:` step by step; other steps that read their values are refused."""
     stops_run: ClassVar[bool] = False
     """True if later steps are pointless after this one has failed."""
+    adds_no_quantization: ClassVar[bool] = False
+    """True for a step on models whose result has QuantizeLinear nodes only if its source has."""
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`, whose steps' own inputs are read too, as `context.read("base/from")`, so
     that this step can repeat their work."""
@@ -240,6 +242,19 @@ class Step(Settings, Generic[In, Out]):
     def foresee(self) -> Foresight:
         """Return notes on the work on this machine, or obstacles. It must be cheap: every plan and run calls it."""
         return Foresight()
+
+    def foresee_model(self, model: Path) -> tuple[str, ...]:
+        """Return problems with the model that this step will read, each with a remedy; it must be cheap as well.
+
+        It is called if `examines_model` is true and the model is known before the run; steps with
+        `adds_no_quantization` may still change it.
+        """
+        return ()
+
+    @property
+    def examines_model(self) -> bool:
+        """Return whether `foresee_model` finds problems with these settings."""
+        return False
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         """Return the part of an entry of the recipe's `inputs:` that this step reads with these settings.

@@ -57,7 +57,7 @@ def command(
 
 
 def _print(decisions: Sequence[Decision], as_json: bool) -> int:
-    foreseen = [decision.step.step.foresee().of_step(decision.step.name) for decision in decisions]
+    foreseen = [decision.foresee() for decision in decisions]
     if as_json:
         _print_json(decisions, foreseen)
     else:

@@ -6,6 +6,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name
@@ -89,6 +90,30 @@ def foresee_build(settings: BuildSettings) -> Foresight:
         return Foresight(problems=(*problems, str(error)))
     problems += refuse_settings(settings, names)
     return Foresight((*_notes(settings, names, library, release),), problems, lacks)
+
+
+def foresee_ranges(settings: BuildSettings, model: Path) -> tuple[str, ...]:
+    """Return the problem of a weakly typed INT8 build without ranges of tensors; empty if there is none.
+
+    TensorRT notices it only after minutes: "Calibration failure occurred with no scaling factors detected".
+    """
+    from ndld_flow.models.external_files import mentions
+
+    if not settings.int8 or settings.calibration_cache is not None or settings.placeholder_ranges:
+        return ()
+    try:
+        library = choose_library(settings)
+        release = settings.release if describe_missing(settings, library) else library.version
+        names = names_of_release(library.backend, release) if release else None
+    except RequestError:  # `foresee_build` reports it
+        return ()
+    if names is None or decide_typing(settings, names).strongly_typed or mentions(model, b"QuantizeLinear"):
+        return ()
+    return (
+        f"`int8: true`: {release_title(names)} needs the ranges of tensors for INT8, and nothing gives them: the model "
+        "has no Q/DQ nodes (QuantizeLinear, DequantizeLinear). Add a step `quantize` with `target: tensorrt`, or set "
+        "`calibration_cache`; `placeholder_ranges: true` is only for measuring speed",
+    )
 
 
 def _notes(settings: BuildSettings, names: Names, library: Library, release: str) -> Iterator[str]:

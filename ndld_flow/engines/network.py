@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from ndld_flow.base.dtype_names import dtype_of_tensorrt
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.models.external_files import open_regular
+from ndld_flow.models.external_files import mentions
 from ndld_flow.models.files import read_proto, unname_dims
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.profile import TensorInfo
@@ -69,9 +68,7 @@ def _parse(parser: Bound, model: Path) -> bool:
 
     The names cannot be changed later: the network's shapes refer to them.
     """
-    with open_regular(model) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        may_have_them = data.find(_NAMED_AS_UNKNOWN) >= 0
-    if may_have_them:
+    if mentions(model, _NAMED_AS_UNKNOWN):
         proto = read_proto(model)
         if unname_dims(proto):
             return bool(parser.parse(proto.SerializeToString(), str(model)))

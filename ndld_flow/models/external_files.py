@@ -121,6 +121,12 @@ def _linked_blob(folder: Path, location: str) -> Path | None:
     return target if is_blob else None
 
 
+def mentions(path: Path, text: bytes) -> bool:
+    """Return whether a model file contains these bytes. Raises `ModelError` if it is missing or empty."""
+    with open_regular(path) as file, _mapped(file.fileno(), path) as data:
+        return data.find(text) >= 0
+
+
 def external_files(path: Path) -> tuple[str, ...]:
     """Return the locations of the external data files that `path` names, as written there, sorted.
 

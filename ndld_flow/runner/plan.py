@@ -16,7 +16,7 @@ from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
-from ndld_flow.step import Reuse
+from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
 from ndld_flow.store.kinds import Engine, Onnx
 from ndld_flow.store.store import Store
@@ -92,6 +92,13 @@ class Decision:
     """None while one of its inputs does not exist yet."""
     record: StepRecord | None = None
     """The record that is reused."""
+    model_problems: tuple[str, ...] = ()
+    """Problems with the model that the step will read, if that is known."""
+
+    def foresee(self) -> Foresight:
+        """Return the step's own foresight, with the problems of its model."""
+        own = self.step.step.foresee()
+        return replace(own, problems=(*own.problems, *self.model_problems)).of_step(self.step.name)
 
     @property
     def reused(self) -> bool:
@@ -178,10 +185,12 @@ class Planner:
         return Decision(step, reason, detail, parts)
 
 
-def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decision]:
+def plan_steps(
+    planner: Planner, models: Mapping[str, str | None], paths: Mapping[str, Path] | None = None
+) -> list[Decision]:
     """Decide all steps without running any, given the models' digests by name.
 
-    A step whose inputs will be computed counts as changed.
+    A step whose inputs will be computed counts as changed. Problems with models are found if their paths are given.
     """
     digests = dict(models)
     decided: dict[str, Decision] = {}
@@ -189,7 +198,24 @@ def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decis
         for decision in planner.decide(unit, digests):
             decided[decision.step.name] = decision
             digests[decision.step.name] = decision.record.artifact.digest if decision.record else None
-    return [decided[step.name] for step in planner.recipe.steps]
+    known = dict(paths or {})
+    return [_with_problems(decided[step.name], known, planner.store) for step in planner.recipe.steps]
+
+
+def _with_problems(decision: Decision, known: dict[str, Path], store: Store) -> Decision:
+    """Return a decision with the problems of the model that its step will read, and add the step's own to `known`.
+
+    A model that does not exist yet is examined by its source, if the step between them adds no quantization.
+    """
+    step, cls = decision.step, decision.step.type.cls
+    source = known.get(step.reads.get(cls.read_key, ""))
+    if decision.record is not None and decision.record.artifact.kind == Onnx.kind:
+        known[step.name] = store.object_folder(decision.record.artifact.digest) / Onnx.main
+    elif source is not None and cls.adds_no_quantization:
+        known[step.name] = source
+    if source is None or decision.reused or not step.step.examines_model:
+        return decision
+    return replace(decision, model_problems=step.step.foresee_model(source))
 
 
 def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
@@ -306,15 +332,18 @@ def _refuse_unknown(step: RecipeStep, recipe: Recipe, known: Collection[str]) ->
             )
 
 
-def refuse_impossible_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
-    """Raise BackendError with the reasons why steps cannot run on this machine. Reused steps need nothing."""
-    obstacles = {
-        step.name: (*step.step.foresee().of_step(step.name).obstacles, *_lacks_of_data(step, recipe.file.inputs))
-        for step in recipe.steps
-    }
-    if not any(obstacles.values()):
+def refuse_impossible_run(
+    recipe: Recipe, planner: Planner, digests: Mapping[str, str | None], paths: Mapping[str, Path]
+) -> None:
+    """Raise BackendError with the reasons why steps cannot run here or with their models. Reused steps need nothing."""
+    lacks = {step.name: tuple(_lacks_of_data(step, recipe.file.inputs)) for step in recipe.steps}
+    if not any(lacks[step.name] or step.step.examines_model or step.step.foresee().obstacles for step in recipe.steps):
         return
-    needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]
-    errors = [BackendError(obstacle, step=name) for name in needed for obstacle in obstacles[name]]
+    needed = [decision for decision in plan_steps(planner, digests, paths) if not decision.reused]
+    errors = [
+        BackendError(obstacle, step=decision.step.name)
+        for decision in needed
+        for obstacle in (*decision.foresee().obstacles, *lacks[decision.step.name])
+    ]
     if errors:
         raise errors[0] if len(errors) == 1 else BackendError("\n".join(map(str, errors)))

@@ -107,7 +107,7 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
     run = open_single(recipe, request, listener)
     with recording_failure(run), explaining_disk(f"run of {request.recipe}", run.outputs.root):
         listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
-        refuse_impossible_run(recipe, run.planner, run.digests)
+        refuse_impossible_run(recipe, run.planner, run.digests, run.paths)
         with contextlib.ExitStack() as stack:
 
             @cache

@@ -57,7 +57,7 @@ def plan_request(request: Request, listener: Listener) -> list[Decision] | Sweep
     with working_on(request, "plan") as loaded:
         if isinstance(loaded, Recipe):
             run = open_single(loaded, request, listener)
-            return plan_steps(run.planner, run.digests)
+            return plan_steps(run.planner, run.digests, run.paths)
         from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
         return plan_sweep(loaded, request, listener)

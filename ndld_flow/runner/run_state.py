@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from blake3 import blake3
 
@@ -62,6 +63,11 @@ class RunState:
     @property
     def digests(self) -> Mapping[str, str | None]:
         return {name: artifact.digest for name, artifact in self.artifacts.items()}
+
+    @property
+    def paths(self) -> Mapping[str, Path]:
+        """Return name -> file of the recipe's models and of finished steps."""
+        return {name: artifact.path for name, artifact in self.artifacts.items()}
 
 
 @dataclass

@@ -96,6 +96,15 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
         return foresee_build(self._settings())
 
+    def foresee_model(self, model: Path) -> tuple[str, ...]:
+        from ndld_flow.engines.foresight import foresee_ranges
+
+        return foresee_ranges(self._settings(), model)
+
+    @property
+    def examines_model(self) -> bool:
+        return self.int8
+
     def reused_where(self) -> Reuse:
         """Return where the engine may be reused. TensorRT-RTX times nothing during a build: its engines do not depend
         on the machine.

@@ -36,6 +36,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
 
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
+    adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constrained")
 
     layers: dict[NamePattern, PrecisionOrNone] = Field(default={})

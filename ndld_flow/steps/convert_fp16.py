@@ -64,6 +64,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
     version: ClassVar[int] = 3
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
+    adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "casts_added", "kept_fp32"),
         *metrics("initializer_bytes", "file_bytes", unit="bytes"),

@@ -25,6 +25,7 @@ class FixShapes(Step[Onnx, Onnx]):
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime")
     uses_inputs: ClassVar[bool] = True
+    adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("dynamic_tensors")
 
     shapes: dict[str, Shape] = Field(default={})

@@ -40,6 +40,7 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
 
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
+    adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "parameters"),
         *metrics("initializer_bytes", unit="bytes"),

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError
 from ndld_flow.engines import foresight
 from ndld_flow.engines import foresight as chosen_library
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
@@ -29,6 +31,8 @@ from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library
 from ndld_flow.runtimes.tensorrt.release_names import Names, known_releases, names_of_release
 from tests.support import models
+from tests.support.models import make_cnn, save
+from tests.support.models_fp16 import quantized_model
 from tests.support.tensorrt_standin import write_standin
 
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
@@ -580,3 +584,57 @@ def test_releases_are_text_and_capabilities_may_be_numbers() -> None:
     read = BuildSettings.model_validate_json('{"release": "10.10", "compute_capabilities": [8.6, "8.9", 12.0]}')
     assert read.release == "10.10"
     assert read.compute_capabilities == ("8.6", "8.9", "12.0")
+
+
+# Ranges for INT8
+
+INT8: Mapping[str, Any] = {"step": "build_engine", "release": "10.8", "int8": True}
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_refused"),
+    [
+        ({"engine": INT8}, True),
+        ({"clean": {"step": "sanitize"}, "half": {"step": "convert_fp16"}, "engine": INT8}, True),
+        ({"engine": {**INT8, "placeholder_ranges": True}}, False),
+        ({"engine": {**INT8, "calibration_cache": "calibration.cache"}}, False),
+        ({"engine": {**INT8, "int8": False, "fp16": True}}, False),
+        ({"small": {"step": "quantize"}, "engine": INT8}, False),
+        ({"tool": {"step": "edit", "operations": [{"remove_noops": {"allow_empty": True}}]}, "engine": INT8}, False),
+    ],
+)
+def test_int8_without_ranges_is_a_problem_before_anything_runs(
+    in_folder: Path, steps: Mapping[str, Any], is_refused: bool
+) -> None:
+    """TensorRT finds it while it builds: no scaling factors were detected."""
+    make_cnn(in_folder / "model.onnx")
+    (in_folder / "calibration.cache").write_bytes(b"TRT-1-EntropyCalibration2\nx: 3c010a14\n")
+    recipe = {"name": "ranges", "model": "model.onnx", "inputs": {"x": {"shape": [1, 3, 16, 16]}}, "steps": steps}
+    decisions = api.plan(recipe, outputs=in_folder / "outputs")
+    assert isinstance(decisions, list)
+    problems = decisions[-1].foresee().problems
+    assert [problem.startswith("`int8: true`: TensorRT 10.8 needs the ranges") for problem in problems] == (
+        [True] if is_refused else []
+    )
+    if is_refused:
+        with pytest.raises(BackendError, match="Add a step `quantize` with `target: tensorrt`"):
+            api.run(recipe, outputs=in_folder / "outputs")
+
+
+def test_a_quantized_model_has_its_ranges(in_folder: Path) -> None:
+    save(quantized_model(13), in_folder / "model.onnx")
+    recipe = {"name": "ranges", "model": "model.onnx", "steps": {"clean": {"step": "sanitize"}, "engine": INT8}}
+    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    assert engine.foresee().problems == ()
+
+
+def test_a_finished_step_is_examined_itself(in_folder: Path) -> None:
+    """`edit` may add Q/DQ nodes: its result is looked at once it exists."""
+    make_cnn(in_folder / "model.onnx")
+    change = {"step": "edit", "operations": [{"remove_noops": {"allow_empty": True}}]}
+    recipe: dict[str, Any] = {"name": "ranges", "model": "model.onnx", "steps": {"change": change}}
+    assert api.run(recipe, outputs=in_folder / "outputs").passed
+    recipe["steps"]["engine"] = INT8
+    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    [problem] = engine.foresee().problems
+    assert "needs the ranges of tensors" in problem

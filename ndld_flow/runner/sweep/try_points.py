@@ -379,7 +379,7 @@ def open_point(sweep: Sweep, state: SweepState, number: int, point: Assignment) 
     try:
         run = state.open_run(sweep.point(point))
         if state.machine_of is None:  # only the other machine knows what it lacks
-            refuse_impossible_run(run.recipe, run.planner, run.digests)
+            refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
         return PointRun.begin(number, point, changes, run)
     except NdldFlowError as error:
         return PointRun(number, point, changes, state.open_run(sweep.base), failure=error)
