@@ -126,6 +126,16 @@ def test_an_rms_norm_is_fused_and_other_squares_stay() -> None:
     assert_same(outputs_of(model, {"x": x}), outputs_of(fused, {"x": x}), 1e-5)
 
 
+def test_an_rms_norm_before_opset_23_becomes_an_operator_of_onnx_runtime(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onnx.save(rms_norm(18), source)
+    edited = EditedModel(model=open_model(source), path=source)
+    edit_file(edited, [Entry("operations[0]", FuseTransformer(model_type="bert"))], target)
+    fused, x = onnx.load(target), numbers(2, 8)
+    assert op_types(fused)[0] == "SimplifiedLayerNormalization"
+    assert_same(outputs_of(onnx.load(source), {"x": x}), outputs_of(fused, {"x": x}), 1e-5)
+
+
 def test_layer_normalization_before_opset_17_is_reported() -> None:
     model = encoder(13)
     with pytest.raises(
