@@ -15,8 +15,7 @@ import numpy as np
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
 from ndld_flow.accuracy.inside.capture import tensors_of
-from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples
-from ndld_flow.base.errors import RequestError
+from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples, refuse_mistakes
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs, model_outputs
@@ -397,8 +396,7 @@ def _feedback_of(pair: ModelPair, side: ComparedModel) -> Feedback:
     if side is pair.candidate:
         names = {mine: theirs for mine, theirs in pair_names(*map(_output_names, (pair.reference, side))) if mine}
         feedback = {pair.inputs.candidate_names[name]: names.get(output) or output for name, output in feedback.items()}
-    for name, mistake, hint in check_feedback(feedback, inputs, outputs, side.label):
-        raise RequestError(f"inputs.{name}.from: {mistake}" + (f"; {hint}" if hint else "."))
+    refuse_mistakes(check_feedback(feedback, inputs, outputs, side.label))
     return {} if pair.forced and side is pair.candidate else feedback
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.base.errors import ModelError
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.runtimes.protocol import Session
-from ndld_flow.samples.sample_feeds import Sample, Samples
-from ndld_flow.samples.sequences import Feedback, Sequences
+from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
+from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sequences import Feedback, Sequences, check_feedback, find_feedback, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed, fits
 
 Outputs = Mapping[str, Array | None]
@@ -111,3 +114,23 @@ class UnrolledSamples(Samples):
                 for name, value in fed.items()
             }
             yield Sample(step.label, feeds)
+
+
+def read_samples(
+    model: Path, inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], wanted: SampleSettings, label: str
+) -> Samples:
+    """Return the samples for a step that runs single ones: steps of sequences get the states that `model` computes.
+
+    Raises `RequestError` as `make_samples` and `make_sequences` do, and for states that the model has no output for.
+    """
+    if not find_feedback(given):
+        return make_samples(inputs, given, wanted, label)
+    sequences = make_sequences(inputs, given, wanted, label)
+    refuse_mistakes(check_feedback(sequences.feedback, inputs, model_outputs(model), label))
+    return UnrolledSamples(sequences, model)
+
+
+def refuse_mistakes(mistakes: Iterable[tuple[str, str, str]]) -> None:
+    """Raise `RequestError` with the first mistake of `check_feedback`."""
+    for name, mistake, hint in mistakes:
+        raise RequestError(f"inputs.{name}.from: {mistake}" + (f"; {hint}" if hint else "."))

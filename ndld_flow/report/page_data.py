@@ -124,6 +124,32 @@ class FindingsPayload(TypedDict):
     step: list[TextPlace]
 
 
+class StepLinePayload(TypedDict):
+    """The errors of one output at the steps of sequences."""
+
+    output: TextPlace
+    metric: TextPlace
+    errors: list[float | None]
+    """The largest error of as many steps as `share`; null where none could be compared."""
+    bound: float | None
+    first: int | None
+    """The first step beyond a bound, from 0."""
+    flipped: list[int]
+    """Steps, from 0, where the two models decide differently."""
+
+
+class SequencePayload(TypedDict):
+    """A comparison of two models over sequences."""
+
+    share: int
+    """Steps of each point."""
+    steps: int
+    ends: list[int]
+    """Number of steps up to the end of each sequence but the last."""
+    labels: list[TextPlace]
+    lines: list[StepLinePayload]
+
+
 class DiffPayload(TypedDict):
     """Differences between two models."""
 

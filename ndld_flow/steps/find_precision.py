@@ -56,6 +56,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
+    runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("kept", "candidates", "trials"),
         *Tolerance.declared(),
@@ -97,12 +98,12 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return Foresight(notes=(f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.accuracy.sequence_runs import read_samples
         from ndld_flow.models.files import model_inputs
         from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
-        from ndld_flow.samples.sample_feeds import make_samples
 
-        samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
+        samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
         for line in samples.described:
             context.log.info("%s", line)
         subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))

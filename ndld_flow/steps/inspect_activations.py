@@ -79,6 +79,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("tensors", "nan", "inf", "saturated"),
         *metrics("compared", "nonfinite", given=_has_reference, when="`reference:` names a model"),

@@ -57,6 +57,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "quantized", "layers"),
         *metrics("initializer_bytes", "file_bytes", unit="bytes"),
@@ -147,12 +148,12 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, workspace, report)
 
     def _samples(self, source: Onnx, context: Context) -> Samples | None:
+        from ndld_flow.accuracy.sequence_runs import read_samples
         from ndld_flow.models.files import model_inputs
-        from ndld_flow.samples.sample_feeds import make_samples
 
         if self.mode != "static":
             return None
-        return make_samples(model_inputs(source.path), context.inputs, self, source.label)
+        return read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
         from ndld_flow.precision.constraints.search_result import (

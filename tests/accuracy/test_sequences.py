@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from ndld_flow.accuracy.sequence_runs import UnrolledSamples
 from ndld_flow.base.errors import ModelError, RecipeError, RequestError
 from ndld_flow.models.files import model_inputs
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import make_sequences
 from ndld_flow.steps.check_accuracy import CheckAccuracy
-from ndld_flow.store.kinds import AccuracyDocument, Onnx
+from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.steps.inspect_activations import InspectActivations
+from ndld_flow.steps.quantize import Quantize
+from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.typed_api import plan_once, run_once
 
@@ -327,3 +333,29 @@ def test_a_recipe_runs_sequences_and_reuses_them(tmp_path: Path) -> None:
     assert isinstance(state, dict)
     assert state["fed_from"] == "sN"
     assert run_once(tmp_path / "recipe.yaml", outputs=tmp_path / "outputs").nothing_to_do
+
+
+def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: Path) -> None:
+    """The state grows to 40, which a single step from zeros does not show."""
+    weights = "<float[2, 2] w = {1, 2, 3, 4}, float[1, 2] one = {1, 1}>"
+    graph = f"g (float[1, 2] s) => (float[1, 2] y, float[1, 2] sN) {weights} {{ sN = Add(s, one) y = MatMul(sN, w) }}"
+    model = write_model(tmp_path / "model.onnx", graph)
+    given = {"s": {"from": "sN"}}
+    ran = run_step(InspectActivations, model, tmp_path / "inspected", {"steps": 40, "tensors": ["sN"]}, given)
+    record = Activations.model_validate_json((ran.out / ActivationsDocument.main).read_text())
+    assert record.tensors[0].range.maximum == 40
+    assert record.samples[39].label == "step 40"
+    ran = run_step(Quantize, model, tmp_path / "quantized", {"steps": 40, "mode": "static", "min_intensity": 0}, given)
+    assert ran.result.metrics["layers"].value == 1
+    scales = [numpy_helper.to_array(each) for each in onnx.load(ran.out / Onnx.main).graph.initializer]
+    assert any(scale.size == 1 and scale.dtype == np.float32 and 0.14 < float(scale) < 0.33 for scale in scales)
+    found = run_step(FindPrecision, model, tmp_path / "found", {"steps": 40}, given)
+    assert found.result.passed
+    with pytest.raises(RequestError, match=r'inputs.s.from: "t" is not an output of candidate'):
+        run_step(
+            Quantize,
+            model,
+            tmp_path / "wrong",
+            {"steps": 40, "mode": "static", "min_intensity": 0},
+            {"s": {"from": "t"}},
+        )

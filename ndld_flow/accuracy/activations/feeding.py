@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from ndld_flow.accuracy.sequence_runs import read_samples
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, patterns_of
@@ -18,7 +19,7 @@ from ndld_flow.records.activations import SampleShown
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
 from ndld_flow.samples.model_matching import SharedInputs
-from ndld_flow.samples.sample_feeds import Sample, make_samples
+from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import SampleSettings
 
 Kind = Literal["normal", "uniform", "salt_pepper"]
@@ -180,14 +181,16 @@ class Feeding:
         wanted: SampleSettings,
         noise: Noise | None,
         model: str,
+        whole: Path,
     ) -> None:
+        """`whole` computes the states of sequences: the model that names the inputs, with all of its outputs."""
         self._inputs, self._noise = inputs, noise
         named = inputs.named_as_reference(given)
         data = {name: {"data": value} for name, value in wanted.data.items()}
         own = {name: named.get(name, InputSpec()).model_copy(update=update) for name, update in data.items()}
         self._given, self._loaded = {**named, **own}, wanted.loader is not None
         self._noisy = frozenset() if noise is None else noisy_inputs(noise, inputs.specs)
-        self._samples = make_samples(inputs.specs, named, wanted, model)
+        self._samples = read_samples(whole, inputs.specs, named, wanted, model)
         self.shown: list[SampleShown] = []
         """The samples fed so far."""
 

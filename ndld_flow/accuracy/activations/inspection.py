@@ -204,7 +204,8 @@ def _inspect(
     cut = truncate_model(candidate, request.until, folders[0])
     cut_reference, notes = truncate_reference(reference, request.until, folders[1]) if reference else (None, ())
     inputs = shared_inputs(model_inputs((cut_reference or cut).path), model_inputs(cut.path))
-    feeding = Feeding(inputs, request.given, request.samples, request.noise, candidate.label)
+    whole = (reference or candidate).path
+    feeding = Feeding(inputs, request.given, request.samples, request.noise, candidate.label, whole)
     shapes = feeding.first_shapes()
     own = {feeding.candidate_name(name): shape for name, shape in shapes.items()}
     mine = prepare_model(cut, own, request.stored, request.settings, folders[0])

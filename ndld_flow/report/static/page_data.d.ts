@@ -110,6 +110,30 @@ interface FindingsPayload {
   step: TextPlace[];
 }
 
+/** The errors of one output at the steps of sequences. */
+interface StepLinePayload {
+  output: TextPlace;
+  metric: TextPlace;
+  /** The largest error of as many steps as `share`; null where none could be compared. */
+  errors: (number | null)[];
+  bound: number | null;
+  /** The first step beyond a bound, from 0. */
+  first: number | null;
+  /** Steps, from 0, where the two models decide differently. */
+  flipped: number[];
+}
+
+/** A comparison of two models over sequences. */
+interface SequencePayload {
+  /** Steps of each point. */
+  share: number;
+  steps: number;
+  /** Number of steps up to the end of each sequence but the last. */
+  ends: number[];
+  labels: TextPlace[];
+  lines: StepLinePayload[];
+}
+
 /** Differences between two models. */
 interface DiffPayload {
   part: TextPlace[];

@@ -1,0 +1,146 @@
+"""Accuracy over sequences: a table of the outputs, and a chart of their errors at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
+from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
+from ndld_flow.report.encoding import Texts
+from ndld_flow.report.page_data import SequencePayload
+from ndld_flow.report.panel import Panel
+
+_MOST_POINTS = 3000
+"""Points of a line: the largest error of several steps stands for them where there are more."""
+_MOST_LINES = 10
+
+
+@dataclass(frozen=True)
+class StepsRow:
+    """One output over all steps."""
+
+    output: str
+    state: str
+    metric: str
+    worst: str
+    worst_step: str
+    bound: str
+    early: str
+    late: str
+    divergent: int
+    first_divergent: str
+    """The step's name; empty if none is beyond a bound."""
+    flipped: str
+    """`1 of 937 (more than 0.5), first at step 12`; empty for an output that is no decision."""
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """One comparison over sequences."""
+
+    candidate: str
+    reference: str
+    passed: bool
+    steps: int
+    sequences: int
+    feedback: tuple[tuple[str, str], ...]
+    """(input, output) of each state."""
+    states: str
+    rows: tuple[StepsRow, ...]
+    agreement: SequenceAgreement
+
+
+def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView, ...]:
+    """Return the comparisons over sequences, in recipe order."""
+    return tuple(
+        _view(accuracy, accuracy.sequence) for accuracy in accuracies.values() if accuracy.sequence is not None
+    )
+
+
+def _view(accuracy: Accuracy, agreement: SequenceAgreement) -> SequenceView:
+    return SequenceView(
+        candidate=short_name(accuracy.candidate),
+        reference=short_name(accuracy.reference),
+        passed=accuracy.passed,
+        steps=sum(agreement.lengths),
+        sequences=len(agreement.lengths),
+        feedback=tuple((short_name(name), short_name(output)) for name, output in agreement.feedback.items()),
+        states="its own states" if agreement.states == "own" else "the reference's states at every step",
+        rows=tuple(_row(output, agreement) for output in agreement.outputs),
+        agreement=agreement,
+    )
+
+
+def _row(output: StepErrors, agreement: SequenceAgreement) -> StepsRow:
+    known = [(error, step) for step, error in enumerate(output.errors) if error is not None]
+    worst = max(known, default=None)
+    first = output.first_divergent
+    flipped = ""
+    if output.flipped_count is not None:
+        flipped = f"{output.flipped_count:,} of {sum(agreement.lengths):,} ({short_name(output.decision, 60)})"
+        flipped += f", first at {_step(agreement, output.flipped[0])}" if output.flipped else ""
+    return StepsRow(
+        output=short_name(output.output),
+        state=short_name(output.state),
+        metric=short_name(output.metric, 40),
+        worst=_error(worst[0] if worst else None),
+        worst_step=_step(agreement, worst[1]) if worst and worst[0] else "",
+        bound=_error(output.bound),
+        early=_error(output.early_error),
+        late=_error(output.late_error),
+        divergent=output.divergent_count,
+        first_divergent="" if first is None else _step(agreement, first),
+        flipped=flipped,
+    )
+
+
+def _step(agreement: SequenceAgreement, index: int) -> str:
+    return short_name(agreement.step_name(index), 80)
+
+
+def _error(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else number(value)
+
+
+def sequences_payload(views: tuple[SequenceView, ...], texts: Texts) -> list[SequencePayload]:
+    """Return the lines of each chart: errors of outputs with an error at any step, the worst first."""
+    return [_payload(view.agreement, texts) for view in views]
+
+
+def _payload(agreement: SequenceAgreement, texts: Texts) -> SequencePayload:
+    steps = sum(agreement.lengths)
+    share = max(1, -(-steps // _MOST_POINTS))
+    lines = [output for output in agreement.outputs if any(error for error in output.errors)][:_MOST_LINES]
+    ends = [sum(agreement.lengths[: place + 1]) for place in range(len(agreement.lengths))]
+    return {
+        "share": share,
+        "steps": steps,
+        "ends": ends[:-1],
+        "labels": texts.places(short_name(label, 80) for label in agreement.labels),
+        "lines": [
+            {
+                "output": texts.places([short_name(output.output, 80)])[0],
+                "metric": texts.places([short_name(output.metric, 40)])[0],
+                "errors": [_largest(output.errors[start : start + share]) for start in range(0, steps, share)],
+                "bound": output.bound,
+                "first": output.first_divergent,
+                "flipped": list(output.flipped),
+            }
+            for output in lines
+        ],
+    }
+
+
+def _largest(errors: tuple[float | None, ...]) -> float | None:
+    largest = max((error for error in errors if error is not None), default=None)
+    return None if largest is None else float(f"{largest:.4g}")
+
+
+PANEL = Panel(
+    "Sequences",
+    lambda documents: collect_sequences(documents.accuracies),
+    after="accuracy",
+    payload=sequences_payload,
+)
