@@ -396,7 +396,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text("utf-8"), newline="")))
+    """Return the rows of a table, after checking that all are as long as its head."""
+    read = list(csv.DictReader(io.StringIO(path.read_text("utf-8"), newline="")))
+    assert not [row for row in read if None in row or None in row.values()]
+    return read
 
 
 def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
@@ -407,7 +410,12 @@ def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
     assert float(layers[7]["13 in fp32: relative_rms"]) == errors_found(320)[7]
     assert layers[50]["all in fp16: nonfinite"] == "900"
     assert len(rows(exported / "search/trials.csv")) == len(trials((), 320))
-    assert len(rows(exported / "search/kept.csv")) == 2 * 13
+    evidence = [(node.node, fact) for node in failed_search().kept for fact in node.evidence]
+    kept = rows(exported / "search/kept.csv")
+    assert len(kept) == len(evidence) == 2 * 13
+    for row, (node, fact) in zip(kept, evidence, strict=True):
+        assert (row["node"], row["evidence"], row["evidence_tensor"]) == (node, fact.sentence, fact.tensor)
+        assert (row["value"], row["limit"]) == tuple("" if x is None else str(x) for x in (fact.value, fact.limit))
     samples = rows(exported / "agree/samples.csv")
     assert len(samples) == 12
     assert samples[4]["candidate accuracy"] == "0.0"
