@@ -29,7 +29,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -732,6 +732,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--every", type=int, default=1, help="take each Nth model of the backend tests only")
+    parser.add_argument("--quick", action="store_true", help="without steps and verbs that measure, search or build")
     parser.add_argument("--slow-every", type=int, default=20, help="measure and search on each Nth of these")
     parser.add_argument("--only", default="", help="models whose name has this part")
     parser.add_argument("--workers", type=int, default=1)
@@ -743,6 +744,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         subjects = write_subjects(Path(name), arguments.groups, arguments.every, arguments.slow_every)
         subjects = [subject for subject in subjects if arguments.only in subject.name]
+        if arguments.quick:
+            subjects = [replace(subject, is_slow=False) for subject in subjects]
         start, unloaded = time.perf_counter(), 0
         for number, group in enumerate(examine_all(subjects, arguments.workers, arguments.limit), start=1):
             unloaded += any(not outcome.operation for outcome in group)
