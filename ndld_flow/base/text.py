@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # Terminal colours and cursor movements: logs may contain them, pages cannot use them.
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -58,10 +58,11 @@ def one_line(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def suggest(name: str, known: Iterable[str], limit: int = 12) -> str:
+def suggest(name: str, known: Iterable[str], limit: int = 12, facts: Mapping[str, str] | None = None) -> str:
     """Return `did you mean "passes"?`, or a list of known names if none is close; empty if there are none.
 
-    Names are shortened to one line, since a model may contain any name.
+    `facts` has something to show with a name: `did you mean "x" ([1, 3])?`, `known: x: [1, 3], y`. Names are shortened
+    to one line, since a model may contain any name.
     """
     from difflib import get_close_matches
 
@@ -69,10 +70,15 @@ def suggest(name: str, known: Iterable[str], limit: int = 12) -> str:
     lowered = {candidate.lower(): candidate for candidate in names}
     close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     if close:
-        return f'did you mean "{short_name(lowered[close[0]])}"?'
+        nearest = lowered[close[0]]
+        fact = f" ({facts[nearest]})" if facts and nearest in facts else ""
+        return f'did you mean "{short_name(nearest)}"{fact}?'
     if not names:
         return ""
-    shown = ", ".join(map(short_name, sorted(names)[:limit]))
+    shown = ", ".join(
+        f"{short_name(each)}: {facts[each]}" if facts and each in facts else short_name(each)
+        for each in sorted(names)[:limit]
+    )
     return f"known: {shown}" + (", ..." if len(names) > limit else "")
 
 

@@ -85,6 +85,8 @@ def _outermost(addresses: Sequence[str], owners: Mapping[str, str]) -> list[str]
 
 
 _NAME = 60
+_TENSOR = 40
+"""Maximum length of a tensor's name in the list of nodes."""
 _TYPES = 20
 _READERS = 8
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -201,8 +203,8 @@ def _node_table(nodes: Sequence[InspectedNode]) -> Group:
             short_name(_placed(node.scope, node.name), _NAME) or "-",
             short_name(node.op_type, 30),
             " ".join(f"{short_name(name, 30)}={short_name(text, 24)}" for name, text in node.attributes.items()),
-            ", ".join(_shape(port.shape) for port in node.inputs if port.name),
-            ", ".join(_type(port) for port in node.outputs if port.name),
+            "\n".join(f"{short_name(port.name, _TENSOR)}: {_shape(port.shape)}" for port in node.inputs if port.name),
+            "\n".join(f"{short_name(port.name, _TENSOR)}: {_type(port)}" for port in node.outputs if port.name),
         )
         for node in nodes
     )

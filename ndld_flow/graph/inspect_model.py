@@ -21,6 +21,7 @@ from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, location_of
 from ndld_flow.models.files import load_structure, summarize_model
+from ndld_flow.models.input_shapes import suggest_tensor
 from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
@@ -247,7 +248,7 @@ def _tensors_named(views: Views, name: str) -> list[ir.Value]:
     values = list(views.values())
     named = [value for value in values if value.name == name]
     if not named:
-        raise RequestError(f"there is no tensor {name!r}; {suggest(name, (v.name for v in values if v.name))}")
+        raise RequestError(f"there is no tensor {name!r}; {suggest_tensor(name, values)}")
     return named
 
 
@@ -256,8 +257,7 @@ def _tensors_matching(views: Views, patterns: Sequence[str]) -> tuple[InspectedT
     values = [value for value in views.values() if value.name]
     matching = [value for value in values if any(fits(value.name or "") for fits in matchers)]
     if not matching:
-        near = suggest(patterns[0], (value.name or "" for value in values))
-        raise RequestError(f"no tensor has a name like {patterns[0]!r}; {near}")
+        raise RequestError(f"no tensor has a name like {patterns[0]!r}; {suggest_tensor(patterns[0], values)}")
     return tuple(map(views.tensor, matching))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
@@ -60,6 +60,25 @@ def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:
         return "[?]"
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
     return "[" + ", ".join("?" if dim is None else str(dim) for dim in dims) + "]"
+
+
+def show_tensors(values: Iterable[ir.Value]) -> str:
+    """Return `x: [batch, 3, ?, 640], mask: [1]`; only the name of a tensor whose shape is unknown."""
+    shapes = ((value.name or "", _short_shape(value)) for value in values)
+    return ", ".join(f"{short_name(name)}: {shape}" if shape else short_name(name) for name, shape in shapes)
+
+
+def suggest_tensor(name: str, values: Iterable[ir.Value]) -> str:
+    """Return the nearest of the tensors' names with its shape, or a list of them, as `suggest` does."""
+    shapes = {value.name: _short_shape(value) for value in values if value.name}
+    return suggest(name, shapes, facts={known: shape for known, shape in shapes.items() if shape})
+
+
+def _short_shape(value: ir.Value) -> str:
+    """Return the shape with names of at most 24 characters, as exporters write formulas; empty if it is unknown."""
+    if value.shape is None:
+        return ""
+    return show_shape([dim if isinstance(dim, int) else dim.value and short_name(dim.value, 24) for dim in value.shape])
 
 
 def dims_from_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int], where: str) -> dict[str, int]:

@@ -433,3 +433,16 @@ def test_interface_edits_of_all_kinds_of_models_can_be_reverted(make: object, tm
         for value in model.graph.input
     }
     same_outputs(model, after, feeds)
+
+
+def test_summaries_and_suggestions_show_the_shapes_of_tensors(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    edit(TWO, {"add_outputs": {"select": "h"}}, {"cut": {"select": {"after": "h"}}})
+    assert "1 output added: h: [N, 4]" in caplog.text
+    assert "2 nodes cut off: x: [N, 4] -> h: [N, 4]" in caplog.text
+    with pytest.raises(RequestError, match=r"no tensor has a name like 'mm'; did you mean \"m\" \(\[N, 4\]\)\?"):
+        edit(TWO, {"add_outputs": {"select": "mm"}})
+    long = TWO.replace("float[N, 4] x", f"float[{'N' * 200}, 4] x")
+    edit(long, {"extract": {"outputs": "h"}})
+    assert "NNN…NNN" in caplog.text
+    assert "N" * 100 not in caplog.text

@@ -210,7 +210,7 @@ def test_operators_of_runtimes_are_added_to_the_default_domain(node: dict[str, A
         ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu produces (Y); 2 outputs are given"),
         (
             {"op_type": "Relu", "inputs": ["X"]},
-            "there is no tensor 'X' that is visible from the main graph; did you mean \"x\"?",
+            "there is no tensor 'X' that is visible from the main graph; did you mean \"x\" ([N, 4])?",
         ),
         ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is already a tensor 'y', and"),
         ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is already a tensor 'p'"),

@@ -252,7 +252,7 @@ def test_nodes_are_wrapped_in_an_if(flag: bool) -> None:
         ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot be replaced by one: 'b'"),
         (
             {"select": "b", "condition": "flug"},
-            "there is no tensor 'flug' that is visible from the main graph; did you mean \"flag\"?",
+            "there is no tensor 'flug' that is visible from the main graph; did you mean \"flag\" ([])?",
         ),
         ({"select": "b", "condition": "x"}, "the condition 'x' is not a bool"),
         ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes have no output 'q'"),

@@ -17,6 +17,7 @@ from ndld_flow.graph.edit.names import NamesInUse, values_of
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
+from ndld_flow.models.input_shapes import suggest_tensor
 from ndld_flow.models.scopes import node_label, scopes_of
 
 __all__ = ["FIRST_WITH_FREE_INITIALIZERS", "EditedModel", "values_of"]
@@ -104,7 +105,7 @@ class EditedModel:
         known = {value.name or "": value for value in values_of(self.graph(scope))}
         if name not in known:
             where = f" in {scope!r}" if scope else ""
-            raise RequestError(f"there is no tensor {name!r}{where}; {suggest(name, filter(None, known))}")
+            raise RequestError(f"there is no tensor {name!r}{where}; {suggest_tensor(name, known.values())}")
         return known[name]
 
     def select_values(
@@ -121,8 +122,7 @@ class EditedModel:
             fits = name_matcher(pattern)
             matching = [value for value in values if fits(value.name or "")]
             if not matching and not allow_empty:
-                names = [value.name or "" for value in values]
-                raise RequestError(f"no tensor has a name like {pattern!r}; {suggest(pattern, names)}")
+                raise RequestError(f"no tensor has a name like {pattern!r}; {suggest_tensor(pattern, values)}")
             chosen.update(matching)
         return [value for value in values if value in chosen]
 

@@ -25,6 +25,7 @@ from ndld_flow.models.input_shapes import (
     real_inputs,
     set_shapes_of_inputs,
     show_shape,
+    show_tensors,
 )
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 
@@ -151,10 +152,15 @@ def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mappin
 
 
 def show_inputs(model: ir.Model) -> str:
-    """Return `x [1, 3, 640, 640], mask [1]; still dynamic: y`."""
-    inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
+    """Return `x: [1, 3, 640, 640], mask: [1]; still dynamic: y`."""
+    inputs = show_tensors(real_inputs(model))
     dynamic = ", ".join(str(value.name) for value in dynamic_values(model))
     return f"{inputs}; still dynamic: {dynamic}" if dynamic else inputs
+
+
+def show_interface(model: ir.Model) -> str:
+    """Return `x: [1, 3, 640, 640] -> p3: [1, 64, 80, 80], p4: [1, 128, 40, 40]`."""
+    return f"{show_tensors(real_inputs(model))} -> {show_tensors(model.graph.outputs)}"
 
 
 def discard_shapes(model: ir.Model) -> list[ir.Value]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs
+from ndld_flow.models.input_shapes import suggest_tensor
 from ndld_flow.models.scopes import inner_graphs, node_label, own_subgraphs, scopes_of
 from ndld_flow.models.unique_names import identifier
 
@@ -101,8 +102,8 @@ class Nesting:
             if name in self._values(elsewhere):
                 where = address or "the main graph"
                 raise RequestError(f"the tensor {name!r} is in {where}, which is not visible from {here}")
-        known = [each for around in self.seen_from(graph) for each in self._values(around)]
-        raise RequestError(f"there is no tensor {name!r} that is visible from {here}; {suggest(name, known)}")
+        known = [each for around in self.seen_from(graph) for each in self._values(around).values()]
+        raise RequestError(f"there is no tensor {name!r} that is visible from {here}; {suggest_tensor(name, known)}")
 
     def _values(self, graph: ir.Graph) -> dict[str, ir.Value]:
         if graph not in self._named:

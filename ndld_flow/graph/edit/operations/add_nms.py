@@ -115,6 +115,7 @@ class AddNms(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
+        from ndld_flow.models.input_shapes import show_tensors
 
         with known_shapes(edited.model):
             layout = self._layout(edited.model)
@@ -126,7 +127,7 @@ class AddNms(Operation):
             )
         results = _Head(edits, layout, self).results()
         _replace_outputs(edited.model.graph, layout.sources, results, self.keep)
-        return f"{layout.text}; outputs added: {', '.join(value.name or '' for value in results)}"
+        return f"{layout.text}; outputs added: {show_tensors(results)}"
 
     def _layout(self, model: ir.Model) -> Layout:
         if self.boxes is not None:
@@ -184,9 +185,9 @@ def _find_output(model: ir.Model, name: str | None) -> ir.Value:
 
 
 def _shown(values: Iterable[ir.Value]) -> str:
-    from ndld_flow.models.input_shapes import show_shape
+    from ndld_flow.models.input_shapes import show_tensors
 
-    return ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in values)
+    return show_tensors(values)
 
 
 def _classes_of(model: ir.Model) -> int | None:

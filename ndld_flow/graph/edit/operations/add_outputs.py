@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Dims, Patterns
 
@@ -38,12 +38,14 @@ class AddOutputs(Operation):
     """Succeed when all of them are outputs already."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.models.input_shapes import show_tensors
+
         new = [value for value in self._chosen(edited) if not value.is_graph_output()]
         if not new and not self.allow_empty:
             raise RequestError("all of them are outputs already; `allow_empty: true` accepts that")
         self._declare(edited.model, new)
         edited.model.graph.outputs.extend(new)
-        return f"{counted(len(new), 'output')} added: {', '.join(str(value.name) for value in new)}"
+        return f"{counted(len(new), 'output')} added: {show_tensors(new)}"
 
     def _chosen(self, edited: EditedModel) -> Iterable[ir.Value]:
         """Return the selected tensors. Raises `RequestError` for a pattern that matches none in the main graph."""
@@ -90,6 +92,7 @@ class AddOutputs(Operation):
 
 def _why_no_output(edited: EditedModel, pattern: str) -> str:
     from ndld_flow.graph.edit.edited_model import values_of
+    from ndld_flow.models.input_shapes import suggest_tensor
 
     fits = name_matcher(pattern)
     for address, graph in edited.scopes().items():
@@ -99,5 +102,5 @@ def _why_no_output(edited: EditedModel, pattern: str) -> str:
                 f"{short_name(inside)!r} is in {short_name(address)}, which may run any number of times, while a model "
                 "has one value for each output. Make it an output of the subgraph first, or move the nodes out"
             )
-    names = [value.name or "" for value in values_of(edited.model.graph)]
-    return f"no tensor has a name like {short_name(pattern)!r}; {suggest(pattern, names)}"
+    nearest = suggest_tensor(pattern, values_of(edited.model.graph))
+    return f"no tensor has a name like {short_name(pattern)!r}; {nearest}"

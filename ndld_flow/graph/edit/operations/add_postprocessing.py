@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -107,13 +106,15 @@ _FIRST_OPSET_OF_SOFTMAX_AXIS = 13
 
 
 def _find_output(model: ir.Model, name: str | None) -> ir.Value:
+    from ndld_flow.models.input_shapes import show_tensors, suggest_tensor
+
     outputs = {value.name or "": value for value in model.graph.outputs}
     if name is None and len(outputs) == 1:
         return next(iter(outputs.values()))
     if name is None:
-        raise RequestError(f"give `output`: the model has {len(outputs)} ({', '.join(outputs)})")
+        raise RequestError(f"give `output`: the model has {len(outputs)} ({show_tensors(model.graph.outputs)})")
     if name not in outputs:
-        raise RequestError(f"the model has no output {name!r}; {suggest(name, outputs)}")
+        raise RequestError(f"the model has no output {name!r}; {suggest_tensor(name, model.graph.outputs)}")
     return outputs[name]
 
 

@@ -34,7 +34,8 @@ class Cut(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.extracting import keep_only, rest_without
+        from ndld_flow.graph.edit.interface import show_interface
 
         count = len(edited.model.graph)
         keep_only(edited, rest_without(edited, edited.select_nodes(self.select)), self.types)
-        return f"{counted(count - len(edited.model.graph), 'node')} cut off"
+        return f"{counted(count - len(edited.model.graph), 'node')} cut off: {show_interface(edited.model)}"

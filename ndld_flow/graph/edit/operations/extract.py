@@ -51,10 +51,11 @@ class Extract(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.extracting import keep_only, part_between, part_of_nodes
+        from ndld_flow.graph.edit.interface import show_interface
 
         if self.select is not None:
             part = part_of_nodes(edited, edited.select_nodes(self.select))
         else:
             part = part_between(edited, self.scope, self.inputs, self.outputs)
         keep_only(edited, part, self.types)
-        return f"{counted(len(part.nodes), 'node')} kept"
+        return f"{counted(len(part.nodes), 'node')} kept: {show_interface(edited.model)}"

@@ -31,7 +31,8 @@ class ExtractSubgraph(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.extracting import keep_only, part_of_body
+        from ndld_flow.graph.edit.interface import show_interface
 
         part = part_of_body(edited, self.scope)
         keep_only(edited, part, self.types)
-        return f"{self.scope} with {counted(len(part.nodes), 'node')} kept"
+        return f"{self.scope} with {counted(len(part.nodes), 'node')} kept: {show_interface(edited.model)}"

@@ -41,6 +41,7 @@ class RemoveInputs(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import pick
+        from ndld_flow.models.input_shapes import show_tensors
 
         values = pick(edited.model.graph.inputs, self.select, "input", self.allow_empty)
         for value in values:
@@ -48,7 +49,7 @@ class RemoveInputs(Operation):
                 _remove(edited, value)
             else:
                 _replace(edited, value, self._constant(value))
-        return f"{counted(len(values), 'input')} removed: {', '.join(str(value.name) for value in values)}"
+        return f"{counted(len(values), 'input')} removed: {show_tensors(values)}"
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol:
         """Return the constant, of the input's type; a single number fills the input's shape.

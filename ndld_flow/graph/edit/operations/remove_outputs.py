@@ -33,6 +33,7 @@ class RemoveOutputs(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import pick
         from ndld_flow.graph.edit.wiring import is_used, prune_values
+        from ndld_flow.models.input_shapes import show_tensors
 
         graph = edited.model.graph
         values = pick(graph.outputs, self.select, "output", self.allow_empty)
@@ -45,5 +46,4 @@ class RemoveOutputs(Operation):
         idle = [value.name for value in inputs if not is_used(value)]
         if idle:
             edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see `remove_inputs`")
-        names = ", ".join(str(value.name) for value in values)
-        return f"outputs removed: {names}; {counted(len(removed), 'node')} with them"
+        return f"outputs removed: {show_tensors(values)}; {counted(len(removed), 'node')} with them"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import NodeOperation
 from ndld_flow.graph.edit.settings import NewName, Select, TensorValue
 
@@ -55,6 +56,7 @@ class ReplaceNodes(NodeOperation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.node_replacement import Replacement, replace_nodes
+        from ndld_flow.models.input_shapes import show_tensors
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         if not nodes:
@@ -64,5 +66,6 @@ class ReplaceNodes(NodeOperation):
             self.op_type, self.own_domain, self.attributes, self.inputs, self.outputs, weights, self.types, self.name
         )
         node = replace_nodes(edited, nodes, new)
-        outputs = ", ".join(value.name or "" for value in node.outputs)
-        return f"{len(nodes)} nodes replaced by {node.name} ({self.op_type}) with outputs {outputs}"
+        replaced = f"{counted(len(nodes), 'node')} replaced by {node.name} ({self.op_type})"
+        inputs = show_tensors(value for value in node.inputs if value is not None)
+        return f"{replaced}: {inputs} -> {show_tensors(node.outputs)}"
