@@ -245,7 +245,7 @@ def test_hostile_metadata_are_not_evaluated() -> None:
 
 
 def test_an_old_opset_is_refused_with_the_remedy() -> None:
-    with pytest.raises(RequestError, match="needs opset 13; the model has 11: raise it with `set_opset` first"):
+    with pytest.raises(RequestError, match=r"needs opset 13; the model has 11: add `set_opset: \{to: 13\}` before it"):
         edit(predictions((1, 84, 8400), opset=11), {"add_nms": {}})
 
 

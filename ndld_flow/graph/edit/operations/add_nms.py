@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 
@@ -123,7 +124,8 @@ class AddNms(Operation):
         opset = edits.opset(edited.model.graph)
         if opset < _FIRST_OPSET:
             raise RequestError(
-                f"`add_nms` needs opset {_FIRST_OPSET}; the model has {opset}: raise it with `set_opset` first"
+                f"`add_nms` needs opset {_FIRST_OPSET}; the model has {opset}: add `set_opset: {{to: {_FIRST_OPSET}}}` "
+                "before it"
             )
         results = _Head(edits, layout, self).results()
         _replace_outputs(edited.model.graph, layout.sources, results, self.keep)
@@ -161,33 +163,29 @@ class Layout:
 
     @property
     def text(self) -> str:
-        parts = [f"{self.classes} classes" if self.classes is not None else "classes of unknown number"]
+        parts = [counted(self.classes, "class") if self.classes is not None else "classes of unknown number"]
         parts += ["objectness"] if self.objectness else []
         parts += [f"{self.extra} more columns"] if self.extra else []
         return f"{' and '.join(value.name or '' for value in self.sources)} with {', '.join(parts)}"
 
 
 def _find_output(model: ir.Model, name: str | None) -> ir.Value:
+    from ndld_flow.models.input_shapes import show_tensors
+
     outputs = {value.name or "": value for value in model.graph.outputs}
     if name is None and len(outputs) == 1:
         name = next(iter(outputs))
     if name is None:
         raise RequestError(
-            f"the model has {len(outputs)} outputs ({_shown(outputs.values())}): give `output`, which has boxes and "
-            "scores, or `boxes`, `scores` and `box_format`. Join the levels of a head that has an output for each first"
+            f"the model has {len(outputs)} outputs ({show_tensors(outputs.values())}): give `output`, which has boxes "
+            "and scores, or `boxes`, `scores` and `box_format`. Join the levels first if each has an output of its own"
         )
     if name not in outputs:
         raise RequestError(f"the model has no output {name!r}; {suggest(name, outputs)}")
     value = outputs[name]
     if value.shape is None or len(value.shape) != 3:
-        raise RequestError(f"{_shown([value])}: predictions have three dimensions: images, boxes, coordinates")
+        raise RequestError(f"{show_tensors([value])}: predictions have three dimensions: images, boxes, coordinates")
     return value
-
-
-def _shown(values: Iterable[ir.Value]) -> str:
-    from ndld_flow.models.input_shapes import show_tensors
-
-    return show_tensors(values)
 
 
 def _classes_of(model: ir.Model) -> int | None:
@@ -204,6 +202,8 @@ def _classes_of(model: ir.Model) -> int | None:
 
 def _joint_layout(nms: AddNms, output: ir.Value, classes: int | None) -> Layout:
     """Return the only layout that fits one output. Raises `RequestError` if none or several do."""
+    from ndld_flow.models.input_shapes import show_tensors
+
     assert output.shape is not None
     fitting = []
     for axis in (1, 2) if nms.axis is None else (nms.axis,):
@@ -220,7 +220,7 @@ def _joint_layout(nms: AddNms, output: ir.Value, classes: int | None) -> Layout:
         return fitting[0]
     known = f" with {classes} classes" if classes else ""
     raise RequestError(
-        f"the layout of {_shown([output])}{known} is {'ambiguous' if fitting else 'unclear'}: give "
+        f"the layout of {show_tensors([output])}{known} is {'ambiguous' if fitting else 'unclear'}: give "
         f"{_missing(nms, output, bool(fitting))}"
     )
 
@@ -245,6 +245,8 @@ def _missing(nms: AddNms, output: ir.Value, ambiguous: bool) -> str:
 
 def _separate_layout(nms: AddNms, boxes: ir.Value, scores: ir.Value) -> Layout:
     """Return the layout of two outputs. Raises `RequestError` if it is not clear."""
+    from ndld_flow.models.input_shapes import show_tensors
+
     assert boxes.shape is not None
     assert scores.shape is not None
     box_axes = [axis for axis in (1, 2) if boxes.shape[axis] == 4]
@@ -257,18 +259,11 @@ def _separate_layout(nms: AddNms, boxes: ir.Value, scores: ir.Value) -> Layout:
     ]
     if len(box_axes) != 1 or len(axes) != 1 or boxes is scores:
         raise RequestError(
-            f"the layout of {_shown([boxes, scores])} is unclear: `boxes` must have one dimension of 4, and `scores` "
-            "one of the number of boxes; give `classes` too, the number of classes without the background"
+            f"the layout of {show_tensors([boxes, scores])} is unclear: `boxes` must have one dimension of 4, and "
+            "`scores` one of the number of boxes; give `classes` too, the number of classes without the background"
         )
-    size = scores.shape[axes[0]]
-    return Layout(
-        boxes,
-        scores,
-        box_axes[0],
-        axes[0],
-        int(nms.background),
-        size - nms.background if isinstance(size, int) else None,
-    )
+    size, first = scores.shape[axes[0]], int(nms.background)
+    return Layout(boxes, scores, box_axes[0], axes[0], first, size - first if isinstance(size, int) else None)
 
 
 class _Head:
