@@ -107,6 +107,10 @@ class LiveDisplay:
     ) -> None:
         self._live.stop()
 
+    def refresh(self) -> None:
+        """Draw the state now."""
+        self._live.refresh()
+
     def __call__(self, event: Event) -> None:
         listener = self._listeners.get(type(event))
         if listener is not None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from ndld_flow.cli.live import LiveDisplay
+from ndld_flow.runner.events import PointFinished, StepStarted, SweepStarted
 from tests.support.models import make_cnn
 from tests.support.terminal import plain, run_in_terminal, screen_of
 from tests.support.toys import RECIPE, make_toy
@@ -68,14 +73,29 @@ def test_the_line_below_the_steps_counts_them_and_knows_the_remaining_time(in_fo
     assert "remaining time unknown" not in plain(again)
 
 
-def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far(in_folder: Path) -> None:
-    make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 0.4"))
-    sweep = ("run", "toy.yaml", "--trust", "-m", "steps.second.word=a,b,c,d", "--jobs", "1")
-    _, first = run_in_terminal(in_folder, *sweep)
-    assert re.search(r"0:00:0\d · at this pace about \d s left", plain(first))
-    code, again = run_in_terminal(in_folder, *sweep)
-    assert code == 0
-    assert "at this pace" not in plain(again), "stored points have no pace"
+def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+
+    def finish(number: int) -> None:
+        display(PointFinished(number=number, values={}, outcome="passed", reason="", objectives={}))
+
+    def shown() -> str:
+        console.file = io.StringIO()
+        display.refresh()
+        return plain(console.file.getvalue())
+
+    with LiveDisplay(console) as display:
+        display(SweepStarted(recipe="r", method="grid", point_count=40))
+        finish(1)
+        assert "pace" not in shown(), "the results of this point were stored"
+        display(StepStarted(name="a#2", step="stamp", reason="new", detail=""))
+        assert "pace" not in shown()
+        time.sleep(0.2)
+        finish(2)
+        assert re.search(r"at this pace about \d+ s left", shown())
+        for number in range(3, 41):
+            finish(number)
+        assert "pace" not in shown()
 
 
 @pytest.mark.parametrize("columns", [60, 200])

@@ -396,5 +396,6 @@ LEFT_OUT = {
     "change_layout": "wants 4 dimensions",
     "fuse_transformer": "finds its patterns in transformers only",
     "run_python": "does anything",
+    "set_kv_cache": "wants a decoder",
 }
 """Operations that are no use here."""

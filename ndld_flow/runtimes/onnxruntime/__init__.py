@@ -24,7 +24,7 @@ class _OnnxRuntime(Runtime):
     def read_request(self, values: Mapping[str, Any]) -> SessionRequest:
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        return OnnxruntimeRequest(**values)
+        return OnnxruntimeRequest(**{**values, "custom_ops": tuple(values.get("custom_ops", ()))})
 
     def examine(self, library: Path | None) -> Iterable[Check]:
         from ndld_flow.runtimes.onnxruntime.trial import examine
