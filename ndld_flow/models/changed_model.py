@@ -16,14 +16,13 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
 from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, looks_like_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
 from ndld_flow.models.shape_inference import light_proto
 
 _LIGHT_BYTES = 2**25
-"""Larger models are loaded without their weights, in a fraction of the time and memory."""
+"""Larger files are loaded without their weights, in a fraction of the time and memory."""
 _LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 """What ONNX Runtime puts before a message."""
 _LISTED = 5
@@ -50,11 +49,11 @@ def check_changed_model(
 ) -> None:
     """Raise `ModelError` if the model in `target`, made from `source`, has a defect that its source does not have.
 
-    The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it, if it loads the source; of a
-    large model it loads the graph without the weights. Defects that the source has too are logged as warnings. `model`
-    is the content of `target`, where it is in memory. `new_types` is for a step that changes element types: ONNX
-    Runtime may have no kernel for them on a CPU. Without `strict`, new contradictions between shapes are logged too:
-    some rules of strict inference are wrong, and other programs do not know them.
+    The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it, if it loads the source. Defects
+    that the source has too are logged as warnings. `model` is the content of `target`, where it is in memory.
+    `new_types` is for a step that changes element types: ONNX Runtime may have no kernel for them on a CPU. Without
+    `strict`, new contradictions between shapes are logged too: some rules of strict inference are wrong, and other
+    programs do not know them.
     """
     failure = load_failure(target, model)
     _compare_defects(source, target, failure is None or failure.only_kernels, strict, log)
@@ -130,11 +129,10 @@ def _is_foreign(node: ir.Node) -> bool:
 def load_failure(path: Path, model: ir.Model | None = None) -> LoadFailure | None:
     """Return the reason why ONNX Runtime does not load a model file, or None if it does.
 
-    Nothing is optimized, and large weights are not read, unless the graph alone does not load. Raises `ModelError` if
-    the file cannot be read.
+    Nothing is optimized or packed, so external data are mapped and not read. From a large file only the graph is
+    loaded, unless that fails. Raises `ModelError` if the file cannot be read.
     """
-    size = path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
-    if size > _LIGHT_BYTES:
+    if path.stat().st_size > _LIGHT_BYTES:
         proto = light_proto(model or load_model(path))
         inputs_from_weights(proto)
         if _try_to_load(proto.SerializeToString()) is None:

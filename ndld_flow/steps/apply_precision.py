@@ -19,6 +19,7 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     """
 
     keeps_inputs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constraints", "ignored", "casts_added")
 

@@ -35,6 +35,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     synonyms: ClassVar[Mapping[str, str]] = {"layerPrecisions": "layers"}
 
     keeps_inputs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constrained")

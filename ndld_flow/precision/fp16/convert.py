@@ -233,8 +233,8 @@ def prepare(model: ir.Model, source: Path) -> list[str]:
     opset = model.opset_imports.get("", _MIN_OPSET)
     if opset < _MIN_OPSET:
         raise ModelError(
-            f"{source}: opset {opset} is too old to be converted. Convert the model to opset 13 or later first, "
-            "with onnx.version_converter or a new export."
+            f"{source}: opset {opset} is too old to be converted. Convert it to opset 13 or later first, "
+            "with `set_opset` of `edit` or a new export."
         )
     functions = inline_functions(model, source)
     if functions:
