@@ -50,6 +50,7 @@ FILES = {
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
     "precision search": "`precision.json` in the folder of a `find_precision` step",
     "profile": "`profile.json` in the folder of a `profile` step",
+    "received inputs": "`inputs.json` in the folder of a `profile` or `check_accuracy` step that reads images",
     "run": "`run.json` in a run's folder",
     "step": "`record.json` in the folder of a step, and in the store",
     "sweep": "`sweep.json` in a sweep's folder",

@@ -36,6 +36,7 @@ VERSIONS: Mapping[str, int] = {
     "noise": 2,
     "precision search": 1,
     "profile": 2,
+    "received inputs": 1,
     "run": 2,
     "step": 2,
     "sweep": 2,

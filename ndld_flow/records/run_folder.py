@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from ndld_flow.records.document import AnyDocument, Document, read_document
 from ndld_flow.records.inspection import Findings
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile, without_impossible_values
+from ndld_flow.records.received_inputs import INPUTS_FILE, ReceivedInputs
 from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.records.sweep import SweepRecord
 
@@ -82,6 +83,8 @@ class RunDocuments:
     """Sentences about damaged documents; the rest of the run can still be reported."""
     folder: Path | None = None
     """The run's folder; None if the documents were read from the store."""
+    received: dict[str, ReceivedInputs] = field(default_factory=dict)
+    """Images that models received."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
         """Return the profiles that a step compared, for `draw_comparison`; None if one no longer exists."""
@@ -161,6 +164,7 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
         builds=_read_all(Build, "build.json", run, read, unreadable),
         searches=_read_all(PrecisionSearch, "precision.json", run, read, unreadable),
         activations=_read_all(Activations, "activations.json", run, read, unreadable),
+        received=_read_all(ReceivedInputs, INPUTS_FILE, run, read, unreadable),
         unreadable=tuple(unreadable),
     )
 

@@ -18,7 +18,7 @@ from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioInput
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
-from ndld_flow.samples.wanted_inputs import Feed, Pattern, WantedInput, fits
+from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin, Pattern, WantedInput, fits
 from ndld_flow.store.found_files import (
     ANIMATION_SUFFIXES,
     AUDIO_SUFFIXES,
@@ -174,10 +174,9 @@ class ImageFile:
             notes = [f"{self.label}{where} {source.note}"] if source.note else []
             notes += [f"{self.label}{where} is distorted, {caveat}: {DISTORTED}"] if caveat else []
             described = (how, *source.changes, change, f"{wanted.dtype.name} {shape_text(values.shape)}")
-            yield (
-                f"{self.label}{where}",
-                Feed(values, ", ".join(filter(None, described)), is_from_file=True, notes=tuple(notes)),
-            )
+            origin = ImageOrigin(*source.picture.size, self.picture.restore, self.picture.settings)
+            text = ", ".join(filter(None, described))
+            yield f"{self.label}{where}", Feed(values, text, is_from_file=True, notes=tuple(notes), image=origin)
 
     @property
     def distortion(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -96,6 +96,20 @@ class ImageInput:
     @property
     def scale(self) -> float:
         return 1 / 255 if self.given.scale is None else self.given.scale
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings in effect, as a recipe has them."""
+        given = self.given
+        shown: dict[str, str] = {"resize": given.resize or "stretch, by default", "interpolation": given.interpolation}
+        shown |= {"pad": _numbers(given.pad)} if given.resize == "letterbox" else {}
+        shown |= {"align": given.align} if given.resize in ("letterbox", "crop") else {}
+        shown |= {"crop_share": f"{given.crop_share:g}"} if given.resize == "crop" else {}
+        shown |= {"color": given.color or ("gray" if self.channels == 1 else "rgb"), "layout": self.layout}
+        if is_float(self.dtype):
+            scale = "1/255" if given.scale is None else f"{given.scale:g}"
+            shown |= {"scale": scale, "mean": _numbers(given.mean), "std": _numbers(given.std)}
+        return shown
 
     def placement(self, size: tuple[int, int]) -> Placement:
         """Return where the pixels of an image, with this width and height, are in the input."""
@@ -315,6 +329,10 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
         raise RequestError(f'input "{name}": {error}') from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise RequestError(f'input "{name}": the image {path} cannot be read: {error}') from None
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _find_layout(pattern: Pattern) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,18 @@ Pattern = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True)
+class ImageOrigin:
+    """The image from which values were made."""
+
+    width: int
+    height: int
+    restore: Callable[[Array], Array]
+    """Returns the pixels `[H, W, C]` of the first image in values of the input, from 0 to 255."""
+    settings: Mapping[str, str]
+    """Settings of the conversion, defaults included."""
+
+
+@dataclass(frozen=True)
 class Feed:
     """The values of one input and their origin."""
 
@@ -30,6 +42,8 @@ class Feed:
     """The values were read, possibly by a user's loader, and not generated."""
     notes: tuple[str, ...] = ()
     """Caveats about the conversion of a file: `photo.jpg has transparent pixels, ...`."""
+    image: ImageOrigin | None = None
+    """None if the values are not those of an image."""
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarize
         from ndld_flow.accuracy.model_comparison import compare_models
+        from ndld_flow.samples.received_images import write_received_images
 
         criteria, pair = self._criteria(), self._pair(source, context)
         criteria.check_names(pair.outputs)
@@ -150,6 +151,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         for message in (*pair.samples.described, *accuracy.notes, *compared.log.splitlines()):
             context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
+        write_received_images(next(iter(pair.samples)).feeds, out)
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy))

@@ -235,7 +235,19 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
+    _write_received(turn)
     described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
     for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
     return Result(summarize(profile), metrics=metrics_of(profile))
+
+
+def _write_received(turn: Turn) -> None:
+    """Write the images that the model received, which are read again, if some of its data are files."""
+    from ndld_flow.samples.feeds import make_feeds
+    from ndld_flow.samples.received_images import write_received_images
+
+    request = turn.step.request(turn.source, turn.context)
+    if any(spec.data_patterns for spec in request.inputs.values()):
+        specs = request.session.declared_inputs(request.path)
+        write_received_images(make_feeds(specs, request.inputs, request.seed, request.label), turn.out)
