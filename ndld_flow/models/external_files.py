@@ -106,10 +106,10 @@ def external_file(path: Path, location: str) -> DataFile:
 
 
 def _linked_blob(folder: Path, location: str) -> Path | None:
-    """Return the file to which a link leads if both belong to one repository in the cache of Hugging Face, else None.
+    """Return the path that a link names if both belong to one repository in the cache of Hugging Face, else None.
 
-    There, `models--OWNER--NAME/snapshots/REVISION` has only links, each to a file in `models--OWNER--NAME/blobs`. One
-    link is followed: a chain could lead anywhere later.
+    There, `models--OWNER--NAME/snapshots/REVISION` has only links, each to a file in `models--OWNER--NAME/blobs`. Only
+    this link is followed: the caller refuses a path that is not yet the file itself.
     """
     roots = (parent.parent for parent in folder.parents if parent.name == _SNAPSHOTS)
     repository = next((root for root in roots if root.name.startswith(_REPOSITORY)), None)
@@ -117,8 +117,7 @@ def _linked_blob(folder: Path, location: str) -> Path | None:
     if repository is None or not link.is_symlink() or link.parent.resolve() != link.parent:
         return None
     target = Path(os.path.normpath(link.parent / link.readlink()))
-    is_blob = target.parent == repository / _BLOBS and not target.parent.is_symlink() and not target.is_symlink()
-    return target if is_blob else None
+    return target if target.parent == repository / _BLOBS else None
 
 
 def mentions(path: Path, text: bytes) -> bool:

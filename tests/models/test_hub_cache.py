@@ -152,6 +152,28 @@ def in_another_repository(path: Path, secret: Path) -> None:
     relink(path.parent / DATA, "../../../models--other--one/blobs/d")
 
 
+def in_another_folder_of_the_repository(path: Path, secret: Path) -> None:
+    other = path.parents[1] / "another"
+    other.mkdir()
+    shutil.copy(secret, other / "d")
+    relink(path.parent / DATA, "../another/d")
+
+
+def through_a_linked_folder(path: Path, secret: Path) -> None:
+    """The last link leads to the blob, by way of a folder that others may change."""
+    repository, elsewhere = path.parents[2], secret.parent / "elsewhere"
+    (elsewhere / "x" / "y" / "z").mkdir(parents=True)
+    (elsewhere / "blobs").mkdir()
+    (elsewhere / "blobs" / "d").symlink_to(repository / "blobs" / "d")
+    (elsewhere / "x" / "y" / "z" / DATA).symlink_to("../../../blobs/d")
+    (path.parent / "sub").symlink_to(elsewhere / "x" / "y" / "z")
+    proto = onnx.load(path, load_external_data=False)
+    for initializer in proto.graph.initializer:
+        initializer.external_data[0].value = f"sub/{DATA}"
+    path.unlink()
+    onnx.save(proto, path)
+
+
 def to_a_pipe(path: Path, secret: Path) -> None:
     os.mkfifo(path.parents[2] / "blobs" / "pipe")
     relink(path.parent / DATA, "../../blobs/pipe")
@@ -171,6 +193,8 @@ ATTACKS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "deeper than blobs": (deeper_than_blobs, "link out of"),
     "by a hard link": (by_a_hard_link, "several hard links"),
     "in another repository": (in_another_repository, "link out of"),
+    "in another folder": (in_another_folder_of_the_repository, "link out of"),
+    "through a linked folder": (through_a_linked_folder, "link out of"),
     "to a pipe": (to_a_pipe, "not a regular file"),
     "to a folder": (to_a_folder, "not a regular file"),
 }
@@ -204,16 +228,24 @@ def test_a_chain_of_links_inside_the_cache_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_a_blob_that_is_swapped_after_the_check_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hard_link(path: Path, secret: Path) -> None:
+    path.unlink()
+    os.link(secret, path)
+
+
+@pytest.mark.parametrize(("swap", "message"), [(relink, "cannot be read"), (hard_link, "several hard links")])
+def test_a_blob_that_is_swapped_after_the_check_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None], message: str
+) -> None:
     path, secret = make_cache(tmp_path / "hub"), secret_of(tmp_path)
-    digest = external_files.DataFile.open
+    opened = external_files.DataFile.open
 
-    def swap(file: external_files.DataFile) -> object:
-        relink(file.path, secret)
-        return digest(file)
+    def swap_and_open(file: external_files.DataFile) -> object:
+        swap(file.path, secret)
+        return opened(file)
 
-    monkeypatch.setattr(external_files.DataFile, "open", swap)
-    with pytest.raises(ModelError, match="cannot be read"):
+    monkeypatch.setattr(external_files.DataFile, "open", swap_and_open)
+    with pytest.raises(ModelError, match=message):
         find(path, tmp_path)
     assert not any(b"PIN" in each.read_bytes() for each in (tmp_path / "store").rglob("*") if each.is_file())
 
