@@ -274,7 +274,7 @@ def test_raw_predictions_are_kept_on_request_and_other_outputs_keep_their_place(
 def test_the_plugin_of_tensorrt_has_the_settings_and_outputs_of_its_documentation(
     shapes: list[tuple[int, ...]], settings: dict[str, Any], attributes: dict[str, int], boxes: tuple[int, ...]
 ) -> None:
-    limits = {"max_detections": 50, "score_threshold": 0.3, "iou_threshold": 0.6, "op": "efficient_nms"}
+    limits = {"max_detections": 50, "score_threshold": 0.3, "iou_threshold": 0.6, "op_type": "EfficientNMS_TRT"}
     model = edit(predictions(*shapes), {"add_nms": {**settings, **limits}})
     [node] = [node for node in model.graph.node if node.op_type == "EfficientNMS_TRT"]
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -303,9 +303,9 @@ def test_the_plugin_of_tensorrt_has_the_settings_and_outputs_of_its_documentatio
         {"boxes": "a", "scores": "b"},
         {"boxes": "a", "scores": "b", "box_format": "xyxy", "axis": 1},
         {"background": True},
-        {"op": "efficient_nms", "result": "joined"},
-        {"op": "efficient_nms", "multi_label": False},
-        {"op": "efficient_nms", "activation": "softmax"},
+        {"op_type": "EfficientNMS_TRT", "result": "joined"},
+        {"op_type": "EfficientNMS_TRT", "multi_label": False},
+        {"op_type": "EfficientNMS_TRT", "activation": "softmax"},
         {"iou_threshold": 45},
         {"max_detections": 0},
     ],

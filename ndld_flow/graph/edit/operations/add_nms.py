@@ -40,7 +40,7 @@ class AddNms(Operation):
         add_nms: {score_threshold: 0.25, iou_threshold: 0.45, max_detections: 100}
         add_nms: {classes: 17, objectness: true, result: joined}
         add_nms: {boxes: boxes, scores: scores, box_format: xyxy, background: true}
-        add_nms: {op: efficient_nms}
+        add_nms: {op_type: EfficientNMS_TRT}
 
     Predictions are one output with the coordinates of a box, perhaps its objectness, and the scores of its classes
     (`[1, 84, 8400]` as YOLOv8 has it, or `[1, 25200, 85]` as YOLOv5), or two outputs with boxes and scores. Boxes must
@@ -86,11 +86,11 @@ class AddNms(Operation):
     class_agnostic: bool = False
     """Boxes of other classes are suppressed too; each box has only its best class."""
     multi_label: bool = True
-    """A box may be detected as several classes; otherwise only as its best one. `efficient_nms` requires true."""
+    """A box may be detected as several classes; otherwise only as its best one. `EfficientNMS_TRT` requires true."""
     result: Literal["split", "joined", "flat"] = "split"
     """`split`: the four outputs above. `joined`: one output `detections` [N, max, 6] with box, score and class. `flat`:
     without padding, `det_boxes` [M, 4], `det_scores` [M], `det_classes` [M] and `det_images` [M], the image of each."""
-    op: Literal["onnx", "efficient_nms"] = "onnx"
+    op_type: Literal["NonMaxSuppression", "EfficientNMS_TRT"] = "NonMaxSuppression"
     """ONNX's NonMaxSuppression with the operators that gather its results, or TensorRT's plugin EfficientNMS_TRT, which
     other runtimes do not have."""
     keep: bool = False
@@ -106,13 +106,17 @@ class AddNms(Operation):
             raise ValueError("`boxes` needs `box_format`: xywh, xyxy or yxyx")
         if self.boxes is None and self.background:
             raise ValueError("`background` goes with `scores`")
-        if self.op == "efficient_nms" and self.result != "split":
-            raise ValueError("`efficient_nms` has the outputs of `result: split`")
-        if self.op == "efficient_nms" and not self.multi_label:
-            raise ValueError("`efficient_nms` detects a box as several classes: leave `multi_label` true")
-        if self.op == "efficient_nms" and self.activation == "softmax":
-            raise ValueError("`efficient_nms` has no softmax: add it with `add_postprocessing`")
+        if self.is_plugin and self.result != "split":
+            raise ValueError("`EfficientNMS_TRT` has the outputs of `result: split`")
+        if self.is_plugin and not self.multi_label:
+            raise ValueError("`EfficientNMS_TRT` detects a box as several classes: leave `multi_label` true")
+        if self.is_plugin and self.activation == "softmax":
+            raise ValueError("`EfficientNMS_TRT` has no softmax: add it with `add_postprocessing`")
         return self
+
+    @property
+    def is_plugin(self) -> bool:
+        return self.op_type == _PLUGIN
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
@@ -276,7 +280,7 @@ class _Head:
     def results(self) -> list[ir.Value]:
         """Add the nodes; returns the new outputs."""
         boxes, scores = self._boxes(), self._scores()
-        if self._nms.op == "efficient_nms":
+        if self._nms.is_plugin:
             return self._plugin(boxes, scores)
         return self._operators(boxes, scores)
 
@@ -301,7 +305,7 @@ class _Head:
         part = self._part(value, start, end, axis, wish)
         if axis != to:
             part = self._edits.put_last(self._graph, "Transpose", [part], {"perm": [0, 2, 1]}, f"nms_{wish}_transposed")
-        if value.dtype != ir.DataType.FLOAT and self._nms.op == "onnx":
+        if value.dtype != ir.DataType.FLOAT and not self._nms.is_plugin:
             part = self._put("Cast", part, to=int(ir.DataType.FLOAT), wish=f"{wish}_float32")
         return part
 
@@ -312,7 +316,7 @@ class _Head:
             return boxes
         if self._nms.box_format == "yxyx":
             return self._put("Gather", boxes, self._ints(1, 0, 3, 2), axis=2, wish="corners")
-        if self._nms.op == "efficient_nms":
+        if self._nms.is_plugin:
             return boxes
         center, size = self._part(boxes, 0, 2, 2, "center"), self._part(boxes, 2, 4, 2, "size")
         half = self._put("Mul", size, self._number(0.5), wish="half_size")
@@ -320,7 +324,7 @@ class _Head:
 
     def _scores(self) -> ir.Value:
         """Return [N, classes, boxes]; for the plugin [N, boxes, classes]."""
-        layout, to = self._layout, 2 if self._nms.op == "efficient_nms" else 1
+        layout, to = self._layout, 2 if self._nms.is_plugin else 1
         source, axis, first = layout.scores, layout.score_axis, layout.first_score
         softmax = self._nms.activation == "softmax"
         start = 0 if softmax else first  # the background counts in a softmax
@@ -328,7 +332,7 @@ class _Head:
             start = first
         end = 2**31 - 1 if layout.classes is None else first + layout.classes
         scores = self._columns(source, start, end, axis, to, "scores")
-        if self._nms.activation is not None and not (self._nms.op == "efficient_nms" and not layout.objectness):
+        if self._nms.activation is not None and not (self._nms.is_plugin and not layout.objectness):
             scores = self._activated(scores, axis=to)
         if start != first:
             scores = self._part(scores, first, end, to, "foreground")
@@ -350,7 +354,7 @@ class _Head:
         layout, nms = self._layout, self._nms
         if layout.extra:
             raise RequestError(
-                f"`efficient_nms` cannot gather the {layout.extra} columns after the scores; use `op: onnx`"
+                f"`EfficientNMS_TRT` cannot gather the {layout.extra} columns after the scores; use `NonMaxSuppression`"
             )
         attributes: dict[str, int | float | str] = {
             "background_class": -1,
