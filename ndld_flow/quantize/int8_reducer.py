@@ -347,6 +347,9 @@ def _has_new_nodes(prepared: Path, quantized: Path) -> bool:
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:
     """Return the settings that must be the same in a step that uses the search's result."""
+    blocks: dict[str, bool | int | float | str] = {}
+    if settings.mode == "weight_only":
+        blocks = {"block_size": settings.block_size, "algorithm": settings.algorithm}
     return {
         "mode": settings.mode,
         "target": settings.target,
@@ -357,4 +360,5 @@ def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | st
         "reduce_range": settings.reduces_range,
         "symmetric": settings.symmetric_activations,
         "min_intensity": settings.least_intensity,
+        **blocks,
     }

@@ -262,6 +262,9 @@ class IsolatedLayers:
             if is_op(node, "MatMul") and index == 1 and rank == 2:
                 return WeightRole(1 if self.settings.per_channel else None, by_extremes=True)
             return WeightRole(None, by_extremes=is_op(node, "Gather") and index == 0)
+        if is_op(node, "Conv", "ConvTranspose", "Gemm") and index == 2:
+            # The quantizer copies a shared bias under a name that another tensor may have.
+            return WeightRole(owner=node.name or "")
         axes = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 0 if node.attributes.get_int("transB", 0) else 1}
         if not is_op(node, *axes) or rank < 2 or (index != 1 and node.op_type != "MatMul"):
             return WeightRole()

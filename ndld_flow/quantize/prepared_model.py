@@ -214,6 +214,10 @@ class _LayerChooser:
                 self._choose_layer(node)
 
     def _is_layer(self, node: ir.Node) -> bool:
+        if is_op(node, "Gather"):
+            table = layer_weight(node, 0)  # most others pick a size from a shape
+            is_embedding = table is not None and table.dtype is not None and table.dtype.is_floating_point()
+            return is_embedding and "Gather" in self._settings.wanted_op_types
         return op_name(node) in (*LAYER_OP_TYPES, *QUANTIZED_OP_TYPES) or is_op(node, *self._settings.wanted_op_types)
 
     def _follow(self, node: ir.Node) -> None:

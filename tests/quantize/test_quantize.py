@@ -233,6 +233,12 @@ def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
         ({"target": "tensorrt", "activations": "uint8"}, "symmetric int8 only"),
         ({"target": "tensorrt", "weights": "int4"}, "modelopt: {format: int4}"),
         ({"mode": "dynamic", "weights": "int4"}, "int8 or uint8 weights"),
+        ({"block_size": 64}, "`block_size` needs `mode: weight_only`"),
+        ({"mode": "weight_only", "target": "tensorrt"}, "modelopt: {format: int4}"),
+        ({"mode": "weight_only", "weights": "uint8"}, "int8 or int4 weights"),
+        ({"mode": "weight_only", "op_types": ("Conv",)}, "not Conv"),
+        ({"mode": "weight_only", "algorithm": "hqq"}, "set `weights: int4`"),
+        ({"mode": "weight_only", "algorithm": "hqq", "weights": "int4", "symmetric": True}, "omit `symmetric`"),
     ],
 )
 def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -3,7 +3,9 @@ weights, bodies; each computes close to its source, and each layer that is left 
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import load_model
 from ndld_flow.quantize.settings import SKIPPED
 from ndld_flow.quantize.weight_tensors import stand_in
+from ndld_flow.records.measurement import is_warning
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.quantize import Quantize
 from tests.support.models import save
@@ -30,11 +33,12 @@ MODES: dict[str, dict[str, Any]] = {
     "dynamic": {"mode": "dynamic"},
     "weight_only": {"mode": "weight_only", "block_size": 16},
 }
-RANDOM = np.random.default_rng(0)
 
 
 def weight(name: str, *shape: int, dtype: Any = np.float32) -> onnx.TensorProto:
-    return numpy_helper.from_array((RANDOM.standard_normal(shape) * 0.1).astype(dtype), name)
+    """Return random numbers that depend on the name alone."""
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    return numpy_helper.from_array((random.standard_normal(shape) * 0.1).astype(dtype), name)
 
 
 def info(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -91,7 +95,8 @@ def sparse(path: Path) -> Path:
     """A sparse weight, half of whose elements are stored, and a sparse summand."""
 
     def tensor(name: str, count: int, *shape: int) -> onnx.SparseTensorProto:
-        places = np.sort(RANDOM.choice(int(np.prod(shape)), count, replace=False)).astype(np.int64)
+        random = np.random.default_rng(1)
+        places = np.sort(random.choice(int(np.prod(shape)), count, replace=False)).astype(np.int64)
         return helper.make_sparse_tensor(weight(name, count), numpy_helper.from_array(places, "i"), list(shape))
 
     nodes = [
@@ -132,7 +137,7 @@ def bodies(path: Path) -> Path:
     state = [info("i", kind=TensorProto.INT64), info("c", kind=TensorProto.BOOL), info("s", 4, 64)]
     body = helper.make_graph(body_nodes, "body", state, [info("d", kind=TensorProto.BOOL), info("u", 4, 64)])
     then = helper.make_graph([node("MatMul", ["l", "w"], ["o"])], "then", [], [info("o", 4, 64)])
-    other = [node("Constant", [], ["k"], value=weight("", 64, 64)), node("MatMul", ["l", "k"], ["p"])]
+    other = [node("Constant", [], ["k"], value=weight("k", 64, 64)), node("MatMul", ["l", "k"], ["p"])]
     branch = helper.make_graph(other, "else", [], [info("p", 4, 64)])
     nodes = [
         node("Loop", ["three", "true", "x"], ["l"], body=body),
@@ -168,8 +173,8 @@ def tied(path: Path) -> Path:
 def attention(path: Path) -> Path:
     """Products of weights and of activations; the weights are in Constant nodes."""
     nodes = [
-        node("Constant", [], ["q"], value=weight("", 64, 64)),
-        node("Constant", [], ["k"], value=weight("", 64, 64)),
+        node("Constant", [], ["q"], value=weight("q", 64, 64)),
+        node("Constant", [], ["k"], value=weight("k", 64, 64)),
         node("MatMul", ["x", "q"], ["a"]),
         node("MatMul", ["x", "k"], ["b"]),
         node("Transpose", ["b"], ["c"], perm=[0, 2, 1]),
@@ -191,6 +196,19 @@ def named_as_the_quantizer_does(path: Path) -> Path:
     return write(path, nodes, [info("x", "n", 64)], [info("y", "n", 64)], weights)
 
 
+def shared_bias(path: Path) -> Path:
+    """A bias of two layers; the quantizer numbers its copies, and takes the name of a tensor."""
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["a"], transB=1),
+        node("Tanh", ["a"], ["b0"]),
+        node("Abs", ["b0"], ["b1"]),
+        node("Sub", ["b0", "b1"], ["b2"]),
+        node("Gemm", ["b2", "v", "b"], ["y"], transB=1),
+    ]
+    weights = [weight("w", 64, 64), weight("v", 64, 64), weight("b", 64)]
+    return write(path, nodes, [info("x", "n", 64)], [info("y", "n", 64)], weights)
+
+
 def old(path: Path) -> Path:
     """IR version 3, whose weights had to be inputs."""
     inputs = [info("x", "n", 64), info("w", 64, 64)]
@@ -209,6 +227,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
         tied,
         attention,
         named_as_the_quantizer_does,
+        shared_bias,
         old,
     )
 }
@@ -339,6 +358,7 @@ def test_one_random_sample_gives_warnings(tmp_path: Path, caplog: pytest.LogCapt
     source = linear(tmp_path / "m.onnx")
     quantize(source, tmp_path / "q", {"min_intensity": 0})
     warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert all(is_warning(text) for text in warned), "the first screen of a report shows them"
     assert any("those of generated values of x" in text for text in warned)
     assert any("calibrated on 1 sample, " in text for text in warned)
 
@@ -422,3 +442,14 @@ def test_blocks_are_those_of_onnxruntimes_own_tool(size: int, bits: str, transpo
     (read,) = graph.node
     for name, array in zip(read.input[1:], theirs, strict=True):
         np.testing.assert_array_equal(ours[name].ravel(), array.ravel())
+
+
+def test_hqq_needs_pytorch(tmp_path: Path) -> None:
+    settings = {"mode": "weight_only", "weights": "int4", "algorithm": "hqq", "block_size": 16}
+    step = Quantize.model_validate(settings)
+    if importlib.util.find_spec("torch") is None:
+        assert "pip install torch" in step.foresee().lacks[0]
+        return
+    source = attention(tmp_path / "m.onnx")
+    assert error(source, quantize(source, tmp_path / "q", settings).out / "model.onnx") < 0.2
+    assert "torch" in step.library_versions()
