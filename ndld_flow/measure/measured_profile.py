@@ -53,6 +53,8 @@ class Measured:
     roofs: Roofs | None
     gpu_conditions: Mapping[str, JsonValue]
     gpu_notes: Sequence[str]
+    steps: int = 0
+    """Number of steps of the sequence that passes repeat; 0 without one."""
 
 
 def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
@@ -77,6 +79,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         warmup_passes=first.timings[0].warmup_passes,
         warmup_ms=first.timings[0].warmup_ms,
         runs=tuple(_run(answer, session.began_s) for answer in measured.answers),
+        sequence_steps=measured.steps,
         batches=measured.batches,
         layers=layers.layers,
         layer_runs=layers.layer_runs,
@@ -91,6 +94,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         notes=(
             *first.notes,
             *note_assumed(measured.feeds),
+            *_sequence_notes(measured),
             *doubts(measured.before),
             *disturbed(session.during),
             *layers.notes,
@@ -101,6 +105,18 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
             *measured.gpu_notes,
         ),
     )
+
+
+def _sequence_notes(measured: Measured) -> list[str]:
+    if not measured.steps:
+        return []
+    fewest = min(len(answer.timings[0].latency_ms) for answer in measured.answers)
+    notes = [f"a pass is a step of a sequence of {measured.steps:,} steps, and states are copied between passes"]
+    if measured.layers.layers:
+        notes.append("layers are those of the first step")
+    if fewest < measured.steps:
+        notes.append(f"the budget ended a process run after {fewest:,} of the {measured.steps:,} steps")
+    return notes
 
 
 def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
@@ -160,6 +176,12 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     if len(firsts) == 1:  # the items of one inference
         items_per_s = metrics["throughput.median"].value * firsts.pop()
         metrics["throughput.items"] = Metric(value=items_per_s, unit="1/s")
+    for place, summary in (("first_step", profile.first_step), ("later_steps", profile.later_steps)):
+        if summary is not None:
+            metrics |= {
+                f"{place}.latency.{word}": Metric(value=getattr(summary, f"{word}_ms"), unit="ms")
+                for word in ("median", "min", "p95")
+            }
     metrics["latency.runs"] = Metric(value=len(profile.runs))
     reached = _spread(profile)
     if reached is not None:
@@ -209,4 +231,7 @@ def summarize(profile: Profile) -> str:
     summary += f" ({latency.sample_count} pass{'' if latency.sample_count == 1 else 'es'}) on {provider}"
     if profile.stopped_because.startswith("budget"):
         summary += ", budget used"
+    if profile.first_step is not None and profile.later_steps is not None:
+        first, later = (milliseconds(each.median_ms) for each in (profile.first_step, profile.later_steps))
+        summary += f", first step {first}, later steps {later}"
     return f"{summary}, {len(profile.layers)} layers" if profile.layers else summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -69,6 +69,9 @@ class ProcessRuns:
     tally: Tally
     folder: Path
     progress: Progress
+    steps: Sequence[Mapping[str, FeedFile]] = ()
+    """Inputs of the further steps of a sequence."""
+    feedback: Mapping[str, str] = field(default_factory=dict)
     layers: RecordingPlan | None = None
     """The recording in each of the first runs, as many as the minimum number of runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +86,8 @@ class ProcessRuns:
         """Time one more process run. Raises as `run_worker` does."""
         number = len(self.answers) + 1
         share = self.plan.share(self.tally.least)
-        job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
+        part = Part(self.feeds, share, steps=tuple(self.steps), feedback=self.feedback)
+        job = Job(self.model, self.session, (part,), self._recording(number))
         report = self._reporter(number, share.passes)
         report(0, share.passes, "starting a process")
         started = time.perf_counter()

@@ -14,18 +14,22 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import naming_step
+from ndld_flow.accuracy.sequence_runs import refuse_mistakes
+from ndld_flow.base.errors import RequestError, naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.measure.measured_profile import Measured, MeasurementSession, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.measure.process_runs import ProcessRuns, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
-from ndld_flow.measure.worker_job import Answer, write_feeds
-from ndld_flow.models.tensors import Array
+from ndld_flow.measure.worker_job import Answer, write_feeds, write_steps
+from ndld_flow.models.files import model_outputs
+from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.profile import BatchPoint, Profile
 from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feeds import Feed, make_feeds
+from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sequences import Sequences, check_feedback, find_feedback, make_sequences
 
 
 @dataclass
@@ -71,7 +75,9 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
     with naming_step(side.step):
         on_gpu = request.session.measured_gpu() is not None
         specs = request.session.declared_inputs(request.path)
-        feeds = make_feeds(specs, request.inputs, request.seed, request.label)
+        sequences = _sequences(request, specs)
+        steps = [] if sequences is None else [step.feeds for step in sequences]
+        feeds = steps[0] if steps else make_feeds(specs, request.inputs, request.seed, request.label)
         # Created before measuring, although used after it: a mistake should show at once.
         batches = {
             batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
@@ -83,6 +89,8 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         model=request.path,
         session=request.session,
         feeds=write_feeds(_arrays(feeds), folder / "inputs"),
+        steps=write_steps(map(_arrays, steps[1:]), folder / "steps"),
+        feedback={} if sequences is None else sequences.feedback,
         tally=Tally(request.plan, least),
         folder=folder,
         progress=side.progress,
@@ -90,6 +98,20 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         environment=request.session.environment(folder),
     )
     return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
+
+
+def _sequences(request: ProfilingRequest, specs: Sequence[TensorSpec]) -> Sequences | None:
+    """Return the first sequence of a model with states; None for a model without."""
+    if not find_feedback(request.inputs):
+        return None
+    if request.batches:
+        raise RequestError(
+            "batches: a sequence is measured at one batch size. Remove `batches`, or the inputs' `from`."
+        )
+    wanted = SampleSettings(steps=request.steps, samples=1, seed=request.seed)
+    sequences = make_sequences(specs, request.inputs, wanted, request.label)
+    refuse_mistakes(check_feedback(sequences.feedback, specs, model_outputs(request.path), request.label))
+    return sequences
 
 
 def _take_turns(measuring: Sequence[_Measuring]) -> MeasurementSession:
@@ -127,6 +149,7 @@ def _conclude(model: _Measuring, session: MeasurementSession, reason: str, watch
     measured = Measured(
         request=model.request,
         feeds=model.feeds,
+        steps=len(model.runs.steps) + 1 if model.runs.steps else 0,
         answers=model.runs.answers,
         stopped_because=reason,
         before=model.before,

@@ -31,6 +31,8 @@ class ProfilingRequest:
     seed: int
     options: dict[str, JsonValue]
     """Every setting in effect, for the record."""
+    steps: int | None = None
+    """Number of steps of a sequence; None for as many as its data has."""
     lock_clocks: bool = False
     """Lock the GPU to its base clock during the measurement."""
     sample_gpu: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.runtimes.protocol import DeviceTimes, Timing
@@ -41,36 +42,52 @@ class Copies:
     from_device: Callable[[], float | None]
 
 
+class SequencePasses(Protocol):
+    """Passes that are the steps of a sequence, which starts again after its last step."""
+
+    count: int
+    """Number of steps."""
+
+    def restart(self) -> None:
+        """Let the next pass be the first step."""
+
+    def prepare(self) -> None:
+        """Feed the next step, outside of the measured time."""
+
+
 def time_passes(
     run: Callable[[], None],
     plan: TimingPlan,
     progress: Callable[[int, int], None],
     copies: Copies | None = None,
     device_times: Callable[[], DeviceTimes] | None = None,
+    steps: SequencePasses | None = None,
 ) -> Timing:
     """Warm up, then measure passes, each a call of `run`.
 
-    `progress(done, total)` is called between passes, at most ten times a second; `device_times` after each pass.
+    `progress(done, total)` is called between passes, at most ten times a second; `device_times` after each pass. With
+    `steps`, measuring begins at the first step, and ends after the last one unless the limit is reached before.
     """
     clock = time.perf_counter_ns
     timing = Timing()
     entered = clock()
-    _warm_up(run, plan, timing, copies)
+    _warm_up(run, plan, timing, copies, steps)
+    if steps:
+        steps.restart()
     with paused_garbage_collection():
         timing.began_s = time.monotonic()
         started = reported = clock()
         while True:
             if plan.sleep_ms:
                 time.sleep(plan.sleep_ms / 1e3)
-            if copies:
-                timing.add(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
+            _feed(timing, copies, steps)
             before = clock()
             run()
             after = clock()
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
             _add_details(timing, copies, device_times)
-            is_enough = len(timing.latency_ms) >= plan.passes and (after - started) / 1e6 >= plan.duration_ms
+            is_enough = _is_enough(timing, plan, (after - started) / 1e6, steps)
             if not is_enough and plan.limit_ms and (after - entered) / 1e6 >= plan.limit_ms:
                 timing.limit_reached = True
             if is_enough or timing.limit_reached:
@@ -82,10 +99,32 @@ def time_passes(
                 progress(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
 
 
-def _warm_up(run: Callable[[], None], plan: TimingPlan, timing: Timing, copies: Copies | None) -> None:
+def _is_enough(timing: Timing, plan: TimingPlan, elapsed_ms: float, steps: SequencePasses | None) -> bool:
+    passes = len(timing.latency_ms)
+    is_whole = steps is None or passes % steps.count == 0
+    return passes >= plan.passes and elapsed_ms >= plan.duration_ms and is_whole
+
+
+def _feed(timing: Timing, copies: Copies | None, steps: SequencePasses | None) -> None:
+    """Prepare the next pass."""
+    if steps:
+        steps.prepare()
+    if copies:
+        timing.add(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
+
+
+def _warm_up(
+    run: Callable[[], None],
+    plan: TimingPlan,
+    timing: Timing,
+    copies: Copies | None,
+    steps: SequencePasses | None,
+) -> None:
     started = time.perf_counter_ns()
     limit_ms = plan.limit_ms / 2 or float("inf")
     while timing.warmup_passes < plan.warmup_passes or timing.warmup_ms < plan.warmup_ms:
+        if steps:
+            steps.prepare()
         run()
         timing.warmup_passes += 1
         timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6

@@ -17,12 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
+from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress
-from ndld_flow.runtimes.protocol import Binding, RecordingPlan, Timing
+from ndld_flow.runtimes.protocol import Binding, DeviceTimes, RecordingPlan, Session, Timing
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -96,7 +97,7 @@ def _measure(job: Job, progress: ReportProgress) -> Answer:
     with PeakMemory() as memory:
         progress(0, first.plan.passes, "loading")
         session = job.session.open(job.model)
-        binding = session.bind(feeds, on_device=True)
+        binding: Binding = _SequenceBinding(session, first) if first.steps else session.bind(feeds, on_device=True)
         timing = _time(binding, first, entered, progress)
     facts = session.describe()
     answer.peak_bytes = memory.peak_bytes
@@ -140,7 +141,59 @@ def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress
         lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
         Copies(binding.copy_in, binding.copy_out) if binding.can_copy else None,
         binding.device_times,
+        binding if isinstance(binding, _SequenceBinding) else None,
     )
+
+
+class _SequenceBinding:
+    """The steps of a sequence, bound one after the other: each pass is the next step."""
+
+    def __init__(self, session: Session, part: Part) -> None:
+        self._session, self._part = session, part
+        self._dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in session.describe().inputs}
+        self.count = 1 + len(part.steps)
+        self._next = 0
+        self._bound = session.bind(read_feeds(part.feeds), on_device=True)
+
+    def restart(self) -> None:
+        self._next = 0
+
+    def prepare(self) -> None:
+        if self._next == 0:
+            feeds = read_feeds(self._part.feeds)
+        else:
+            outputs = self._bound.outputs()
+            states = {name: self._state(name, outputs[output]) for name, output in self._part.feedback.items()}
+            feeds = {**states, **read_feeds(self._part.steps[self._next - 1])}
+        self._bound = self._session.bind(feeds, on_device=True)
+        self._next = (self._next + 1) % self.count
+
+    def _state(self, name: str, value: Array | None) -> Array:
+        if value is None:
+            raise ModelError(f'the output that input "{name}" is fed from is not a tensor.')
+        return value.astype(self._dtypes[name] or value.dtype, copy=False)
+
+    def run(self) -> None:
+        self._bound.run()
+
+    @property
+    def can_copy(self) -> bool:
+        return False  # states are copied anyway, between the passes
+
+    def copy_in(self) -> float | None:
+        return None
+
+    def copy_out(self) -> float | None:
+        return None
+
+    def device_times(self) -> DeviceTimes:
+        return self._bound.device_times()
+
+    def outputs(self) -> dict[str, Array | None]:
+        return self._bound.outputs()
+
+    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self._bound.output_shapes()
 
 
 def within(plan: TimingPlan, used_ms: float) -> TimingPlan:

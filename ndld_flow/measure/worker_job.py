@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ class Part:
     plan: TimingPlan
     what: str = ""
     """Prefix of the pass's number in progress messages."""
+    steps: tuple[Mapping[str, FeedFile], ...] = ()
+    """Inputs of the further steps of a sequence, without its states; `feeds` are those of the first step."""
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    """Input -> the output whose value it has at the next step."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Job:
                 {name: FeedFile(**feed) for name, feed in part["feeds"].items()},
                 TimingPlan(**part["plan"]),
                 part["what"],
+                tuple({name: FeedFile(**feed) for name, feed in step.items()} for step in part["steps"]),
+                part["feedback"],
             )
             for part in raw["parts"]
         )
@@ -130,6 +136,18 @@ def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]
         path = folder / f"input-{number}.npy"
         np.save(path, values, allow_pickle=False)
         written[name] = FeedFile(str(path), values.dtype.name)
+    return written
+
+
+def write_steps(steps: Iterable[Mapping[str, Array]], folder: Path) -> list[dict[str, FeedFile]]:
+    """Save the inputs of each step of a sequence; an input that does not change is saved once."""
+    written: list[dict[str, FeedFile]] = []
+    before: Mapping[str, Array] = {}
+    for number, arrays in enumerate(steps):
+        same = {name for name, array in arrays.items() if name in before and np.array_equal(before[name], array)}
+        changed = write_feeds({name: array for name, array in arrays.items() if name not in same}, folder / str(number))
+        written.append({name: written[-1][name] if name in same else changed[name] for name in arrays})
+        before = arrays
     return written
 
 

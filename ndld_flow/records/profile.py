@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -263,6 +263,9 @@ class Profile(Document):
     warmup_passes: int
     warmup_ms: float
     runs: tuple[ProfileRun, ...]
+    sequence_steps: int = 0
+    """Number of steps of the sequence that the passes of each run repeat, starting with the first; 0 if every pass has
+    the same inputs."""
     batches: tuple[BatchPoint, ...] = ()
     """The batch sweep, in the requested order."""
     layers: tuple[Layer, ...] = ()
@@ -313,6 +316,26 @@ class Profile(Document):
     def latency(self) -> LatencySummary:
         """Statistics of the timing pass; the median is that of the runs' medians."""
         return LatencySummary.of_runs([run.latency_ms for run in self.runs])
+
+    @property
+    def first_step(self) -> LatencySummary | None:
+        """Statistics of the first steps of a sequence (the prefill of a decoder); None without a sequence."""
+        return self._steps(lambda step: step == 0)
+
+    @property
+    def later_steps(self) -> LatencySummary | None:
+        """Statistics of all other steps (the decoding of a decoder); None without a sequence."""
+        return self._steps(lambda step: step > 0)
+
+    def _steps(self, is_meant: Callable[[int], bool]) -> LatencySummary | None:
+        if not self.sequence_steps:
+            return None
+        runs = [
+            tuple(ms for place, ms in enumerate(run.latency_ms) if is_meant(place % self.sequence_steps))
+            for run in self.runs
+        ]
+        known = [samples for samples in runs if samples]
+        return LatencySummary.of_runs(known) if known else None
 
     @property
     def layers_sum_ms(self) -> float:

@@ -72,12 +72,22 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    runs_sequences: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics(*(f"latency.{word}" for word in _LATENCIES), "load_ms", unit="ms"),
         *metrics("latency.cov", "latency.runs"),
         *metrics("latency.spread", when="there are enough process runs"),
+        *metrics(
+            *(
+                f"{place}.latency.{word}"
+                for place in ("first_step", "later_steps")
+                for word in ("median", "min", "p95")
+            ),
+            unit="ms",
+            when="a sequence runs (an input has `from:`)",
+        ),
         *metrics("throughput.median", unit="1/s"),
         *metrics("throughput.items", unit="1/s", when="all inputs have the same first dimension"),
         *metrics("memory.peak_bytes", unit="bytes", when="the system reports it"),
@@ -124,6 +134,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Number of passes with the profiler of ONNX Runtime or TensorRT, which times the layers; 0 records no layers."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Batch sweep: also measure these batch sizes. The batch is the dynamic first dimension of every input."""
+    steps: Annotated[int, Field(ge=2)] | None = None
+    """Number of steps of a sequence, for models with states (`inputs: {state: {from: stateN}}`), by default as many as
+    the data has. Each pass is the next step; the first steps (prefill) and the later ones (decoding) have metrics of
+    their own, and a process run ends with a whole sequence if its share of the budget allows it."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs."""
     lock_clocks: bool = False
@@ -220,6 +234,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             layer_passes=self.layer_passes,
             batches=self.batches,
             seed=self.seed,
+            steps=self.steps,
             lock_clocks=self.lock_clocks,
             sample_gpu=self.sample_gpu,
             options=self._options(),

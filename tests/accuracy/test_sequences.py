@@ -16,14 +16,16 @@ from ndld_flow.base.errors import ModelError, RecipeError, RequestError
 from ndld_flow.models.files import model_inputs
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement
 from ndld_flow.records.activations import Activations
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import make_sequences
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.find_precision import FindPrecision
 from ndld_flow.steps.inspect_activations import InspectActivations
+from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.steps.quantize import Quantize
-from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Onnx
+from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Onnx, ProfileDocument
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.typed_api import plan_once, run_once
 
@@ -359,3 +361,24 @@ def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: P
             {"steps": 40, "mode": "static", "min_intensity": 0},
             {"s": {"from": "t"}},
         )
+
+
+def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path) -> None:
+    """The cache grows from nothing to seven entries, and starts again."""
+    model = write_model(tmp_path / "model.onnx", ATTEND)
+    settings = {"steps": 8, "runs": 2, "passes": 20, "duration": 0, "warmup_passes": 3, "warmup": 0, "stable": 0}
+    given = {"k": {"from": "kN", "shape": [1, 0, 4]}}
+    ran = run_step(ProfileModel, model, tmp_path / "ran", {**settings, "layer_passes": 0}, given)
+    profile = Profile.model_validate_json((ran.out / ProfileDocument.main).read_text())
+    assert profile.sequence_steps == 8
+    assert [len(run.latency_ms) for run in profile.runs] == [16, 16]  # whole sequences
+    assert profile.first_step is not None
+    assert profile.later_steps is not None
+    assert (profile.first_step.sample_count, profile.later_steps.sample_count) == (4, 28)
+    assert profile.outputs[1].shape == (1, 8, 4)  # of the last step: each read the cache of the one before
+    assert ran.result.metrics["later_steps.latency.median"].unit == "ms"
+    assert "later steps" in ran.result.summary
+    with pytest.raises(RequestError, match="batches: a sequence is measured at one batch size"):
+        run_step(ProfileModel, model, tmp_path / "batches", {**settings, "batches": [1]}, given)
+    with pytest.raises(RequestError, match=r'inputs.k.from: "kM" is not an output of candidate'):
+        run_step(ProfileModel, model, tmp_path / "wrong", settings, {"k": {"from": "kM", "shape": [1, 0, 4]}})

@@ -175,7 +175,12 @@ def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     session = OnnxruntimeRequest("cuda", {"device_id": 1, "flag": True, "text": "x"}, free_dimensions={"n ": 3})
     feeds = write_feeds({"</script>": np.zeros(2)}, tmp_path / "feeds")
     plan = TimingPlan(passes=3, duration_ms=1.5)
-    job = Job(hostile, session, (Part(feeds, plan, "batch 2: "),), RecordingPlan(4, None, keep_optimized=False))
+    job = Job(
+        hostile,
+        session,
+        (Part(feeds, plan, "batch 2: ", (feeds,), {"s": "t"}),),
+        RecordingPlan(4, None, keep_optimized=False),
+    )
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
 
