@@ -28,6 +28,7 @@ from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import function_address, node_label, own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.symbolic_dims import name_computed_dims
 from ndld_flow.models.tensor_statistics import first_values, tensor_bytes, tensor_statistics
 from ndld_flow.records.inspection import (
     DataFileEntry,
@@ -182,6 +183,7 @@ def inspect_model(path: Path, query: Query) -> Inspection:
     """Answer a query. Raises `ModelError` as `load_structure` does, `RequestError` if nothing matches."""
     model = load_structure(path)
     infer_shapes(model)
+    name_computed_dims(model)
     views = Views(model)
     name = str(path)
     if query.node is not None:

@@ -23,6 +23,7 @@ from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
+from ndld_flow.models.symbolic_dims import name_computed_dims
 
 _NAME = re.compile(r"[A-Za-z_][\w.:]*")
 _FUNCTIONS = frozenset(("floor", "ceil", "ceiling", "Max", "Min", "Mod", "max", "min"))
@@ -70,6 +71,7 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
     model = load_structure(path)
     if reading.shapes:
         infer_shapes(model)
+        name_computed_dims(model)
     name, graph = chosen_body(model, reading.subgraph) if reading.subgraph else ("", model.graph)
     drawing = _Drawing(model, reading)
     drawing.draw(graph)

@@ -53,6 +53,7 @@ from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
 from ndld_flow.models.scopes import function_address, own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.symbolic_dims import name_computed_dims
 from ndld_flow.models.tensor_statistics import (
     DEFAULT_LIMIT_BYTES,
     TensorStatistics,
@@ -154,6 +155,7 @@ def read_document(path: Path, reading: Reading) -> ModelDocument:
     model = load_structure(path)
     if reading.shapes:
         infer_shapes(model)
+        name_computed_dims(model)
     reader = _Reader(model, reading, ContentsReader(reading.values))
     reader.read()
     shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0

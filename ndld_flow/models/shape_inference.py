@@ -77,7 +77,16 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     With `strict`, raises `ModelError` if the model contradicts itself; otherwise such nodes are skipped. Also raises it
     for a model that cannot be serialized.
     """
-    proto = light_proto(model)
+    inferred = infer_proto(light_proto(model), strict)
+    if inferred is not None:
+        _write_back(model.graph, inferred.graph)
+
+
+def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto | None:
+    """Return a model with inferred types and shapes; None if inference fails.
+
+    With `strict`, raises `ModelError` instead, and if the model contradicts itself.
+    """
     import_domains(proto)
     data_prop = propagates_little_data(proto.graph)
     try:
@@ -85,11 +94,11 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     except _REFUSALS as error:
         if strict:
             raise ModelError(f"shape inference fails: {one_paragraph(error)}") from None
-        return
+        return None
     # Not strict: a contradiction with the shapes behind operators that onnx does not know is no reason to refuse.
     with contextlib.suppress(*_REFUSALS):
         inferred = infer_foreign(inferred, lambda known: onnx.shape_inference.infer_shapes(known, data_prop=data_prop))
-    _write_back(model.graph, inferred.graph)
+    return inferred
 
 
 def light_proto(model: ir.Model) -> onnx.ModelProto:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class InferShapes(Operation):
     """Discard the recorded shapes and infer the shape and type of every tensor again.
 
-    Static dimensions are written as numbers, dynamic ones by name. Outputs of ONNX Runtime's operators and of common
-    TensorRT plugins are inferred too; recorded shapes of other custom operators' outputs are kept.
+    Static dimensions are written as numbers, dynamic ones by name or formula (`2*seq + 1`). Outputs of ONNX Runtime's
+    operators and of common TensorRT plugins are inferred too; recorded shapes of other custom operators' outputs are
+    kept.
 
         infer_shapes: {strict: true}
     """
@@ -30,6 +31,7 @@ class InferShapes(Operation):
         from ndld_flow.graph.edit.interface import Snapshot, discard_shapes
         from ndld_flow.models.input_shapes import drop_all_invented_names
         from ndld_flow.models.shape_inference import infer_shapes
+        from ndld_flow.models.symbolic_dims import name_computed_dims
 
         model = edited.model
         snapshot = Snapshot(model)
@@ -41,6 +43,7 @@ class InferShapes(Operation):
             raise
         edited.bare.clear()
         drop_all_invented_names(model)
+        name_computed_dims(model)
         snapshot.fill_open_outputs(model)
         values = [value for graph in edited.graphs() for node in graph for value in node.outputs]
         known = sum(value.type is not None and value.shape is not None for value in values)
