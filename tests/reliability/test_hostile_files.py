@@ -32,6 +32,16 @@ _VERBS = {
 }
 
 
+_NEED_NO_DATA = frozenset({"inspect", "draw", "diff"})
+_WITHOUT_DATA = frozenset(
+    {
+        *("link to itself", "missing", "name of 100,000 letters", "terminal escapes", "not UTF-8"),
+        *("offset beyond the end", "offset of 2^62", "offset that overflows", "length of 2^62"),
+    }
+)
+"""The data would be in the model's folder, and does not exist."""
+
+
 def _in_turn(attacks: Iterable[str]) -> list[ParameterSet]:
     """Each attack with one verb, the next attack with the next; every third is quick."""
     pairs = enumerate(zip(attacks, itertools.cycle(_VERBS), strict=False))
@@ -71,12 +81,14 @@ class Place:
         return self._process.do(arguments, self.folder, _LIMIT_S)
 
     def must_refuse(self, what: str, verbs: Iterable[str], count: Tally) -> None:
-        """Each verb ends with a paragraph, and the secret is nowhere."""
+        """Each verb that needs the data ends with a paragraph, and the secret is nowhere."""
         for verb in verbs:
             ending = self.read(*_VERBS[verb])
+            works = what in _WITHOUT_DATA and verb in _NEED_NO_DATA and ending.is_work
+            count.survived += works
             count.refused += ending.is_refusal
-            count.lost += not ending.is_refusal
-            assert ending.is_refusal, f"{what}, read by {verb}: {ending.code}: {ending.said[-2000:]}"
+            count.lost += not (ending.is_refusal or works)
+            assert ending.is_refusal or works, f"{what}, read by {verb}: {ending.code}: {ending.said[-2000:]}"
         written = [path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink()]
         assert not [path for path in written if path.stat().st_nlink == 1 and _SECRET in path.read_bytes()]
 

@@ -388,8 +388,6 @@ def _keeps_outputs(word: str) -> bool:
 NOT_TO_THE_BIT = {"fuse_transformer", "replace_erf"}
 NEW_SHAPES = {"free_dims", "make_batch_dynamic"}
 """They keep numbers, but not the shapes that are declared."""
-KEEPS_NUMBERS = {word for word in operation_names() if _keeps_outputs(word)} - NOT_TO_THE_BIT | NEW_SHAPES
-"""Operations after which every output that keeps its name is what it was, up to the last bits."""
 LEFT_OUT = {
     "add_nms": "wants a detector",
     "add_preprocessing": "wants images",
@@ -399,3 +397,7 @@ LEFT_OUT = {
     "set_kv_cache": "wants a decoder",
 }
 """Operations that are no use here."""
+KEEPS_NUMBERS = {
+    word for word in operation_names() if _keeps_outputs(word)
+} - NOT_TO_THE_BIT - LEFT_OUT.keys() | NEW_SHAPES
+"""Operations after which every output that keeps its name is what it was, up to the last bits."""
