@@ -76,7 +76,7 @@ class ImageInput:
         dtype = wanted.dtype
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
-        found = _find_layout(wanted.pattern)
+        found = find_layout(wanted.pattern)
         layout = wanted.given.layout or found
         impossible = layout == "NCHW" != found and not isinstance(wanted.pattern[-3], int)
         if layout not in ("NCHW", "NHWC") or impossible:
@@ -335,7 +335,7 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _find_layout(pattern: Pattern) -> str:
+def find_layout(pattern: Pattern) -> str:
     """Return NHWC if only the last of the three dimensions of an image can be that of its channels, else NCHW."""
     first, last = pattern[-3:][0] if len(pattern) > 2 else None, pattern[-1] if pattern else None
     return "NHWC" if last in (1, 3) and first not in _MODES else "NCHW"

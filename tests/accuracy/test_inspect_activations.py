@@ -640,6 +640,13 @@ def test_only_image_inputs_have_thumbnails_and_they_are_small(tmp_path: Path) ->
     ran, result = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader), samples=1)
     with Image.open(ran.out / result.samples[0].picture) as image:
         assert (image.size, image.getpixel((0, 0))) == ((16, 16), (64, 64, 64))
+    Image.new("RGB", (16, 16), (10, 20, 200)).save(tmp_path / "blue.png")
+    given: Given = {
+        "x": {"data": str(tmp_path / "blue.png"), "color": "bgr", "scale": 2.0, "mean": [100.0], "std": [3.0]}
+    }
+    ran, result = look(tmp_path / "d", make_cnn(tmp_path / "m.onnx"), given, tensors=["x"])
+    with Image.open(ran.out / result.samples[0].picture) as image:
+        assert image.getpixel((0, 0)) == (10, 20, 200), "scale, mean, std and the order of colors are undone"
     ran, result = look(tmp_path / "b", make_cnn(tmp_path / "m.onnx"), CNN)
     assert result.samples[0].picture == ""
     assert not (ran.out / "samples").exists()

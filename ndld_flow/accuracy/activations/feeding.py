@@ -18,6 +18,7 @@ from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
+from ndld_flow.samples.images import find_layout
 from ndld_flow.samples.model_matching import SharedInputs
 from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -98,7 +99,7 @@ _FAR = (-1.0, 2.0)
 
 
 def write_picture(values: Array, given: InputSpec, path: Path) -> bool:
-    """Write the first item of a batch as PNG with `mean` and `std` undone, noise included.
+    """Write the first item of a batch as PNG with `scale`, `mean`, `std` and `color` undone, noise included.
 
     Return False and write nothing for values that are not an image: those of another rank, or with other than 1, 3 or 4
     channels.
@@ -119,12 +120,15 @@ def _pixels(values: Array, given: InputSpec) -> Array | None:
     if values.ndim not in (3, 4) or not values.size:
         return None
     item = values[0] if values.ndim == 4 else values
-    item = item.transpose(1, 2, 0) if given.layout == "NCHW" else item
+    item = item.transpose(1, 2, 0) if (given.layout or find_layout(item.shape)) == "NCHW" else item
     if item.shape[2] not in (1, 3, 4):
         return None
+    if given.color == "bgr" and item.shape[2] > 1:
+        item = item[..., [2, 1, 0, *range(3, item.shape[2])]]
     if not is_float(values.dtype):
         return np.clip(item, 0, 255).astype(np.uint8)
-    wide = np.nan_to_num(item.astype(np.float64) * np.asarray(given.std) + np.asarray(given.mean), posinf=0, neginf=0)
+    scaled = item.astype(np.float64) * np.asarray(given.std) + np.asarray(given.mean)
+    wide = np.nan_to_num(scaled / (255 * given.scale if given.scale else 1.0), posinf=0, neginf=0)
     low, high = float(wide.min()), float(wide.max())
     if low < _FAR[0] or high > _FAR[1]:
         wide = (wide - low) / (high - low)
