@@ -103,6 +103,21 @@ def test_new_outputs_take_the_place_of_those_that_are_left_out() -> None:
     assert [dim.dim_value for dim in result.graph.output[1].type.tensor_type.shape.dim] == [1, 100, 4]
 
 
+def test_a_plugin_may_be_in_the_default_domain_as_graphsurgeon_writes_it() -> None:
+    result = edit(SILU, {"replace_nodes": {"select": ["sig", "mul"], "op_type": "MyGelu_TRT", "name": "neg_2"}})
+    assert "[neg_2] m = MyGelu_TRT (h)" in text_of(result)
+    assert [opset.domain for opset in result.opset_import] == [""]
+
+
+def test_outputs_that_go_with_the_nodes_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    settings = {"select": ["scale", "split", "twice"], "op_type": "Head", "domain": "a.b", "outputs": ["scores"]}
+    result = edit(HEAD, {"replace_nodes": settings})
+    assert [output.name for output in result.graph.output] == ["scores", "rest"]
+    assert "outputs removed with the nodes: boxes" in caplog.text
+    assert "3 nodes replaced by Head (Head): raw: [1, 8, 4] -> scores: [1, 8, 2]" in caplog.text
+
+
 def test_nodes_of_a_subgraph_are_replaced_there() -> None:
     text = """g (bool c, float[2] x) => (float[2] y) {
         h = Abs (x)
