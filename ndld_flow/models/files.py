@@ -62,6 +62,7 @@ __all__ = [
     "check_model",
     "describe_change",
     "external_files",
+    "lacks_shape",
     "load_model",
     "load_structure",
     "load_without_nodes",
@@ -262,7 +263,30 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
         for value, (tensor, _) in sparse.items():
             value.const_value = tensor
     write_sparse(proto, [tensor for tensor, _ in sparse.values()])
+    _drop_partial_types(proto.graph)
     return proto
+
+
+def _drop_partial_types(graph: onnx.GraphProto) -> None:
+    """Remove types without a shape, which the checker rejects, where inference finds them: not behind plugins."""
+    if any(map(lacks_shape, graph.value_info)):
+        standard = {name for node in graph.node if _is_standard(node) for name in node.output}
+        kept = [value for value in graph.value_info if value.name not in standard or not lacks_shape(value)]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                _drop_partial_types(inner)
+
+
+def _is_standard(node: onnx.NodeProto) -> bool:
+    return not node.domain and onnx.defs.has(node.op_type)
+
+
+def lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    """Return whether a tensor is declared without a shape, so that its rank is unknown."""
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
 def _write_proto(proto: onnx.ModelProto, path: Path) -> None:

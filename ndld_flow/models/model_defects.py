@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.files import DEFAULT_DOMAIN, check_model, load_model, repairs_of
+from ndld_flow.models.files import DEFAULT_DOMAIN, check_model, lacks_shape, load_model, repairs_of
 from ndld_flow.models.op_reference import operators
 from ndld_flow.models.shape_inference import infer_shapes, light_proto
 
@@ -154,7 +154,7 @@ def tensors_without_shape(graph: onnx.GraphProto) -> Iterator[tuple[onnx.ValueIn
         ("tensor", inner, inferred),
     ):
         for value in values:
-            if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            if lacks_shape(value):
                 yield value, f"{what} {value.name!r} is declared without a shape; {remedy}"
 
 
