@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ndld_flow.models.converted_tensors import ConvertedTensor
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.quantize.prepared_model import is_transposed_weight
+from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import ScaledTensor, TransposedTensor
 
@@ -68,7 +68,10 @@ class IsolatedLayers:
             self._use_transposed_weights(node)
             if is_op(node, "Gemm"):
                 self._fold_factors(node)
-                self.nodes[position] = node if self.settings.mode == "static" else self._split(node)
+                if self.settings.mode == "static":
+                    self._make_vector(node)
+                else:
+                    self.nodes[position] = self._split(node)
         if self.settings.mode != "weight_only":
             self._widen()
             self._own_constants()
@@ -98,6 +101,20 @@ class IsolatedLayers:
             gemm.resize_inputs(2)
         elif third is not None and beta != 1.0:
             gemm.replace_input_with(2, self._scaled(gemm, third, beta))
+
+    def _make_vector(self, gemm: ir.Node) -> None:
+        """Give the constant bias of a Gemm one dimension, as the quantizer expects."""
+        bias, weight = (layer_weight(gemm, index) for index in (2, 1))
+        if bias is None or weight is None or bias.const_value is None:
+            return
+        columns = gemm_columns(gemm, weight)
+        if tuple(bias.const_value.shape.numpy()) == (columns,):
+            return
+
+        def repeat(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+            return ir.Tensor(np.broadcast_to(tensor.numpy().ravel(), (columns,)).copy(), name=name)
+
+        gemm.replace_input_with(2, self._constant(bias, f"vector {columns}", repeat))
 
     def _split(self, gemm: ir.Node) -> ir.Node:
         """Replace a Gemm by a MatMul, which gets its name, and an Add; return the MatMul."""

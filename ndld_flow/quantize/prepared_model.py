@@ -12,7 +12,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.opsets import convert_opset
-from ndld_flow.models.files import load_model, save_model, summarize_model
+from ndld_flow.models.files import OLDEST_OPSET, load_model, save_model, summarize_model
 from ndld_flow.models.node_selection import nodes_named, nodes_of_types, op_name
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.shape_inference import infer_shapes
@@ -141,7 +141,9 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     """
     model = load_model(source)
     before = summarize_model(model)
-    notes = prepare(model, source)
+    is_old = model.opset_imports.get("", OLDEST_OPSET) < OLDEST_OPSET
+    notes = _convert_opset(model, source, settings.least_opset) if is_old else []
+    notes += prepare(model, source)
     excluded = excluded_outputs(model, settings)
     typed = nodes_of_types(model, settings.wanted_op_types, "op_types")
     if settings.op_types:
@@ -149,10 +151,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     notes += _unfolded_notes(model)
     LiftConstantsToInitializersPass(lift_all_constants=False)(model)
     _own_all_weights(model)
-    opset = model.opset_imports.get("", 0)
-    if opset < settings.least_opset:
-        convert_opset(EditedModel(model, source), settings.least_opset)
-        notes.append(f"opset {opset} -> {settings.least_opset}, for the Q/DQ operators")
+    notes += _convert_opset(model, source, settings.least_opset)
     UniqueNames(model).name_all(model)
     infer_shapes(model)
     chooser = _LayerChooser(model, settings, excluded)
@@ -168,6 +167,15 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
         before,
         tuple(notes),
     )
+
+
+def _convert_opset(model: ir.Model, source: Path, least: int) -> list[str]:
+    """Convert a model to an opset, if its own is older; return a note on it."""
+    opset = model.opset_imports.get("", 0)
+    if opset >= least:
+        return []
+    convert_opset(EditedModel(model, source), least)
+    return [f"opset {opset} -> {least}, for the quantized operators"]
 
 
 def _own_all_weights(model: ir.Model) -> None:
@@ -289,6 +297,13 @@ def layer_weight(node: ir.Node, index: int) -> ir.Value | None:
     return value if value is not None and value.const_value is not None else None
 
 
+def gemm_columns(gemm: ir.Node, weight: ir.Value) -> int:
+    """Return the number of columns of a Gemm's result."""
+    assert weight.const_value is not None and gemm.inputs[1] is not None
+    flips = (gemm.attributes.get_int("transB", 0) != 0) ^ is_transposed_weight(gemm.inputs[1])
+    return weight.const_value.shape.numpy()[0 if flips else 1]
+
+
 def is_transposed_weight(value: ir.Value) -> bool:
     """Return whether a value is a constant matrix with rows and columns exchanged by a Transpose."""
     producer = value.producer()
@@ -305,10 +320,20 @@ def _supports_no_shape(node: ir.Node, tensor: ir.TensorProtocol, settings: Quant
         return True
     if settings.mode == "weight_only":
         return len(shape) < 2 or any(size != 1 for size in shape[:-2])
+    if is_op(node, "Gemm"):
+        return settings.mode == "static" and _has_bias_of_rows(node)
     if not is_op(node, "MatMul"):
         return False
     # Its kernels read the scales of a matrix only.
     return len(shape) < 2 or (len(shape) > 2 and (settings.per_channel or settings.mode == "dynamic"))
+
+
+def _has_bias_of_rows(gemm: ir.Node) -> bool:
+    """Return whether a Gemm adds a constant matrix of several rows, which is no bias."""
+    bias, weight = layer_weight(gemm, 2), layer_weight(gemm, 1)
+    if bias is None or weight is None or bias.const_value is None:
+        return False
+    return bias.const_value.size not in (1, gemm_columns(gemm, weight))
 
 
 def _rank_is_lost(node: ir.Node, weight: ir.TensorProtocol) -> bool:

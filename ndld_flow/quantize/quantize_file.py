@@ -34,6 +34,7 @@ from ndld_flow.samples.sample_feeds import Samples
 
 _LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
+_INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
 _FOUND: SkipReason = "found by search"
 _NAMED = 10
 """Maximum number of layers that a note names for each reason; the log has all."""
@@ -104,8 +105,7 @@ def _is_quantized(node: ir.Node) -> bool:
     """Return whether a node is no operator of the source, or reads integers of 8 bits or fewer."""
     values = [value for value in node.inputs if value is not None]
     return node.domain != "" or any(
-        is_op(value.producer(), "DequantizeLinear") or (value.dtype is not None and value.dtype.bitwidth <= 8)
-        for value in values
+        is_op(value.producer(), "DequantizeLinear") or value.dtype in _INTEGERS for value in values
     )
 
 

@@ -263,10 +263,10 @@ class QuantizeSettings(Settings):
 
     @property
     def least_opset(self) -> int:
-        """Opset that the Q/DQ operators need: scales per channel need 13, 4 and 16 bits need 21. MatMulNBits is in a
-        domain of its own."""
+        """Opset that the quantized operators need: scales per channel need 13, 4 and 16 bits need 21. MatMulNBits is in
+        a domain of its own, and needs what ONNX Runtime does."""
         if self.mode == "weight_only":
-            return 1
+            return 7
         wide = self.activation_type in ("uint16", "int16") or self.weights == "int4"
         return 21 if wide else 13
 

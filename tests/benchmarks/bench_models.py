@@ -293,7 +293,8 @@ def _variants(found: StepType) -> Mapping[str, Mapping[str, Any]]:
     if found.name in VARIANTS:
         return VARIANTS[found.name]
     mode = fields_of(found.cls).get("mode")
-    modes = {f"{found.name}_{value}": {"mode": value} for value in get_args(mode.annotation)} if mode else {}
+    least = {"allow_empty": True} if "allow_empty" in found.cls.model_fields else {}
+    modes = {f"{found.name}_{value}": {"mode": value, **least} for value in get_args(mode.annotation)} if mode else {}
     if found.name == _AFTER_FP16:
         modes |= {f"{name}_after_fp16": {**settings, "from": "convert_fp16"} for name, settings in modes.items()}
     return modes or {found.name: {}}

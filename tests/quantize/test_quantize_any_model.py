@@ -209,6 +209,23 @@ def shared_bias(path: Path) -> Path:
     return write(path, nodes, [info("x", "n", 64)], [info("y", "n", 64)], weights)
 
 
+def odd_biases(path: Path) -> Path:
+    """A scalar, a row and a matrix as what Gemm adds."""
+    nodes = [
+        node("Gemm", ["x", "w", "one"], ["a"], transB=1),
+        node("Gemm", ["a", "v", "row"], ["b"]),
+        node("Gemm", ["b", "v", "rows"], ["y"]),
+    ]
+    weights = [
+        weight("w", 32, 64),
+        weight("v", 32, 32),
+        weight("one", 1),
+        weight("row", 1, 32),
+        weight("rows", 4, 32),
+    ]
+    return write(path, nodes, [info("x", 4, 64)], [info("y", 4, 32)], weights)
+
+
 def old(path: Path) -> Path:
     """IR version 3, whose weights had to be inputs."""
     inputs = [info("x", "n", 64), info("w", 64, 64)]
@@ -228,6 +245,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
         attention,
         named_as_the_quantizer_does,
         shared_bias,
+        odd_biases,
         old,
     )
 }
