@@ -88,8 +88,8 @@ class InputSpec(Settings):
     """Largest shape an engine must accept."""
     data: Data = "random"
     """`random`, `zeros`, `ones`, a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an
-    image, a video, an audio file, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of
-    these. Steps that run several samples use all files, others the first."""
+    image, a video, an audio file, a folder of these, a `.txt`, an ONNX test data set, a glob (`images/**/*.png`), or a
+    list of these. Steps that run several samples use all files, others the first."""
     every: Annotated[int, Field(ge=1)] = 1
     """Use every N-th frame of a video or an animation, or window of an audio file, as a sample."""
     fed_from: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="from")
@@ -101,6 +101,13 @@ class InputSpec(Settings):
     layout: Literal["NCHW", "NHWC", "NCT", "NTC", "CT"] | None = None
     """Order of the dimensions of an image (NCHW, NHWC) or of audio (NCT, NTC, CT; T are the samples); by default from
     the shape: channels come first unless their size there is impossible and that at the end is not."""
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    """A `tokenizer.json` of the package `tokenizers`, through which the lines of a `.txt` become tokens, one sample
+    each. Inputs of the model whose names end in `attention_mask`, `token_type_ids` or `position_ids` get the values of
+    the same line unless the recipe gives them others. Shorter lines are padded to a fixed length of the input."""
+    max_length: Annotated[int, Field(ge=1)] | None = None
+    """Number of tokens, special ones included, to which longer lines are truncated; by default only an input's fixed
+    length limits them."""
     rate: Annotated[int, Field(ge=1)] | None = None
     """Sample rate of the model's audio, in Hz. Files of another rate are converted; without it they are not, and the
     step warns."""
@@ -164,6 +171,8 @@ class InputSpec(Settings):
         kept = {name: value for name, value in values.items() if name in _ALWAYS_IN_KEYS or name not in unset}
         if self.resize == "stretch":  # as without it, except for the warning
             del kept["resize"]
+        if self.tokenizer is not None:  # its contents are in the key
+            kept["tokenizer"] = "file"
         return {**kept, "data": without_names(self.data), "layout": self.layout or "NCHW"}
 
     @property

@@ -84,6 +84,9 @@ EXTRAS = {
         Extra(
             "video", "PyAV", ("av",), ("av",), "frames of videos, and audio other than .wav, as `data:` of inputs", 107
         ),
+        Extra(
+            "text", "Tokenizers", ("tokenizers",), ("tokenizers",), "text as `data:` of inputs, by a `tokenizer:`", 36
+        ),
         Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
         Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
         Extra("ray", "Ray", ("ray",), ("ray",), "sweeps on several machines", 248),

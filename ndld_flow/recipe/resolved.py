@@ -102,6 +102,8 @@ def _absolute_data(data: Data) -> JsonValue:
 
 def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = spec.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    if spec.tokenizer is not None:
+        values["tokenizer"] = str(Path(spec.tokenizer).absolute())
     return {**values, "data": _absolute_data(spec.data)} if spec.data_patterns else values
 
 

@@ -43,6 +43,7 @@ def describe_key(
     """
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
+    samples |= {f"inputs.{name}.tokenizer": spec.tokenizer for name, spec in used.items() if spec.tokenizer is not None}
     settings, specs = step.settings, _describe_inputs(step, inputs)
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
     passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}

@@ -290,10 +290,14 @@ def _short(value: object) -> str:
 
 
 def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterator[str]:
-    """Yield the inputs of a step whose files cannot be read here: videos and compressed audio, without PyAV."""
+    """Yield the inputs of a step whose files cannot be read here: videos and compressed audio, or text, without the
+    extra that reads them.
+    """
     for name, spec in step.used_inputs(inputs).items():
         decoded = [pattern for pattern in spec.data_patterns if pattern.lower().endswith(DECODED_SUFFIXES)]
         lack = EXTRAS["video"].lack(f'input "{name}": {decoded[0]}') if decoded else ""
+        if spec.tokenizer is not None:
+            lack = lack or EXTRAS["text"].lack(f'input "{name}": {spec.tokenizer}')
         if lack:
             yield lack
 

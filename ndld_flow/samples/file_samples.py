@@ -17,6 +17,7 @@ from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioInput
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
+from ndld_flow.samples.texts import TextFile
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
 from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin, Pattern, WantedInput, fits
 from ndld_flow.store.found_files import (
@@ -24,6 +25,7 @@ from ndld_flow.store.found_files import (
     AUDIO_SUFFIXES,
     IMAGE_SUFFIXES,
     KNOWN_SUFFIXES,
+    TEXT_SUFFIXES,
     VALUE_SUFFIXES,
     VIDEO_SUFFIXES,
     FoundFile,
@@ -66,6 +68,8 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
         return ImageFile(wanted, file.label, file.path, ImageInput.of(wanted, file.path))
     if suffix in AUDIO_SUFFIXES:
         return AudioFile(wanted, file.label, file.path, AudioInput.of(wanted, file.path))
+    if suffix in TEXT_SUFFIXES:
+        return TextFile(wanted, file.label, file.path)
     raise RequestError(
         f'input "{wanted.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file of a '
         f"supported type: {', '.join(KNOWN_SUFFIXES)}."

@@ -17,6 +17,10 @@ Pattern = tuple[int | str | None, ...]
 """Sizes as far as model and recipe fix them; dynamic dimensions are names or None."""
 
 
+PARTS = ("attention_mask", "token_type_ids", "position_ids")
+"""Ends of the names of inputs that a tokenizer fills together with the tokens' numbers."""
+
+
 @dataclass(frozen=True)
 class ImageOrigin:
     """The image from which values were made."""
@@ -88,7 +92,25 @@ def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], mo
     Raises `RequestError` for an input that the model does not have, or a shape that does not match the model's.
     """
     check_names(given, inputs, "inputs", model)
+    given = _with_parts_of_text(given, [spec.name for spec in inputs])
     return [_wanted(spec, given.get(spec.name, InputSpec()), place) for place, spec in enumerate(inputs)]
+
+
+def _with_parts_of_text(given: Mapping[str, InputSpec], names: Sequence[str]) -> Mapping[str, InputSpec]:
+    """Return settings in which mask, types and positions of tokens come from the text of the only input that has a
+    tokenizer, unless they have values of their own.
+    """
+    sources = [spec for name, spec in given.items() if spec.tokenizer is not None and not part_of(name)]
+    if len(sources) != 1:
+        return given
+    shared = {"data": sources[0].data, "tokenizer": sources[0].tokenizer, "max_length": sources[0].max_length}
+    own = {name: given.get(name, InputSpec()) for name in names if part_of(name)}
+    return {**given, **{name: spec.model_copy(update=shared) for name, spec in own.items() if spec.is_random}}
+
+
+def part_of(name: str) -> str:
+    """Return the part of encoded text that an input's name ends with; empty for the tokens' numbers."""
+    return next((part for part in PARTS if name.endswith(part)), "")
 
 
 def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where: str, model: str) -> None:

@@ -21,7 +21,10 @@ VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aiff")
 DECODED_SUFFIXES = (*VIDEO_SUFFIXES, *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
 """Suffixes of files that PyAV decodes."""
-KNOWN_SUFFIXES = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES, *AUDIO_SUFFIXES)
+TEXT_SUFFIXES = (".txt",)
+_IN_FOLDERS = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES, *AUDIO_SUFFIXES)
+"""Suffixes of files that a folder means. A .txt in it is more often a description than data."""
+KNOWN_SUFFIXES = (*_IN_FOLDERS, *TEXT_SUFFIXES)
 
 MOST_FILES = 100_000
 """Larger results come from a wrong pattern, such as `/**`."""
@@ -108,10 +111,10 @@ def _matches(pattern: str) -> list[Path]:
 
 def _folder(folder: Path) -> list[Path]:
     paths = (path for path in folder.iterdir() if not path.name.startswith("."))
-    entries = [path for path in paths if path.suffix.lower() in KNOWN_SUFFIXES or path.is_dir()]
+    entries = [path for path in paths if path.suffix.lower() in _IN_FOLDERS or path.is_dir()]
     files = _without_folders(entries)
     if not files:
-        raise RequestError(f"the folder {folder} has no file of a known type: {', '.join(KNOWN_SUFFIXES)}.")
+        raise RequestError(f"the folder {folder} has no file of a known type: {', '.join(_IN_FOLDERS)}.")
     return files
 
 

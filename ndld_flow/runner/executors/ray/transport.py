@@ -124,10 +124,11 @@ def _transfer_data(order: WorkOrder, work: Work, collector: _Collector) -> WorkO
     for samples in work.step.step.held(SampleData):
         transferred_data = {name: collector.collect_samples(data) for name, data in samples.value.items()}
         put_value(settings, samples.place, transferred_data)
-    inputs = {
-        name: spec.model_copy(update={"data": collector.collect_samples(spec.data)})
-        for name, spec in work.step.used_inputs(order.inputs).items()
-    }
+    inputs = {}
+    for name, spec in work.step.used_inputs(order.inputs).items():
+        tokenizer = None if spec.tokenizer is None else collector.collect_file(Path(spec.tokenizer))
+        changed = {"data": collector.collect_samples(spec.data), "tokenizer": tokenizer}
+        inputs[name] = spec.model_copy(update=changed)
     return order.model_copy(update={"settings": settings, "inputs": inputs})
 
 

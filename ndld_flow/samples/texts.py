@@ -1,0 +1,168 @@
+"""Values of a language model's inputs from text files, through a tokenizer file of the package `tokenizers`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import require
+from ndld_flow.base.quantities import size
+from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.samples.generated_values import is_integer
+from ndld_flow.samples.wanted_inputs import Feed, WantedInput, part_of, shape_unknown
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+MOST_BYTES = 256 * 2**20
+"""Maximum size of a text or tokenizer file."""
+_PADDING_TOKENS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file, of which every line that is not empty is a sample."""
+
+    wanted: WantedInput
+    label: str
+    path: Path
+
+    @property
+    def has_frames(self) -> bool:
+        return False
+
+    @property
+    def distortion(self) -> str:
+        return ""
+
+    def count(self, most: int) -> int:
+        self._check()
+        number = 0
+        for number, _ in enumerate(_lines(self.path, self.wanted.name), start=1):
+            if number >= most:
+                break
+        if number == 0:
+            raise RequestError(f'input "{self.wanted.name}": {self.path} contains no text.')
+        return number
+
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        self._check()
+        for line, text in _lines(self.path, self.wanted.name):
+            where = f" line {line}"
+            yield f"{self.label}{where}", self._feed(text, f"text {visible_name(str(self.path))}{where}")
+
+    def _check(self) -> None:
+        wanted = self.wanted
+        where = f'input "{wanted.name}" from the text {self.path}'
+        if wanted.given.tokenizer is None:
+            raise RequestError(f"{where}: set `tokenizer:` to the model's tokenizer.json.")
+        if wanted.pattern is None:
+            raise shape_unknown(wanted.name)
+        if len(wanted.pattern) not in (1, 2):
+            raise RequestError(f"{where}: tokens need 1 or 2 dimensions, the input has {shape_text(wanted.pattern)}.")
+        if not is_integer(wanted.dtype) and not part_of(wanted.name) == "attention_mask":
+            raise RequestError(f"{where}: tokens are integers, the input is {wanted.dtype.name}.")
+
+    def _feed(self, text: str, origin: str) -> Feed:
+        wanted = self.wanted
+        assert wanted.pattern is not None
+        last = wanted.pattern[-1]
+        length = last if isinstance(last, int) else None
+        limit = min(filter(None, (length, wanted.given.max_length)), default=None)
+        tokenizer = _load(Path(str(wanted.given.tokenizer)), wanted.name)
+        encoding, tokens = tokenizer.encode(text, limit)
+        row = _values(encoding, part_of(wanted.name))
+        kept, missing = len(row), (length or len(row)) - len(row)
+        if missing:
+            filler = 0 if part_of(wanted.name) else tokenizer.padding
+            row = np.pad(row, (missing, 0) if tokenizer.pads_left else (0, missing), constant_values=filler)
+        described = [f"{tokens} tokens" + (f", truncated to {kept}" if kept < tokens else "")]
+        described += [f"padded to {kept + missing}"] if missing else []
+        values = row.astype(wanted.dtype)
+        if not np.array_equal(values.astype(np.int64), row):
+            raise RequestError(f'input "{wanted.name}": {origin} has numbers that do not fit {wanted.dtype.name}.')
+        if len(wanted.pattern) == 2:
+            batch = wanted.pattern[0]
+            values = np.repeat(values[None], batch if isinstance(batch, int) else 1, axis=0)
+        how = ", ".join((origin, *described, f"{wanted.dtype.name} {shape_text(values.shape)}"))
+        return Feed(values, how, is_from_file=True)
+
+
+def _lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that are not empty, with their numbers from 1."""
+    _check_size(path, name)
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f'input "{name}": {path} cannot be read as UTF-8 text: {error}') from None
+
+
+def _check_size(path: Path, name: str) -> None:
+    try:
+        length = path.stat().st_size
+    except OSError:
+        raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
+    if length > MOST_BYTES:
+        raise RequestError(f'input "{name}": {path} has {size(length)}, more than {size(MOST_BYTES)}.')
+
+
+def _load(path: Path, name: str) -> _Tokens:
+    require("text", f'input "{name}": {path}')
+    _check_size(path, name)
+    return _read_tokenizer(path, path.stat().st_mtime_ns, name)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """A tokenizer, and its padding."""
+
+    tokenizer: Tokenizer
+    padding: int
+    """Number of the token that fills an input."""
+    pads_left: bool
+
+    def encode(self, text: str, limit: int | None) -> tuple[Encoding, int]:
+        """Return a text's encoding of at most `limit` tokens, special ones included, and the number of all tokens."""
+        self.tokenizer.no_truncation()
+        whole = self.tokenizer.encode(text)
+        if limit is None or len(whole.ids) <= limit:
+            return whole, len(whole.ids)
+        self.tokenizer.enable_truncation(limit)
+        return self.tokenizer.encode(text), len(whole.ids)
+
+
+@lru_cache(maxsize=4)
+def _read_tokenizer(path: Path, changed_ns: int, name: str) -> _Tokens:
+    from tokenizers import Tokenizer
+
+    del changed_ns
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the package raises Exception itself
+        reason = short_name(str(error), 200)
+        raise RequestError(f'input "{name}": {path} is not a tokenizer of the package tokenizers: {reason}') from None
+    declared = tokenizer.padding or {}
+    known = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
+    padding = declared.get("pad_id", next((number for number in known if number is not None), 0))
+    tokenizer.no_padding()
+    return _Tokens(tokenizer, padding, declared.get("direction") == "left")
+
+
+def _values(encoding: Encoding, part: str) -> Array:
+    rows: dict[str, Any] = {
+        "": encoding.ids,
+        "attention_mask": encoding.attention_mask,
+        "token_type_ids": encoding.type_ids,
+        "position_ids": range(len(encoding.ids)),
+    }
+    return np.asarray(rows[part], np.int64)
