@@ -61,12 +61,12 @@ class Polygraphy(Check):
             entries: list[dict[str, Any]] = json.loads(report.read_text())["lint_entries"]
         types = {node.name: node.op_type for node in subject.nodes() if node.name}
         exact = _inputs_are_given(subject, shapes)
-        bodies = {node.name for node in subject.nodes() if any(a.HasField("g") or a.graphs for a in node.attribute)}
+        misread = {node.name for node in subject.nodes() if _is_misread(node)}
         for entry in entries:
             if entry["source"] == "onnx_graphsurgeon":
                 continue  # unused nodes, which `unused_node` also reports
             nodes = entry.get("nodes") or [""]
-            cut_out = entry["source"] == "onnx_checker" or not bodies.isdisjoint(nodes)
+            cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
             severity, remark = _severity(entry, exact, cut_out)
             if severity == "error" and (_NO_KERNEL in entry["message"] or subject.missing_library(entry["message"])):
                 severity = "warning"  # as of the check `onnxruntime`
@@ -77,11 +77,15 @@ class Polygraphy(Check):
                 yield Finding(severity=severity, check=self.name, message=message, node=node, op_type=op_type)
 
 
+def _is_misread(node: onnx.NodeProto) -> bool:
+    """Return whether Polygraphy extracts a node wrongly: without outer values, or with omitted outputs as tensors."""
+    return "" in node.output or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
 def _severity(entry: Mapping[str, Any], exact: bool, cut_out: bool) -> tuple[Severity, str]:
     """Return the severity of an entry, and a remark on its message."""
     if cut_out:
-        # Polygraphy extracts nodes from the graph, whose bodies then miss outer values; `onnx.checker` and
-        # `onnxruntime` check the whole model.
+        # `onnx.checker` and `onnxruntime` check the whole model.
         return "info", " (about the node as extracted by Polygraphy)"
     if entry["level"] != "exception":
         return "warning", ""
