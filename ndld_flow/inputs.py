@@ -96,6 +96,10 @@ class InputSpec(Settings):
     """Name of the output whose value is this input at the next step of a sequence, such as `state: {from: stateN}` of a
     recurrent model or `past: {from: present}` of a decoder. `data` is its value at the first step, by default zeros.
     Other inputs are constants, random values drawn anew at each step, or consecutive items of their files."""
+    first_shape: Shape | None = None
+    """Shape at the first step of a sequence, such as that of a decoder's prompt; later steps have `shape`."""
+    grow: Shape | None = None
+    """Sizes added to the shape at each further step of a sequence: `[0, 1]` for a decoder's attention mask."""
     range: tuple[float, float] = (0.0, 1.0)
     """Range of random values: floats are uniform in [low, high), integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC", "NCT", "NTC", "CT"] | None = None
@@ -141,6 +145,11 @@ class InputSpec(Settings):
     def _check_shapes(self) -> InputSpec:
         if self.shape is not None and (self.min or self.opt or self.max):
             raise ValueError("give either `shape` or `min`/`opt`/`max`, not both")
+        for extent in (self.first_shape, self.grow):
+            if extent is not None and (self.data_patterns or len(extent) != len(self.shape or self.first_shape or ())):
+                raise ValueError(
+                    "`first_shape` and `grow` need a `shape` of as many dimensions, and values from no file"
+                )
         bounds = [shape for shape in (self.min, self.opt, self.max) if shape is not None]
         if len({len(shape) for shape in bounds}) > 1:
             raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")

@@ -8,7 +8,7 @@ files of one item each are the steps of one sequence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Protocol, TypeVar
 
@@ -144,6 +144,19 @@ class _LoadedSequence:
         return (read for _, read in self._samples.feeds())
 
 
+def _at_step(wanted: WantedInput, step: int) -> WantedInput:
+    """Return an input with the shape that it has at a step, counted from 0."""
+    given = wanted.given
+    if given.first_shape is None and given.grow is None:
+        return wanted
+    if given.grow is None:
+        shape = given.first_shape if step == 0 else given.run_shape
+    else:
+        sizes = zip(given.first_shape or given.run_shape or (), given.grow, strict=True)
+        shape = tuple(size + step * more for size, more in sizes)
+    return replace(wanted, pattern=shape if shape is not None else wanted.pattern)
+
+
 T = TypeVar("T")
 
 
@@ -199,7 +212,8 @@ class Sequences:
                 read = next(reading, None)
                 if read is None:
                     raise RequestError(f"{item.label} has only {step} of {item.steps} steps: it changed meanwhile.")
-                feeds = complete_feeds(self._wanted, read, self._settings.seed + number)
+                wanted = [_at_step(each, step) for each in self._wanted]
+                feeds = complete_feeds(wanted, read, self._settings.seed + number)
                 if step:
                     feeds = {name: feed for name, feed in feeds.items() if name not in self.feedback}
                 yield Sample(f"{prefix}step {step + 1}", feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from pydantic import ValidationError
 
 from ndld_flow.accuracy.sequence_runs import UnrolledSamples
 from ndld_flow.base.errors import ModelError, RecipeError, RequestError
@@ -382,3 +384,53 @@ def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path) -> None:
         run_step(ProfileModel, model, tmp_path / "batches", {**settings, "batches": [1]}, given)
     with pytest.raises(RequestError, match=r'inputs.k.from: "kM" is not an output of candidate'):
         run_step(ProfileModel, model, tmp_path / "wrong", settings, {"k": {"from": "kM", "shape": [1, 0, 4]}})
+
+
+def test_a_real_model_with_a_state_that_leaks_is_right_at_the_first_step_only(
+    sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """silero-vad, whose state loses a tenth at every step: the state is zeros at first, which hides it."""
+    source = sample_model("silero")
+    model = onnx.load(source)
+    for node in model.graph.node:
+        node.output[:] = ["whole" if name == "stateN" else name for name in node.output]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.9, np.float32), "kept"))
+    model.graph.node.append(onnx.helper.make_node("Mul", ["whole", "kept"], ["stateN"]))
+    onnx.save(model, tmp_path / "leaking.onnx")
+    given: Given = {
+        "input": {"shape": [1, 576], "range": [-0.5, 0.5]},
+        "state": {"from": "stateN", "shape": [2, 1, 128]},
+        "sr": {"data": 16000},
+    }
+    artifacts = {"reference": Onnx(source, "source", "digest")}
+    for name, passes in ((source, True), (tmp_path / "leaking.onnx", False)):
+        ran = run_step(
+            CheckAccuracy, name, tmp_path / name.stem, {"steps": 60, "threads": 1}, given, artifacts=artifacts
+        )
+        record = Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_text())
+        assert ran.result.passed is passes
+        assert record.sequence is not None
+        output = next(steps for steps in record.sequence.outputs if steps.output == "output")
+        assert output.errors[0] == 0.0
+        assert (output.first_divergent is None) is passes
+
+
+def test_a_decoder_reads_a_prompt_and_then_one_token_with_a_mask_that_grows(tmp_path: Path) -> None:
+    """A step with a mask of another length than its cache would not run."""
+    masked = (
+        "g (float[1, n, 4] x, float[1, total] mask, float[1, past, 4] k) => (float[1, n, 4] y, float[1, t, 4] kN) "
+        "{ kN = Concat<axis=1>(k, x) t = Transpose<perm=[0, 2, 1]>(kN) w = MatMul(x, t) m = Mul(w, mask) "
+        "p = Softmax<axis=-1>(m) y = MatMul(p, kN) }"
+    )
+    given: Given = {
+        "x": {"shape": [1, 1, 4], "first_shape": [1, 5, 4]},
+        "mask": {"shape": [1, 5], "grow": [0, 1], "data": "ones"},
+        "k": {"from": "kN", "shape": [1, 0, 4]},
+    }
+    ran, accuracy, _ = compare(tmp_path / "run", masked, given, masked, steps=40)
+    assert ran.result.passed
+    assert accuracy.outputs[0].shape == (1, 5, 4)
+    assert accuracy.inputs["mask"] == "ones, float32 1x5"
+    for wrong in ({"data": "x.npy"}, {"grow": [1]}, {"shape": None}):
+        with pytest.raises(ValidationError, match="`first_shape` and `grow` need a `shape`"):
+            specs({"mask": {**given["mask"], **wrong}})
