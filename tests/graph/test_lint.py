@@ -502,6 +502,12 @@ def test_findings_of_polygraphy_have_nodes_and_severities(tmp_path: Path, monkey
     assert findings.findings[0].message == "it fails"
 
 
+def test_what_polygraphy_finds_about_plugins_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, nodes=[helper.make_node("Smooth_TRT", ["x"], ["y"], name="plugin")])
+    findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "plugin")])
+    assert [(f.severity, f.node) for f in findings.findings] == [("warning", "plugin")]
+
+
 def test_polygraphy_does_not_check_nodes_with_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ctrl(tmp_path / "model.onnx")
     with_body = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")

@@ -68,7 +68,8 @@ class Polygraphy(Check):
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
             severity, remark = _severity(entry, exact, cut_out)
-            if severity == "error" and (_NO_KERNEL in entry["message"] or subject.missing_library(entry["message"])):
+            named = " ".join([entry["message"], *(types.get(name, "") for name in nodes)])
+            if severity == "error" and (_NO_KERNEL in named or subject.missing_library(named)):
                 severity = "warning"  # as of the check `onnxruntime`
             message = one_paragraph(entry["message"]) + remark
             for name in nodes:
