@@ -73,6 +73,8 @@ class LikelyInput:
     """`NCHW` or `NHWC` for an input that takes images."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    fitting: Mapping[str, str | float] = field(default_factory=dict)
+    """Settings that fit images to the input, as its training did; empty if they are unknown."""
     reason: str = ""
     """The source of sizes that the model does not declare and of values that are not random, for a comment; empty if
     there are none."""
@@ -98,6 +100,7 @@ class _Facts:
     table_sizes: Mapping[str, int] = field(default_factory=dict)
     """Input -> rows of the embedding table that it indexes."""
     config: Mapping[str, Any] = field(default_factory=dict)
+    fitting: Mapping[str, str | float] = field(default_factory=dict)
 
 
 def likely_inputs(path: Path, given: Mapping[str, Sequence[int]] | None = None) -> Iterator[tuple[LikelyInput, ...]]:
@@ -238,7 +241,7 @@ def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -
         return replace(likely, data=facts.image_sides[0][0])
     if likely.image_layout:
         mean, std = _normalization(facts.config)
-        return replace(likely, mean=mean, std=std)
+        return replace(likely, mean=mean, std=std, fitting=facts.fitting)
     return likely
 
 
@@ -289,7 +292,23 @@ def _gather_facts(path: Path) -> _Facts:
     usual = ((640, 640), *_IMAGE_SIDES) if "images" in names else _IMAGE_SIDES
     image_sides = tuple(dict.fromkeys(((sides[0], sides[-1]), *usual) if sides else usual))
     is_stream = any(_STATE.search(name) for name in names)
-    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, _table_sizes(proto), config)
+    fitting = _fitting(metadata, config)
+    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, _table_sizes(proto), config, fitting)
+
+
+def _fitting(metadata: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str | float]:
+    """Return how images are fitted: from Ultralytics' metadata, or a Hugging Face preprocessor; empty if unknown."""
+    if _ultralytics_sides(metadata):
+        cropped = metadata.get("task") == "classify"
+        return {"resize": "crop"} if cropped else {"resize": "letterbox", "interpolation": "linear"}
+    smooth = {"interpolation": "bicubic"} if config.get("resample") == 3 else {}
+    size, crop = config.get("size"), config.get("crop_size")
+    edge = size.get("shortest_edge") if isinstance(size, dict) else size
+    side = crop.get("height") if isinstance(crop, dict) else crop
+    if config.get("do_center_crop") and isinstance(edge, int) and isinstance(side, int) and 0 < side <= edge:
+        share: dict[str, str | float] = {"crop_share": round(side / edge, 6)} if side < edge else {}
+        return {"resize": "crop", **share, **smooth}
+    return {"resize": "stretch", **smooth} if isinstance(size, dict) and {"height", "width"} <= set(size) else {}
 
 
 def _ultralytics_sides(metadata: Mapping[str, str]) -> list[int]:

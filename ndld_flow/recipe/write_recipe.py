@@ -182,6 +182,8 @@ def _input_lines(trial: InputTrial, images: Path | None) -> Iterator[str]:
         notes += [likely.reason] if likely.reason else []
         if images is not None and likely is picture and not likely.mean:
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
+        if images is not None and likely is picture and not likely.fitting:
+            notes.append("images are stretched; set `resize:` to letterbox or crop if the model expects that")
         note = f"   # {'; '.join(notes)}" if notes else ""
         yield f"  {json.dumps(likely.spec.name)}: {{{', '.join(entry)}}}{note}"
 
@@ -190,6 +192,7 @@ def _image_settings(likely: LikelyInput, images: Path) -> Iterator[str]:
     yield f"data: {json.dumps(os.path.relpath(images))}"
     if likely.image_layout == "NHWC":
         yield "layout: NHWC"
+    yield from (f"{name}: {value}" for name, value in likely.fitting.items())
     if likely.mean:
         yield f"mean: {list(likely.mean)}"
         yield f"std: {list(likely.std)}"

@@ -61,6 +61,31 @@ def test_metadata_of_ultralytics_decides(tmp_path: Path) -> None:
     likely = first(path)["images"]
     assert likely.shape == (1, 3, 480, 832)
     assert "imgsz" in likely.reason
+    assert likely.fitting == {"resize": "letterbox", "interpolation": "linear"}
+    classifier = write(tmp_path, tensor("images", [1, 3, 224, 224]), imgsz="[224, 224]", task="classify")
+    assert next(likely_inputs(classifier))[0].fitting == {"resize": "crop"}
+
+
+@pytest.mark.parametrize(
+    ("config", "fitting"),
+    [
+        (
+            {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}},
+            {"resize": "crop", "crop_share": 0.875},
+        ),
+        (
+            {"size": 224, "do_center_crop": True, "crop_size": 224, "resample": 3},
+            {"resize": "crop", "interpolation": "bicubic"},
+        ),
+        ({"size": {"height": 384, "width": 384}}, {"resize": "stretch"}),
+        ({"size": {"shortest_edge": 384}}, {}),
+        ({"size": {"shortest_edge": -1}, "do_center_crop": True, "crop_size": "x"}, {}),
+    ],
+)
+def test_images_are_fitted_as_the_preprocessor_does(config: object, fitting: object, tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("pixel_values", [1, 3, 224, 224]))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    assert next(likely_inputs(path))[0].fitting == fitting
 
 
 def test_files_of_hugging_face_decide(tmp_path: Path) -> None:
