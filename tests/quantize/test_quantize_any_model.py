@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import load_model
+from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.settings import SKIPPED
 from ndld_flow.quantize.weight_tensors import stand_in
 from ndld_flow.records.measurement import is_warning
@@ -436,8 +438,11 @@ def test_a_model_on_disk_stays_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("bits", ["int4", "int8"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_blocks_are_those_of_onnxruntimes_own_tool(size: int, bits: str, transposed: bool, tmp_path: Path) -> None:
+def test_blocks_are_those_of_onnxruntimes_own_tool(
+    size: int, bits: str, transposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Piece by piece as in one: 300 rows end in the middle of a block."""
+    monkeypatch.setattr("ndld_flow.quantize.weight_only._PIECE_ELEMENTS", 2000)
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     values = (np.random.default_rng(3).standard_normal((300, 40)) * 0.1).astype(np.float32)
@@ -471,3 +476,24 @@ def test_hqq_needs_pytorch(tmp_path: Path) -> None:
     source = attention(tmp_path / "m.onnx")
     assert error(source, quantize(source, tmp_path / "q", settings).out / "model.onnx") < 0.2
     assert "torch" in step.library_versions()
+
+
+@pytest.mark.parametrize("settings", [STATIC, {**STATIC, "weights": "int4"}, {"mode": "dynamic"}], ids=str)
+@pytest.mark.parametrize("kind", [linear, attention, tied, odd_biases])
+def test_weights_are_those_that_the_quantizer_computes_itself(
+    kind: Any, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From stand-ins, and in pieces of a few numbers, the same integers and scales as from whole weights."""
+    source = kind(tmp_path / "m.onnx")
+    pieces = tmp_path / "pieces"
+    with monkeypatch.context() as patch:
+        patch.setattr("ndld_flow.quantize.weight_tensors._PIECE_ELEMENTS", 50)
+        quantize(source, pieces, settings)
+    role = IsolatedLayers._role
+    monkeypatch.setattr(IsolatedLayers, "_role", lambda *asked: replace(role(*asked), by_extremes=False))
+    quantize(source, tmp_path / "whole", settings)
+    models = [onnx.load(folder / "out/model.onnx") for folder in (pieces, tmp_path / "whole")]
+    weights = [{each.name: numpy_helper.to_array(each) for each in model.graph.initializer} for model in models]
+    assert weights[0].keys() == weights[1].keys()
+    for name, array in weights[0].items():
+        np.testing.assert_array_equal(array, weights[1][name], err_msg=name)
