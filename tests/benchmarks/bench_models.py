@@ -162,8 +162,8 @@ EDITS: Mapping[str, Mapping[str, Any]] = {
     "rename_tensors": {"select": "*", "to": "t_{index}", "keep_io": True, "allow_empty": True},
 }
 """Operation of `edit` -> settings that suit every model."""
-OF_SOME_MODELS = ("add_nms", "add_postprocessing", "add_preprocessing")
-"""Operations of `edit` that read and write images or boxes, and suit few models."""
+OF_SOME_MODELS = ("add_nms", "add_postprocessing", "add_preprocessing", "make_batch_dynamic")
+"""Operations of `edit` for images, boxes or batches, which other models do not have."""
 RIGHTLY_REFUSED = (
     "there is nothing to search",
     "no shapes to set: give",
@@ -292,12 +292,13 @@ def _variants(found: StepType) -> Mapping[str, Mapping[str, Any]]:
         return {f"edit_{name}": {"operations": [{name: settings}]} for name, settings in _plain_operations().items()}
     if found.name in VARIANTS:
         return VARIANTS[found.name]
-    mode = fields_of(found.cls).get("mode")
-    least = {"allow_empty": True} if "allow_empty" in found.cls.model_fields else {}
-    modes = {f"{found.name}_{value}": {"mode": value, **least} for value in get_args(mode.annotation)} if mode else {}
+    fields = fields_of(found.cls)
+    least = {"allow_empty": True} if "allow_empty" in fields else {}
+    values = get_args(fields["mode"].annotation) if "mode" in fields else ()
+    modes: dict[str, dict[str, Any]] = {f"{found.name}_{value}": {**least, "mode": value} for value in values}
     if found.name == _AFTER_FP16:
         modes |= {f"{name}_after_fp16": {**settings, "from": "convert_fp16"} for name, settings in modes.items()}
-    return modes or {found.name: {}}
+    return modes or {found.name: least}
 
 
 def _plain_operations() -> dict[str, Mapping[str, Any]]:
