@@ -25,6 +25,7 @@ class Lint(LintSettings, Step[Onnx, LintDocument]):
     synonyms: ClassVar[Mapping[str, str]] = {"severity": "fail_on"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
+    version: ClassVar[int] = 2
     uses_inputs: ClassVar[bool] = True
     stops_run: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("errors", "warnings", "notes")

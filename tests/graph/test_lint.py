@@ -515,6 +515,29 @@ def test_polygraphy_does_not_check_nodes_with_bodies(tmp_path: Path, monkeypatch
     assert [(f.severity, f.node, f.op_type) for f in findings.findings] == [("info", with_body, "If")]
 
 
+def test_polygraphy_does_not_check_nodes_that_omit_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It extracts nodes, and an output without a name then has no type."""
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", ""], name="top")]
+    path = save(tmp_path, nodes=nodes, outputs=[models.tensor("y", [2, 1])], initializers={"k": np.array([1])})
+    findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "top")])
+    assert [(f.severity, f.node) for f in findings.findings] == [("info", "top")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"), [("INT64", "warning"), ("INT32", "warning"), ("UINT8", "error"), ("BOOL", "error")]
+)
+def test_a_failure_with_random_indices_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, severity: str
+) -> None:
+    """Sizes and positions have few valid values, which no program can guess."""
+    inputs = [models.tensor("x", [2, 4]), models.tensor("size", [2], onnx.TensorProto.DataType.Value(kind))]
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
+    path = save(tmp_path, nodes=nodes, inputs=inputs)
+    findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "relu")])
+    assert [f.severity for f in findings.findings] == [severity]
+    assert ("random values of size" in findings.findings[0].message) == (severity == "warning")
+
+
 def test_only_inputs_with_a_shape_and_a_plain_name_are_given_to_polygraphy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.text import one_paragraph
+from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.records.inspection import Finding, Severity
@@ -60,14 +60,14 @@ class Polygraphy(Check):
                 return
             entries: list[dict[str, Any]] = json.loads(report.read_text())["lint_entries"]
         types = {node.name: node.op_type for node in subject.nodes() if node.name}
-        exact = _inputs_are_given(subject, shapes)
+        guess = _guess(subject, shapes)
         misread = {node.name for node in subject.nodes() if _is_misread(node)}
         for entry in entries:
             if entry["source"] == "onnx_graphsurgeon":
                 continue  # unused nodes, which `unused_node` also reports
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
-            severity, remark = _severity(entry, exact, cut_out)
+            severity, remark = _severity(entry, guess, cut_out)
             named = " ".join([entry["message"], *(types.get(name, "") for name in nodes)])
             if severity == "error" and (_NO_KERNEL in named or subject.missing_library(named)):
                 severity = "warning"  # as of the check `onnxruntime`
@@ -83,17 +83,29 @@ def _is_misread(node: onnx.NodeProto) -> bool:
     return "" in node.output or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
-def _severity(entry: Mapping[str, Any], exact: bool, cut_out: bool) -> tuple[Severity, str]:
+def _severity(entry: Mapping[str, Any], guess: str, cut_out: bool) -> tuple[Severity, str]:
     """Return the severity of an entry, and a remark on its message."""
     if cut_out:
         # `onnx.checker` and `onnxruntime` check the whole model.
         return "info", " (about the node as extracted by Polygraphy)"
     if entry["level"] != "exception":
         return "warning", ""
-    if exact:
-        return "error", ""
-    # Dimensions of 1 are often too small for a valid model.
-    return "warning", " (run with dynamic dimensions as 1: give shapes in `inputs:` to be sure)"
+    return ("warning", f" ({guess})") if guess else ("error", "")
+
+
+_INDICES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+
+
+def _guess(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return the invented property of the inputs that may make a valid model fail; empty if there is none."""
+    if not _inputs_are_given(subject, shapes):
+        # Dimensions of 1 are often too small for a valid model.
+        return "run with dynamic dimensions as 1: give shapes in `inputs:` to be sure"
+    weights = {tensor.name for tensor in subject.proto.graph.initializer}
+    inputs = (value for value in subject.proto.graph.input if value.name not in weights)
+    indices = [value.name for value in inputs if value.type.tensor_type.elem_type in _INDICES]
+    # Sizes, positions and lengths have few valid values.
+    return f"run with random values of {', '.join(map(short_name, indices[:3]))}" if indices else ""
 
 
 def _inputs_are_given(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> bool:
