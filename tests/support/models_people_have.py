@@ -102,6 +102,8 @@ def _simplified_layer_normalization(folder: Path) -> PracticalModel:
 def _efficient_nms(folder: Path) -> PracticalModel:
     """A detector with TensorRT's plugin, as GraphSurgeon writes it: in the default domain."""
     attributes: dict[str, Any] = {
+        "score_activation": 0,
+        "score_threshold": 0.25,
         "background_class": -1,
         "box_coding": 1,
         "iou_threshold": 0.5,
@@ -186,7 +188,8 @@ def _weights_stripped(folder: Path) -> PracticalModel:
 def _linked_weights(folder: Path) -> PracticalModel:
     """A model and its weights are links into a cache, in the layout of Hugging Face's hub."""
     model = _dense(folder, lambda _: None)
-    blobs, snapshot = folder / "hub/blobs", folder / "hub/snapshots/abc"
+    cache = folder / "hub/models--owner--name"
+    blobs, snapshot = cache / "blobs", cache / "snapshots" / ("0123456789abcdef" * 3)[:40]
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     location = "model.onnx_data"
