@@ -222,7 +222,10 @@ class Checker:
         gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
         _check_exports(values.get("export"), steps, mistakes)
         if file is not None:
-            _check_states(values, file, mistakes)
+            _check_states(INPUTS, values.get(INPUTS) or {}, file.inputs, mistakes)
+            for step in steps:
+                own = step.inputs or {}
+                _check_states(f"steps.{step.name}.{INPUTS}", values["steps"][step.name].get(INPUTS), own, mistakes)
             _check_sequences(file, steps, mistakes)
         _refuse_redacted(values, mistakes)
         if file is not None and not mistakes.problems:
@@ -563,15 +566,19 @@ def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mista
             mistakes.add(f"export.{path}", f"no step {step!r} produces a model or an engine", suggest(step, exported))
 
 
-def _check_states(values: Mapping[str, Any], file: RecipeFile, mistakes: Mistakes) -> None:
-    """Reject states whose source cannot be an output, or whose first value is unknown."""
-    for name, spec in file.inputs.items():
-        dotted = f"inputs.{name}"
-        if spec.fed_from in file.inputs:
-            mistakes.add(f"{dotted}.from", f"`{spec.fed_from}` is an input", "`from` names an output of the model")
-        if spec.fed_from is not None and values["inputs"][name].get("data") == "random":
+def _check_states(prefix: str, values: Mapping[str, Any], inputs: Mapping[str, InputSpec], mistakes: Mistakes) -> None:
+    """Reject states whose source cannot be an output, or whose first value is unknown.
+
+    `values` are the `inputs:` of a recipe or of a step as written.
+    """
+    for name, spec in inputs.items():
+        if spec.fed_from in inputs:
+            mistakes.add(
+                f"{prefix}.{name}.from", f"`{spec.fed_from}` is an input", "`from` names an output of the model"
+            )
+        if spec.fed_from is not None and values[name].get("data") == "random":
             hint = "give zeros, ones, a number or a file"
-            mistakes.add(f"{dotted}.data", "the first value of an input with `from` must be known", hint)
+            mistakes.add(f"{prefix}.{name}.data", "the first value of an input with `from` must be known", hint)
 
 
 def _check_sequences(file: RecipeFile, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
@@ -583,7 +590,7 @@ def _check_sequences(file: RecipeFile, steps: Sequence[RecipeStep], mistakes: Mi
         asked = getattr(step.step, "steps", None) if runs else None
         if states and not runs:
             what = f"`{step.type.name}` runs single samples, and the input `{states[0]}` is fed `from` an output"
-            mistakes.add(dotted, what, "leave the step out, or give it a recipe without `from`")
+            mistakes.add(dotted, what, "give it `inputs:` of its own, without `from`")
         elif asked is not None and not states:
             mistakes.add(f"{dotted}.steps", "no input is fed from an output", "write `inputs: {STATE: {from: OUTPUT}}`")
         elif states and asked is None and not _has_items(step, used):

@@ -308,6 +308,11 @@ def plan(folder: Path, recipe: str) -> None:
         ("from: sN", "from: nN", 'inputs.s.from: output "nN" of source is scalar, and the input 1x2'),
         ("from: sN", "from: x", "inputs.s.from: `x` is an input"),
         ("from: sN", "from: sN, data: random", "the first value of an input with `from` must be known"),
+        (
+            "steps: 40}",
+            "steps: 40, inputs: {x: 1, n: {from: nN}, s: {from: sN, data: random}}}",
+            "steps.agree.inputs.s.data: the first value of an input with `from` must be known",
+        ),
         (", steps: 40", "", "steps.agree: the number of steps of the sequence is unknown"),
         ("steps: 40", "steps: 1", "steps.agree.steps: must be at least 2, found 1"),
         ("  s: {from: sN}\n  n: {from: nN}\n", "", "steps.agree.steps: no input is fed from an output"),
