@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.samples.feeds import Feed
+from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.value_files import cast_to_model
+from ndld_flow.samples.wanted_inputs import ImageOrigin
 
 Given = TypeVar("Given")
+Shape = tuple[int | str | None, ...]
 Pair = tuple[str | None, str | None]
 """A name in the reference and in the candidate; None if one has no counterpart."""
 
@@ -36,6 +41,7 @@ class SharedInputs:
     candidate_names: Mapping[str, str]
     """Name in the reference -> name in the candidate."""
     candidate_dtypes: Mapping[str, str]
+    candidate_shapes: Mapping[str, Shape | None] = field(default_factory=dict)
 
     def named_as_reference(self, given: Mapping[str, Given]) -> dict[str, Given]:
         """Return a recipe's `inputs:`, which may use either model's names, under the reference's names."""
@@ -44,7 +50,11 @@ class SharedInputs:
         return {name if name in known else back.get(name, name): value for name, value in given.items()}
 
     def for_candidate(self, feeds: Mapping[str, Feed]) -> dict[str, Array]:
-        """Return the reference's values under the candidate's names and in its dtypes."""
+        """Return the reference's values under the candidate's names and in its dtypes.
+
+        A candidate with other image inputs, such as after `add_preprocessing`, gets the same image: with channels last
+        where its shape has them last, and as pixels from 0 to 255 where it takes integers and the reference floats.
+        """
         values = {}
         for name, feed in feeds.items():
             dtype = numpy_dtype(self.candidate_dtypes[name])
@@ -52,8 +62,19 @@ class SharedInputs:
                 raise ModelError(
                     f'input "{name}" is {self.candidate_dtypes[name]} in the candidate, which cannot be fed.'
                 )
-            values[self.candidate_names[name]] = cast_to_model(feed.values, dtype, name, "the reference's input")
+            own = feed.values if feed.image is None else self._image_for_candidate(name, feed, feed.image, dtype)
+            values[self.candidate_names[name]] = cast_to_model(own, dtype, name, "the reference's input")
         return values
+
+    def _image_for_candidate(self, name: str, feed: Feed, image: ImageOrigin, dtype: np.dtype[Any]) -> Array:
+        values, shape = feed.values, self.candidate_shapes.get(name)
+        moves = shape is not None and _has_channels_last(values.shape, shape)
+        if is_float(values.dtype) and is_integer(dtype):
+            pixels = np.clip(np.round(image.restore(values)), 0, 255)  # exact: they were pixels of 8 bits
+            first = pixels if moves else pixels.transpose(2, 0, 1)
+            batch = values.shape[:-3]
+            return np.ascontiguousarray(np.broadcast_to(first, (*batch, *first.shape)).astype(dtype))
+        return np.ascontiguousarray(np.moveaxis(values, -3, -1)) if moves else values
 
 
 def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec]) -> SharedInputs:
@@ -69,14 +90,30 @@ def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpe
             )
         names[left] = right
     specs = tuple(replace(spec, shape=_narrowed(spec, theirs[names[name]])) for name, spec in mine.items())
-    return SharedInputs(specs, names, {name: theirs[names[name]].dtype for name in mine})
+    return SharedInputs(
+        specs,
+        names,
+        {name: theirs[names[name]].dtype for name in mine},
+        {name: theirs[names[name]].shape for name in mine},
+    )
 
 
 def _narrowed(reference: TensorSpec, candidate: TensorSpec) -> tuple[int | str | None, ...] | None:
     if reference.shape is None or candidate.shape is None or len(reference.shape) != len(candidate.shape):
         return reference.shape
-    pairs = zip(reference.shape, candidate.shape, strict=True)
+    sizes = candidate.shape
+    if _has_channels_last(reference.shape, sizes):
+        sizes = (*sizes[:-3], sizes[-1], *sizes[-3:-1])
+    pairs = zip(reference.shape, sizes, strict=True)
     return tuple(theirs if isinstance(theirs, int) and not isinstance(mine, int) else mine for mine, theirs in pairs)
+
+
+def _has_channels_last(reference: Shape, candidate: Shape) -> bool:
+    """Return True if an image input of the reference has channels first and that of the candidate has them last."""
+    if not len(reference) == len(candidate) in (3, 4):
+        return False
+    channels = reference[-3]
+    return channels in (1, 3, 4) and candidate[-1] == channels and candidate[-3] != channels
 
 
 def _list(specs: Mapping[str, TensorSpec]) -> str:
