@@ -123,13 +123,15 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
 
 
 def unname_dims(proto: onnx.ModelProto) -> bool:
-    """Clear dimensions named `?` in place, and return whether there were any.
+    """Clear dimensions named `?` or with the size -1 in place, and return whether there were any.
 
-    Paddle's exporters give this name to every dynamic dimension, also to those of different sizes.
+    Paddle's exporters write these for every dynamic dimension, also for those of different sizes.
     """
-    dims = [dim for graph in _graphs_of(proto) for dim in dims_of(graph) if dim.dim_param == UNNAMED_DIM]
+    declared = [dim for graph in _graphs_of(proto) for dim in dims_of(graph)]
+    dims = [dim for dim in declared if dim.dim_param == UNNAMED_DIM or dim.dim_value < 0]
     for dim in dims:
         dim.ClearField("dim_param")
+        dim.ClearField("dim_value")
     return bool(dims)
 
 

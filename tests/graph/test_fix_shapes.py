@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.files import check_model
+from ndld_flow.models.files import check_model, load_model
+from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.step import Context, Result
 from ndld_flow.steps.fix_shapes import FixShapes
 from ndld_flow.store.kinds import Onnx
@@ -61,6 +62,17 @@ def test_dimensions_named_with_a_question_mark_need_not_be_equal(tmp_path: Path)
     assert result.metrics["dynamic_tensors"].value == 0
     with pytest.raises(RequestError, match=r"no dimension '\?'; its inputs have no named dimensions"):
         fix(models.save(b.model([x], [y]), tmp_path / "m.onnx"), '{"dims": {"?": 1}}')
+
+
+def test_dimensions_of_minus_one_are_dynamic(tmp_path: Path) -> None:
+    """Older exporters of Paddle write -1 for every dynamic dimension; ONNX Runtime takes it for any size."""
+    b = models.GraphBuilder()
+    models.rename_output(b, b.op("Conv", "x", b.weight(4, 3, 3, 3), pads=[1, 1, 1, 1]), "y")
+    x, y = models.tensor("x", [-1, 3, -1, -1]), models.tensor("y", [-1, 4, -1, -1])
+    model = load_model(models.save(b.model([x], [y]), tmp_path / "m.onnx"))
+    infer_shapes(model)
+    assert str(model.graph.inputs[0].shape) == "[None,3,None,None]"
+    assert [dim for dim in model.graph.outputs[0].shape or () if isinstance(dim, int)] == [4]
 
 
 def test_outputs_are_unchanged(tmp_path: Path) -> None:
