@@ -94,10 +94,9 @@ class _OutputSteps:
         self._count = len(compared.samples)
         bounds = criteria.bounds_of(output)
         whole = output.agreement.metrics()
-        # The error of one step may exceed the bound on the mean of all.
-        decisive = dict(bounds) if _is_beyond(whole, bounds, ("slice_rms",)) else {**bounds}
-        if "slice_rms" in decisive and not _is_beyond(whole, bounds, ("slice_rms",)):
-            del decisive["slice_rms"]
+        decisive = dict(bounds)
+        if not _is_beyond(whole, bounds, ("slice_rms",)):
+            decisive.pop("slice_rms", None)  # the error of one step may exceed the bound on the mean of all
         self._metric = next((metric for metric in (*bounds, "slice_rms", "mismatched") if metric in whole), "max_abs")
         self._bound = bounds.get(self._metric)
         self.errors = [metrics.get(self._metric) for metrics in output.samples]

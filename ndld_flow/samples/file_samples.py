@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -87,14 +87,8 @@ class ArrayFile:
     wanted: WantedInput
     label: str
     path: Path
-
-    @property
-    def has_frames(self) -> bool:
-        return False
-
-    @property
-    def distortion(self) -> str:
-        return ""
+    has_frames: ClassVar[bool] = False
+    distortion: ClassVar[str] = ""
 
     @cached_property
     def _stored(self) -> StoredArray:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,14 +33,8 @@ class TextFile:
     wanted: WantedInput
     label: str
     path: Path
-
-    @property
-    def has_frames(self) -> bool:
-        return False
-
-    @property
-    def distortion(self) -> str:
-        return ""
+    has_frames: ClassVar[bool] = False
+    distortion: ClassVar[str] = ""
 
     def count(self, most: int) -> int:
         self._check()
