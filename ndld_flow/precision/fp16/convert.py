@@ -19,6 +19,7 @@ from ndld_flow.models.derived_tensors import Array
 from ndld_flow.models.element_types import infer_types
 from ndld_flow.models.files import check_model, external_files, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.local_functions import inline_functions
+from ndld_flow.models.model_defects import examine_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import Group, Groups, constant_tensor, group_places
@@ -216,15 +217,18 @@ def _size(path: Path) -> int:
 def refuse_broken(result: Path, source: Path, functions_inlined: int, log: logging.Logger) -> None:
     """Raise an error if a converted model has a defect that its source does not have.
 
-    The checker does not check calls of local functions: `ModelError` if inlining them gives an invalid model, and
-    `RuntimeError`, a bug, otherwise.
+    The checker does not check calls of local functions: `ModelError` if inlining them gives an invalid model.
+    `RuntimeError`, a bug, if the checker accepts the source and not the result; `ModelError` if the source has defects
+    too, or if only ONNX Runtime refuses the result.
     """
     try:
         check_changed_model(source, result, log, new_types=True)
     except ModelError as error:
         if functions_inlined:
             raise ModelError(f"{source}: inlining its local functions gives an invalid model: {error}") from None
-        raise RuntimeError(f"the converted model is invalid although its source is valid: {error}") from None
+        if examine_model(source).is_clean and not examine_model(result).is_clean:
+            raise RuntimeError(f"the converted model is invalid although its source is valid: {error}") from None
+        raise ModelError(f"{source}: its conversion is not valid: {error}") from None
 
 
 def prepare(model: ir.Model, source: Path) -> list[str]:
