@@ -32,6 +32,8 @@ _UNKNOWN_LENGTHS = (0x7FFFF000, 0xFFFFFFFF)
 _FORMATS = "wav,flac,ogg,mp3,mov,aac,aiff,w64"
 """Allowed formats; FFmpeg's others include playlists, which name files and addresses to read."""
 _HIGHEST_RATE = 768_000
+_MOST_BYTES = 4
+"""Bytes of a sample of PCM that are read."""
 _ZERO_CROSSINGS = 32
 _KAISER_BETA = 9.0
 
@@ -179,7 +181,10 @@ def read_audio(path: Path, name: str) -> tuple[int, Array]:
     if _is_pcm(path, name):
         with path.open("rb") as file, wave.open(file) as reader:
             frames = _pcm_frames(reader, file, path, name)
-            return reader.getframerate(), _from_pcm(reader.readframes(frames), reader)
+            data = reader.readframes(frames)
+            if len(data) < frames * reader.getsampwidth() * reader.getnchannels():
+                raise RequestError(f'input "{name}": {path} is truncated.')
+            return reader.getframerate(), _from_pcm(data, reader)
     decoded = list(_decoded(path, name))
     return decoded[0][0], np.concatenate([part for _, part in decoded], axis=1)
 
@@ -227,9 +232,9 @@ def _is_pcm(path: Path, name: str) -> bool:
     if not path.exists():
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).')
     try:
-        with path.open("rb") as file, wave.open(file):
-            return True
-    except (wave.Error, EOFError):
+        with path.open("rb") as file, wave.open(file) as reader:
+            return bool(reader.getsampwidth() <= _MOST_BYTES)
+    except (wave.Error, EOFError, RuntimeError):  # the last one for chunks that end beyond the file
         return False
     except OSError as error:
         raise RequestError(f'input "{name}": {path} cannot be read: {error.strerror or error}.') from None

@@ -172,6 +172,16 @@ def test_files_that_do_not_fit_are_refused(in_folder: Path, monkeypatch: pytest.
     refused("more than 150 samples", WHOLE, data="a.wav", rate=32000)
 
 
+@pytest.mark.parametrize(("place", "value"), [(34, 40), (34, 255), (16, 255), (22, 0)])
+def test_headers_that_no_program_writes_are_refused(place: int, value: int, in_folder: Path) -> None:
+    """A sample of 40 bits, a chunk that ends beyond the file, no channels."""
+    data = bytearray(write_wav(in_folder / "a.wav", ramp(25)).read_bytes())
+    data[place] = value
+    Path("a.wav").write_bytes(data)
+    with pytest.raises((RequestError, BackendError)):
+        list(samples(WHOLE, {"data": "a.wav"}))
+
+
 def test_a_length_that_a_pipe_left_open_is_the_rest_of_the_file(in_folder: Path) -> None:
     data = bytearray(write_wav(in_folder / "a.wav", ramp(25)).read_bytes())
     data[40:44] = (0xFFFFFFFF).to_bytes(4, "little")
