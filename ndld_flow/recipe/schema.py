@@ -11,7 +11,11 @@ from ndld_flow.recipe.step_types import StepType
 from ndld_flow.step import Reads, Step
 
 OWN_INPUTS = "Inputs of the model that this step runs, instead of the recipe's, whose form they have."
-INPUTS_SCHEMA = {"type": "object", "additionalProperties": {"$ref": "#/$defs/InputSpec"}}
+_SHORT_INPUT = ({"type": "string"}, {"type": "number"}, {"type": "array", "items": {"type": "string"}})
+INPUTS_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [*_SHORT_INPUT, {"$ref": "#/$defs/InputSpec"}]},
+}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -31,9 +35,7 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
     }
     properties["model"] = {"anyOf": [{"type": "string"}, properties["model"]]}
-    plain = [{"type": "string"}, {"type": "number"}, {"type": "array"}]
-    inputs = properties["inputs"]
-    inputs["additionalProperties"] = {"anyOf": [*plain, inputs["additionalProperties"]]}
+    properties["inputs"]["additionalProperties"] = INPUTS_SCHEMA["additionalProperties"]
     models = properties["models"]
     models["additionalProperties"] = {"anyOf": [{"type": "string"}, models["additionalProperties"]]}
     properties["defaults"] = {

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jsonschema import ValidationError as SchemaError
+from jsonschema import validate
 
 from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.recipe.schema import describe_recipes
+from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runner.events import Event
 from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
@@ -143,3 +147,12 @@ def test_inputs_of_an_edited_model_are_checked_when_it_exists(toy: Toy) -> None:
     toy.write(CUT.replace("inputs: {middle: {data: middle.npy}}", "inputs: {midle: {}}"))
     with pytest.raises(RequestError, match=r'"midle" is not an input of .*; did you mean "middle"'):
         toy.run()
+
+
+def test_the_schema_allows_inputs_of_steps_that_read_any() -> None:
+    schema = describe_recipes(StepTypes())
+    step = {"step": "profile", "inputs": {"x": "random", "y": {"data": 1, "resize": "crop"}}}
+    validate({"model": "m.onnx", "inputs": {"x": 1}, "steps": {"speed": step}}, schema)
+    for wrong in ({"step": "sanitize", "inputs": {}}, {"step": "profile", "inputs": {"x": {"resize": "fill"}}}):
+        with pytest.raises(SchemaError):
+            validate({"model": "m.onnx", "steps": {"speed": wrong}}, schema)
