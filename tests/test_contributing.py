@@ -111,6 +111,7 @@ def test_an_operation_is_one_file(in_folder: Path, tmp_path_factory: pytest.Temp
         assert word in catalogue.operation_names()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It is found in this process and in measuring processes, which `sitecustomize` prepares."""

@@ -370,6 +370,7 @@ def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: P
         )
 
 
+@pytest.mark.thorough
 def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path) -> None:
     """The cache grows from nothing to seven entries, and starts again."""
     model = write_model(tmp_path / "model.onnx", ATTEND)

@@ -315,6 +315,7 @@ def test_user_defined_steps_have_help_and_schema(in_folder: Path) -> None:
     assert "word" in schema["$defs"]["step_stamp"]["properties"]
 
 
+@pytest.mark.thorough
 def test_doctor_reports_what_works(tmp_path: Path) -> None:
     done = start("doctor", "--json", cwd=tmp_path)
     checks = {check["name"]: check for check in json.loads(done.stdout)}

@@ -64,6 +64,7 @@ def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
 SLOW = RECIPE.replace("word: b", "word: b, seconds: 60")
 
 
+@pytest.mark.thorough
 def test_the_line_below_the_steps_counts_them_and_knows_the_remaining_time(in_folder: Path) -> None:
     make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 1.5"))
     _, first = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")
@@ -98,7 +99,7 @@ def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far() -> None:
         assert "pace" not in shown()
 
 
-@pytest.mark.parametrize("columns", [60, 200])
+@pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.thorough)])
 def test_lines_fit_the_terminal(in_folder: Path, columns: int) -> None:
     sentence = "a long summary of many words that describes what the step has found in this model"
     make_toy(in_folder, RECIPE.replace("word: b", f"word: {sentence}"))
@@ -131,6 +132,7 @@ def test_a_quiet_run_prints_the_verdict_and_the_result(in_folder: Path) -> None:
     assert result == "result     result.onnx"
 
 
+@pytest.mark.thorough
 def test_a_verbose_run_prints_the_log_of_each_step(in_folder: Path) -> None:
     make_toy(in_folder)
     _, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "--verbose")

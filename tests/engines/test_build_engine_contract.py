@@ -29,7 +29,7 @@ RELEASES = (
     pytest.param("10.13.3.9", marks=pytest.mark.thorough),
     pytest.param("10.16.1.11", marks=pytest.mark.thorough),
     pytest.param("11.0.0.114", marks=pytest.mark.thorough),
-    "11.4.0.106",
+    pytest.param("11.4.0.106", marks=pytest.mark.thorough),
 )
 """The oldest, the last that can be weakly typed, the first that cannot, the newest; 10.13 brought the most."""
 

@@ -570,7 +570,10 @@ def test_rtx_does_not_apply_refused_settings(rtx: dict[str, dict[str, Any]]) -> 
             assert outcome["applied"] == plain["applied"], text
 
 
-@pytest.mark.parametrize("release", ["10.8", pytest.param("10.16", marks=pytest.mark.thorough), "11.4"])
+@pytest.mark.parametrize(
+    "release",
+    ["10.8", pytest.param("10.16", marks=pytest.mark.thorough), pytest.param("11.4", marks=pytest.mark.thorough)],
+)
 def test_accepted_settings_have_their_names_in_the_release(release: str, model: Path, tmp_path: Path) -> None:
     site = write_standin(tmp_path, release)
     for text, outcome in try_settings("tensorrt", model, _accepted(release), PYTHONPATH=str(site)).items():

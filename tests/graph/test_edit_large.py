@@ -84,6 +84,7 @@ def test_names_attributes_and_outputs_change_in_little_memory_and_weights_are_co
         assert not new.read(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_weights_are_converted_randomized_and_moved_in_little_memory(large: Path, tmp_path: Path) -> None:
     memory, written = edit_in_child(

@@ -294,7 +294,9 @@ def test_an_impossible_batch_sweep_fails_before_measuring(tmp_path: Path, worker
 
 
 @pytest.mark.usefixtures("executed_workers")
-@pytest.mark.parametrize("word", ["SIGSEGV", "SIGABRT", "SIGKILL"])
+@pytest.mark.parametrize(
+    "word", ["SIGSEGV", *(pytest.param(word, marks=pytest.mark.thorough) for word in ("SIGABRT", "SIGKILL"))]
+)
 def test_a_crash_is_reported(word: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def crash(done: int, total: int, what: str) -> None:
         if "pass" in what:
@@ -316,7 +318,9 @@ def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("executed_workers")
-@pytest.mark.parametrize("moment", ["loading", "warming up", "pass "])
+@pytest.mark.parametrize(
+    "moment", [*(pytest.param(moment, marks=pytest.mark.thorough) for moment in ("loading", "warming up")), "pass "]
+)
 def test_an_interrupt_ends_the_worker(moment: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def interrupt(done: int, total: int, what: str) -> None:
         if moment in what:

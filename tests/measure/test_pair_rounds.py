@@ -110,6 +110,7 @@ def until(happens: Callable[[], bool]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(model: Path, tmp_path: Path) -> None:

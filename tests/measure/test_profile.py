@@ -109,7 +109,9 @@ def test_an_interrupted_layer_pass_leaves_files_in_scratch_only(tmp_path: Path, 
     assert list((tmp_path / "ran" / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
+@pytest.mark.parametrize(
+    "level", ["disabled", *(pytest.param(level, marks=pytest.mark.thorough) for level in ("basic", "extended")), "all"]
+)
 def test_times_of_if_and_loop_exclude_their_bodies(level: str, tmp_path: Path) -> None:
     _, result = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, optimization=level)
     depths = {layer.type: layer.depth for layer in result.layers}

@@ -686,6 +686,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.thorough
 def test_large_weights_are_not_loaded(tmp_path: Path) -> None:
     """192 MiB of weights on disk, of which a third is halved."""
     source = models.make_big(tmp_path / "m.onnx", layers=3)

@@ -247,6 +247,7 @@ def test_help_lists_metrics() -> None:
     assert "batch_{size}.latency.median  [ms]   when `batches` has that size" in ran.stdout
 
 
+@pytest.mark.thorough
 def test_steps_return_what_they_declare(in_folder: Path) -> None:
     """The families that defaults do not reach: layers, batches, references, searches, comparisons, per-output names."""
     make_cnn(in_folder / "model.onnx")

@@ -262,6 +262,7 @@ def test_files_that_are_no_model_are_refused_by_every_verb(place: Place, tally: 
     place.must_refuse(what, _VERBS, tally("protobuf and memory bombs"))
 
 
+@pytest.mark.thorough
 def test_a_file_larger_than_any_protobuf_is_refused(place: Place, tally: Tallying) -> None:
     count = tally("protobuf and memory bombs")
     _sparse_file(place.model)

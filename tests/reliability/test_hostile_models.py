@@ -131,6 +131,7 @@ def test_malformed_graphs_are_handled(attack: Attack, tally: Tallying) -> None:
     _in_turn(attack, list(_made(WRONG))[::13], ways(quick=True), tally("malformed graphs"))
 
 
+@pytest.mark.thorough
 def test_models_that_request_all_memory_are_refused(attack: Attack, tally: Tallying) -> None:
     models = list(_made(LARGE))[::7]
     _in_turn(attack, models, ("sanitize", "inspect", "page"), tally("protobuf and memory bombs"))

@@ -244,6 +244,8 @@ def test_files_of_a_newer_version_are_refused_and_kept(
 ) -> None:
     folder, count = open_copy("store-1"), tally(ATTACK)
     pattern, verbs = NEWER[what]
+    if what == "step record":  # keys change with the versions of steps: add records under those of today
+        assert ndld_flow(*verbs[0], cwd=folder).returncode == 0
     newer = {path: by_a_newer_version(path) for path in folder.glob(pattern)}
     assert newer
     for verb in verbs:

@@ -86,6 +86,7 @@ def run(process: AttackedProcess, folder: Path, word: str, *overrides: str) -> s
     return result.name
 
 
+@pytest.mark.thorough
 def test_a_run_after_the_clock_was_set_back_is_the_newest_and_kept(
     in_folder: Path, clock: Clock, process: AttackedProcess, tally: Callable[[str], Tally]
 ) -> None:

@@ -520,6 +520,7 @@ def test_the_layout_does_not_shift_after_painting(show: Open, kind: str) -> None
     assert moved < 0.01
 
 
+@pytest.mark.thorough
 def test_hostile_names_stay_text_in_every_section(show: Open) -> None:
     page = show("hostile")
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")

@@ -566,6 +566,7 @@ def test_bodies_lie_below_what_ran_them(browser: Browser, tmp_path: Path) -> Non
     watch.check()
 
 
+@pytest.mark.thorough
 def test_hostile_names_stay_text_in_every_chart(browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     page = watch.open(browser, draw_report(write_hostile(tmp_path)), viewport={"width": 390, "height": 800})

@@ -137,7 +137,8 @@ def test_values_of_other_types_are_refused(name: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough) if name == "doctor" else name for name in FUNCTIONS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name in ("doctor", "sweep"))) for name in FUNCTIONS],
 )
 def test_names_of_nothing_are_refused(name: str, here: Path) -> None:
     troubles = []

@@ -99,6 +99,7 @@ def test_a_sweep_of_a_dictionary_returns_its_best_point(swept: dict[str, Any]) -
     assert (again.metrics, again.artifacts) == (finished.metrics, finished.artifacts)
 
 
+@pytest.mark.thorough
 def test_a_dictionary_is_swept_in_worker_processes(swept: dict[str, Any], isolated_steps: None) -> None:
     finished = api.run(swept, trust=True, place=Placement(jobs=2))
     assert finished.passed

@@ -124,6 +124,7 @@ def deeds(in_folder: Path) -> Deeds:
     return Deeds(in_folder)
 
 
+@pytest.mark.thorough
 def test_a_record_names_what_ran_during_its_measurement(deeds: Deeds) -> None:
     with closing(Workers(2, trust=True)) as workers:
         other = workers.submit(deeds.task("seconds: 600", name="busy"), deeds.store)

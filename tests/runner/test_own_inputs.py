@@ -149,6 +149,7 @@ def test_inputs_of_an_edited_model_are_checked_when_it_exists(toy: Toy) -> None:
         toy.run()
 
 
+@pytest.mark.thorough
 def test_the_schema_allows_inputs_of_steps_that_read_any() -> None:
     schema = describe_recipes(StepTypes())
     step = {"step": "profile", "inputs": {"x": "random", "y": {"data": 1, "resize": "crop"}}}

@@ -129,6 +129,7 @@ def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> N
     assert len(deeds.done) == 1
 
 
+@pytest.mark.thorough
 def test_tasks_planned_for_another_machine_or_version_are_refused(deeds: Deeds, on_ray: OnRay) -> None:
     task = make_task(deeds)
     assert on_ray.machine_for(task.works[0].step, deeds.store).startswith(fingerprint_machine())

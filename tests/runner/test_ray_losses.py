@@ -113,6 +113,7 @@ def test_a_task_is_given_up_after_three_interruptions(compute: Callable[..., str
         compute(cut_off, cut_off, cut_off)
 
 
+@pytest.mark.thorough
 def test_tasks_that_no_node_starts_are_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "MAX_PLACEMENTS", 2)
     with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):

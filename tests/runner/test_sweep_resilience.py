@@ -101,6 +101,7 @@ def test_ctrl_c_keeps_finished_results(toy: SweepToy, started: list[ProcessRun])
     assert not list((toy.outputs / "store" / "building").glob("*/*"))
 
 
+@pytest.mark.thorough
 def test_workers_share_the_work(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("tint: {step: dye}", "tint: {step: dye, seconds: 0.2}")
     toy.write(text.replace("[red, green]", "[a, b, c, d, e, f]"))
@@ -127,6 +128,7 @@ def test_a_bug_of_a_step_is_not_a_failed_point(toy: SweepToy) -> None:
         toy.run(place=Placement(jobs=2))
 
 
+@pytest.mark.thorough
 def test_two_sweeps_at_once_never_measure_together(toy: SweepToy, started: list[ProcessRun]) -> None:
     text = toy.recipe.read_text().replace("threads: 1}", "threads: 1, seconds: 0.05}")
     toy.write(text)

@@ -122,6 +122,7 @@ def test_a_bug_is_raised_in_the_driver_with_its_location(
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
+@pytest.mark.thorough
 def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Workers) -> None:
     with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
@@ -132,6 +133,7 @@ def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Worker
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
+@pytest.mark.thorough
 @on_linux
 def test_a_task_is_not_retried_with_a_single_worker(deeds: Deeds, mark: str) -> None:
     with closing(Workers(1, trust=True)) as alone:

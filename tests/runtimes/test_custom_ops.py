@@ -80,6 +80,7 @@ def test_a_library_that_does_not_load_is_named_with_the_reason(tmp_path: Path, c
         open_model(tmp_path / "model.onnx", SessionSettings(custom_ops=(str(tmp_path / "libbad.so"),)))
 
 
+@pytest.mark.thorough
 def test_every_step_that_runs_models_loads_the_library(folder: Path) -> None:
     write_recipe(
         folder,

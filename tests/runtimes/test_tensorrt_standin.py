@@ -802,8 +802,8 @@ print("layers", engine.num_layers)
     ("backend", "release", "flags"),
     [
         ("tensorrt", "10.8", "[FP16, SPARSE_WEIGHTS, TF32]"),
-        ("tensorrt", "10.16", "[FP16, SPARSE_WEIGHTS, TF32]"),
-        ("tensorrt", "11.4", "[SPARSE_WEIGHTS, TF32, STRONGLY_TYPED]"),
+        pytest.param("tensorrt", "10.16", "[FP16, SPARSE_WEIGHTS, TF32]", marks=pytest.mark.thorough),
+        pytest.param("tensorrt", "11.4", "[SPARSE_WEIGHTS, TF32, STRONGLY_TYPED]", marks=pytest.mark.thorough),
         ("tensorrt_rtx", "1.7", "[SPARSE_WEIGHTS, TF32, STRONGLY_TYPED]"),
     ],
 )
