@@ -77,7 +77,7 @@ def in_read_only_root(command: list[str], writable: list[Path]) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", script, "sh", *command]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_steps_of_the_image_work_with_a_read_only_root(tmp_path: Path) -> None:
     installed = build_stage(tmp_path)
     work, scratch = tmp_path / "work", tmp_path / "scratch"

@@ -77,7 +77,7 @@ def test_the_base_is_small(installed: Installation) -> None:
     assert not brought & {name.lower().replace("_", "-") for name in sizes}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_first_recipe_passes_without_extras(installed: Installation, tmp_path: Path) -> None:
     work(installed, tmp_path, "init", "--example", "quickstart")
     lend_samples(tmp_path / "outputs/store")

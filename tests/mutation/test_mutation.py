@@ -145,7 +145,7 @@ def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     assert (copy.root / module).read_text() == (project / module).read_text() == MODULE
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_test_without_end_catches_a_fault(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 3)
     hangs = MODULE.replace("    return value >= 10", "    while True:\n        pass")
@@ -170,7 +170,7 @@ def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Pa
     assert (outcome, detail) == ("unfinished", "the tests cannot be collected without the change either")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_recorded_faults_are_not_tried_again_until_their_module_changes(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +188,7 @@ def test_recorded_faults_are_not_tried_again_until_their_module_changes(
     assert "(recorded)" not in capsys.readouterr().out
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_prints_its_score_and_the_survivors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = len(find_sites(MODULE))
     assert main(["far.distance", "--seed", "1", "--require", "100"], project) == 1
