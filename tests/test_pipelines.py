@@ -185,7 +185,7 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
     assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_nodes_that_the_quickstart_finds_repair_the_model(
     checkout: Path, sample_model: Callable[[str], Path]
 ) -> None:

@@ -138,7 +138,7 @@ def follow_workflow(installed: Installation, folder: Path) -> None:
     assert (folder / "summary.md").read_text().startswith("### ")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_workflow_for_ci_needs_the_wheel_alone(installed: Installation, tmp_path: Path) -> None:
     follow_workflow(installed, tmp_path)
 
