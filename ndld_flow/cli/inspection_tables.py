@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ndld_flow.base.quantities import count, number, size
+from ndld_flow.base.quantities import count, counted, number, size
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.records.inspection import (
@@ -149,7 +149,7 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
     yield Text(f"opset {opsets}; IR version {summary.ir_version}{by}", style="dim")
     yield _section("inputs", _port_table(summary.inputs))
     yield _section("outputs", _port_table(summary.outputs))
-    yield _section(f"{count(summary.node_count)} nodes", Text(_counts(summary.nodes_by_type)))
+    yield _section(counted(summary.node_count, "node"), Text(_counts(summary.nodes_by_type)))
     if summary.precisions:
         yield _section("precision constraints", Text(_counts(summary.precisions)))
     if summary.weights_by_dtype:
@@ -157,8 +157,7 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
         yield _section("largest", _tensor_table(summary.largest))
     for title, names in (("subgraph", summary.subgraphs), ("function", summary.functions)):
         if names:
-            plural = "s" if len(names) > 1 else ""
-            yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, summary.nodes_by_graph))
+            yield _section(counted(len(names), title), bodies_table(names, summary.nodes_by_graph))
     yield from _data_sections(summary)
     if summary.metadata:
         yield _section(
