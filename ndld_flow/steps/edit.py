@@ -57,6 +57,7 @@ class Edit(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("modify", "surgeon", "graphsurgeon", "patch", "surgery")
     synonyms: ClassVar[Mapping[str, str]] = {"ops": "operations", "edits": "operations"}
 
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     stops_run: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")

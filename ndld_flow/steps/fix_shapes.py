@@ -23,6 +23,7 @@ class FixShapes(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("fixdims", "staticshapes", "makestatic", "freezeshapes", "shapes")
 
     keeps_inputs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime")
     uses_inputs: ClassVar[bool] = True
     adds_no_quantization: ClassVar[bool] = True

@@ -39,6 +39,7 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
     }
 
     keeps_inputs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
