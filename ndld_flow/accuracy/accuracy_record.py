@@ -18,7 +18,7 @@ from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequen
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.quantities import number, percent
+from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import (
@@ -232,15 +232,13 @@ def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:
-    """Return `937 steps` and `1 decision flipped`."""
-    figures = [f"{sum(sequence.lengths):,} steps"]
-    flips = [output for output in sequence.outputs if output.flipped_count]
-    figures += [
-        f"{output.flipped_count:,} decision{'s' if output.flipped_count != 1 else ''} of {short_name(output.output)} "
-        "flipped"
-        for output in flips
-    ]
-    return figures
+    """Return `937 steps` and `1 decision of y flipped`."""
+    flips = (
+        f"{counted(output.flipped_count, 'decision')} of {short_name(output.output)} flipped"
+        for output in sequence.outputs
+        if output.flipped_count
+    )
+    return [counted(sum(sequence.lengths), "step"), *flips]
 
 
 def _failed(accuracy: Accuracy) -> list[str]:

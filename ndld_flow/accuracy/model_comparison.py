@@ -248,7 +248,7 @@ class Comparison:
     notes: tuple[str, ...]
     """Caveats: reasons why the comparison is weaker evidence than it seems."""
     sequences: Sequences | None = None
-    """The sequences, of which each sample is a step; None for single samples."""
+    """The sequences whose steps are the samples; None for single samples."""
     forced: bool = False
     """The candidate got the reference's states at every step."""
 

@@ -116,7 +116,7 @@ class _OutputSteps:
         return max((error for error in self.errors if error is not None), default=math.inf)
 
     def record(self, *, full: bool) -> StepErrors:
-        quarter = max(1, self._count // 4)
+        early, late = self._early_and_late()
         return StepErrors(
             output=self.name,
             state=self.state,
@@ -128,9 +128,14 @@ class _OutputSteps:
             flipped=tuple(self._flipped[:_MOST_FLIPPED]),
             flipped_count=len(self._flipped) if self._decision else None,
             decision=self._decision,
-            early_error=_rms(self.errors[:quarter]),
-            late_error=_rms(self.errors[self._count - quarter :]),
+            early_error=early,
+            late_error=late,
         )
+
+    def _early_and_late(self) -> tuple[float | None, float | None]:
+        """Return the rms error of the first and of the last quarter of the steps."""
+        quarter = max(1, self._count // 4)
+        return _rms(self.errors[:quarter]), _rms(self.errors[self._count - quarter :])
 
     def sentences(self, agreement: SequenceAgreement) -> list[str]:
         """Return a sentence for each reason to fail; the last one names the step of the first."""
@@ -152,8 +157,7 @@ class _OutputSteps:
         return sentences
 
     def notes(self, agreement: SequenceAgreement) -> list[str]:
-        record = self.record(full=False)
-        early, late = record.early_error, record.late_error
+        early, late = self._early_and_late()
         if self._bound is None or higher_is_better(self._metric) or early is None or late is None or self.beyond:
             return []
         if late < _GROWS * early or late * _REACH < self._bound:

@@ -68,7 +68,7 @@ class AppendedParts:
     def __init__(self, feedback: Feedback) -> None:
         self._inputs = {output: name for name, output in feedback.items()}
         self.growing: set[str] = set()
-        """Outputs of which a part was cut."""
+        """Outputs that were cut to their new part."""
 
     def cut(self, fed: Mapping[str, Array], outputs: Outputs) -> dict[str, Array | None]:
         """Return outputs; one that begins with the state it was computed from is replaced by what follows it."""

@@ -24,7 +24,7 @@ from ndld_flow.models.shape_inference import light_proto
 _LIGHT_BYTES = 2**25
 """Larger files are loaded without their weights, in a fraction of the time and memory."""
 _LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
-"""What ONNX Runtime puts before a message."""
+"""The prefix of ONNX Runtime's messages."""
 _LISTED = 5
 """Maximum number of defects in the log; a broken exporter repeats one at every node."""
 

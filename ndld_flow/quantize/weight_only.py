@@ -2,7 +2,7 @@
 
 Each weight is read in pieces, quantized and written to a scratch file, so that memory does not grow with the model.
 Layout of `MatMulNBits` (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): for a weight
-[K, N], integers [N, blocks, bytes of a block], scales [N, blocks], and offsets, of which those of 4 bits are packed.
+[K, N], integers [N, blocks, bytes of a block], scales [N, blocks], and offsets (packed if they have 4 bits).
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class InputFiles:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Return a caveat for each input with several files of which some are distorted, among the first ones."""
+        """Return a caveat for each input with several files if some of the first ones are distorted."""
         notes = {}
         for name, files in self.files.items():
             examined = files[: min(self.counts[name], _MOST_EXAMINED)]

@@ -145,7 +145,7 @@ class ImageInput:
         if fitted.shape[-1] != self.channels:
             fitted = np.repeat(fitted, self.channels, axis=-1)
         if self.given.color == "bgr":
-            fitted = fitted[..., [2, 1, 0, *range(3, self.channels)]]
+            fitted = swap_red_and_blue(fitted)
         if fitted.shape[:2] == (placement.height, placement.width):
             return fitted
         canvas = np.empty((placement.height, placement.width, self.channels), fitted.dtype)
@@ -161,13 +161,13 @@ class ImageInput:
         if is_float(self.dtype) and self.scale:
             pixels = (pixels * np.asarray(self.given.std) + np.asarray(self.given.mean)) / self.scale
         if self.given.color == "bgr":
-            pixels = pixels[..., [2, 1, 0, *range(3, self.channels)]]
+            pixels = swap_red_and_blue(pixels)
         return pixels
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of an image in an input: it is resized to `size`, of which the part from `crop` on is used."""
+    """The place of an image in an input: the image is resized to `size`, and the part from `crop` on is used."""
 
     size: tuple[int, int]
     """Width and height to which the whole image is resized."""
@@ -186,7 +186,7 @@ class Placement:
 
 
 def place_image(size: tuple[int, int], room: tuple[int | None, int | None], given: InputSpec) -> Placement:
-    """Return the placement of an image of a width and height in an input's, of which None is free.
+    """Return the placement of an image in an input, by their widths and heights; None is free.
 
     `letterbox` keeps the aspect ratio and pads, with the rounding of Ultralytics; `crop` keeps it and cuts, with that
     of torchvision's `Resize` and `CenterCrop`. A free dimension is the image's own, or follows from the other one
@@ -333,6 +333,11 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
 
 def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
+
+
+def swap_red_and_blue(pixels: Array) -> Array:
+    """Return pixels `[..., C]` with the first and the third channel exchanged."""
+    return pixels[..., [2, 1, 0, *range(3, pixels.shape[-1])]]
 
 
 def find_layout(pattern: Pattern) -> str:

@@ -28,7 +28,7 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file, of which every line that is not empty is a sample."""
+    """A text file; each line that is not empty is a sample."""
 
     wanted: WantedInput
     label: str

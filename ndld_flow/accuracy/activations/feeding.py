@@ -18,7 +18,7 @@ from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
-from ndld_flow.samples.images import find_layout
+from ndld_flow.samples.images import find_layout, swap_red_and_blue
 from ndld_flow.samples.model_matching import SharedInputs
 from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -124,7 +124,7 @@ def _pixels(values: Array, given: InputSpec) -> Array | None:
     if item.shape[2] not in (1, 3, 4):
         return None
     if given.color == "bgr" and item.shape[2] > 1:
-        item = item[..., [2, 1, 0, *range(3, item.shape[2])]]
+        item = swap_red_and_blue(item)
     if not is_float(values.dtype):
         return np.clip(item, 0, 255).astype(np.uint8)
     scaled = item.astype(np.float64) * np.asarray(given.std) + np.asarray(given.mean)

@@ -13,7 +13,7 @@ from ndld_flow.report.page_data import SequencePayload
 from ndld_flow.report.panel import Panel
 
 _MOST_POINTS = 3000
-"""Points of a line: the largest error of several steps stands for them where there are more."""
+"""Maximum number of points of a line; with more steps, each point is the largest error of several."""
 _MOST_LINES = 10
 
 
