@@ -110,6 +110,15 @@ def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path) -> 
         check_changed_model(source, target, LOG)
 
 
+def test_a_second_defect_of_the_same_kind_must_load(tmp_path: Path) -> None:
+    source = write(tmp_path / "source.onnx", [NORM], [SCALE])
+    first = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["t"], axis=-1, name="first")
+    without_scale = helper.make_node("SimplifiedLayerNormalization", ["t"], ["y"], axis=-1, name="second")
+    target = write(tmp_path / "target.onnx", [first, without_scale], [SCALE])
+    with pytest.raises(ModelError, match="ONNX Runtime loads its source, but not the result"):
+        check_changed_model(source, target, LOG)
+
+
 def test_a_missing_kernel_is_excused_where_types_change(tmp_path: Path) -> None:
     source = write(tmp_path / "source.onnx", [RELU])
     nodes = [
