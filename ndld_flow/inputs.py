@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, JsonValue, Tag, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from ndld_flow.base.settings import Settings, fields_of
 from ndld_flow.store.found_files import is_several
@@ -15,7 +26,7 @@ T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]
 Shape = tuple[Dimension, ...]
 
-GENERATED = ("random", "zeros", "ones")
+GENERATED = ("random", "zeros", "ones", "arange")
 _ALWAYS_IN_KEYS = ("shape", "min", "opt", "max", "every", "range", "mean", "std")
 
 
@@ -43,6 +54,17 @@ Data = Annotated[
 """The source of an input's values: one of `GENERATED`, a number for every element, or files."""
 
 
+_NUMBER_OR_LIST = {"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}]}
+PerChannel = Annotated[
+    tuple[T, ...],
+    # The strict tuple takes a list only directly from JSON.
+    BeforeValidator(lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)),
+    Field(min_length=1),
+    WithJsonSchema(_NUMBER_OR_LIST),
+]
+"""One number for all channels, or a list of one for each."""
+
+
 def patterns_of(data: Data) -> tuple[str, ...]:
     """Return the patterns of files that values come from; none if they are generated."""
     if isinstance(data, tuple):
@@ -60,6 +82,18 @@ def without_names(data: Data) -> str | int | float:
     if isinstance(data, str) and names_one_file(data):
         return PurePath(data).suffix
     return "files" if patterns_of(data) or isinstance(data, tuple) else data
+
+
+def shape_override(name: str, shape: str) -> str:
+    """Return the override that sets an input's shape, quoted for a shell: `'inputs.x.shape=[1,3,64,64]'`.
+
+    Hydra reads a dot in a key as a level and refuses `:` and `/`, so other names become keys of a
+    mapping, which it merges.
+    """
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        return f"'inputs.{name}.shape={shape}'"
+    key = re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", name)
+    return f"'inputs={{{key}:{{shape:{shape}}}}}'"
 
 
 class InputSpec(Settings):
@@ -87,15 +121,29 @@ class InputSpec(Settings):
     max: Shape | None = None
     """Largest shape an engine must accept."""
     data: Data = "random"
-    """`random`, `zeros`, `ones`, a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an
-    image, a video, an audio file, a folder of these, a `.txt`, an ONNX test data set, a glob (`images/**/*.png`), or a
-    list of these. Steps that run several samples use all files, others the first."""
+    """`random` (usual values for masks, token numbers, positions and lengths; the log describes them), `zeros`, `ones`,
+    `arange` (0, 1, 2, ... along the last axis; it goes on at each step of a sequence, as positions do), a number for
+    every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an image, a video, an audio file, a folder of
+    these, a `.txt` (lines for an input of strings, or text for a tokenizer), a `.csv` (the column of the input's name,
+    or all), an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Steps that run several samples use
+    all files, others the first."""
+    values: JsonValue = None
+    """The values themselves, instead of `data`: a number, a text, or a list of the input's shape, such as
+    `[[red], [blue]]`."""
     every: Annotated[int, Field(ge=1)] = 1
-    """Use every N-th frame of a video or an animation, or window of an audio file, as a sample."""
+    """Use every N-th frame of a video or an animation, or window of an audio file or of an array of one dimension, as a
+    sample."""
     fed_from: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias="from")
     """Name of the output whose value is this input at the next step of a sequence, such as `state: {from: stateN}` of a
     recurrent model or `past: {from: present}` of a decoder. `data` is its value at the first step, by default zeros.
-    Other inputs are constants, random values drawn anew at each step, or consecutive items of their files."""
+    Other inputs are constants, random values drawn anew at each step, or consecutive items of their files. Each item of
+    a file of first values starts a sequence. A pattern feeds many inputs: `"past.*": {from: "present.*"}`."""
+    apply: Literal["argmax"] | None = None
+    """`argmax`: greedy decoding. The input gets the index of the largest element of the output that it is `from`, at
+    its last positions, as many as `shape` has: `input_ids: {from: logits, apply: argmax, shape: [1, 1]}`. `data` is the
+    prompt."""
+    axis: int = -1
+    """Axis of the output along which `apply` chooses, such as that of the vocabulary."""
     first_shape: Shape | None = None
     """Shape at the first step of a sequence, such as that of a decoder's prompt; later steps have `shape`."""
     grow: Shape | None = None
@@ -116,15 +164,15 @@ class InputSpec(Settings):
     """Sample rate of the model's audio, in Hz. Files of another rate are converted; without it they are not, and the
     step warns."""
     hop: Annotated[int, Field(ge=1)] | None = None
-    """Distance between the starts of two windows of an audio file, in samples at `rate`; by default the input's length,
-    so that windows do not overlap. Each window is a sample."""
+    """Distance between the starts of two windows of an audio file, in samples at `rate`, or of an array of one
+    dimension; by default the input's length, so that windows do not overlap. Each window is a sample."""
     scale: float | None = None
     """Factor of pixels and of audio, before `mean` is subtracted; by default 1/255 for an image that becomes floats,
     else 1. Audio is in [-1, 1) before it."""
-    mean: tuple[float, ...] = (0.0,)
+    mean: PerChannel[float] = (0.0,)
     """Subtracted after scaling: one number, or one for each channel of an image in the model's order. Inputs of
     integers get pixels from 0 to 255, whatever `scale`, `mean` and `std` are."""
-    std: tuple[float, ...] = (1.0,)
+    std: PerChannel[float] = (1.0,)
     """Divisor after `mean` is subtracted."""
     resize: Literal["stretch", "letterbox", "crop"] | None = None
     """Way to fit an image to the input: `stretch` changes its aspect ratio, `letterbox` keeps it and pads, `crop` keeps
@@ -132,7 +180,7 @@ class InputSpec(Settings):
     interpolation: Literal["bilinear", "linear", "bicubic"] = "bilinear"
     """`bilinear` and `bicubic` average all pixels that a smaller one covers, as Pillow and torchvision do; `linear`
     uses the four nearest ones, as OpenCV's `INTER_LINEAR` and most detectors do."""
-    pad: tuple[Annotated[int, Field(ge=0, le=255)], ...] = (114,)
+    pad: PerChannel[Annotated[int, Field(ge=0, le=255)]] = (114,)
     """Value of the pixels around a letterboxed image, from 0 to 255: one number, or one for each channel."""
     align: Literal["center", "start"] = "center"
     """Place of a letterboxed or cropped image: in the middle, or at the left and the top."""
@@ -145,11 +193,15 @@ class InputSpec(Settings):
     def _check_shapes(self) -> InputSpec:
         if self.shape is not None and (self.min or self.opt or self.max):
             raise ValueError("give either `shape` or `min`/`opt`/`max`, not both")
+        _check_values(self)
         for extent in (self.first_shape, self.grow):
-            if extent is not None and (self.data_patterns or len(extent) != len(self.shape or self.first_shape or ())):
+            from_file = bool(self.data_patterns) and self.fed_from is None
+            if extent is not None and (from_file or len(extent) != len(self.shape or self.first_shape or ())):
                 raise ValueError(
                     "`first_shape` and `grow` need a `shape` of as many dimensions, and values from no file"
                 )
+        if self.apply is not None and (self.fed_from is None or not self.run_shape):
+            raise ValueError("`apply` needs `from` and the `shape` of a step, such as `{from: logits, shape: [1, 1]}`")
         bounds = [shape for shape in (self.min, self.opt, self.max) if shape is not None]
         if len({len(shape) for shape in bounds}) > 1:
             raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")
@@ -161,6 +213,8 @@ class InputSpec(Settings):
     @property
     def run_shape(self) -> Shape | None:
         """Return the shape to run the model with; None leaves it to the model (free dimensions become 1)."""
+        if self.values is not None:
+            return _shape_of(self.values)
         return self.shape if self.shape is not None else self.opt
 
     @property
@@ -186,10 +240,29 @@ class InputSpec(Settings):
 
     @property
     def is_random(self) -> bool:
-        """Return True if its values are random; the first value of an output that is fed back is zeros."""
-        return self.data == "random" and self.fed_from is None
+        """Return True if its values are random; the first value of a state is zeros, and a prompt may be random."""
+        return self.values is None and self.data == "random" and (self.fed_from is None or self.apply is not None)
 
     @property
     def data_patterns(self) -> tuple[str, ...]:
         """Return the patterns of files that the values come from; empty if they are generated."""
         return patterns_of(self.data)
+
+
+def _check_values(spec: InputSpec) -> None:
+    """Raise `ValueError` for values next to other settings of them, and for lists of unequal lengths."""
+    if spec.values is None:
+        return
+    if spec.data != "random" or spec.shape or spec.opt or spec.first_shape:
+        raise ValueError("give either `values`, whose shape is the input's, or `data` and shapes, not both")
+    if _shape_of(spec.values) is None:
+        raise ValueError("`values` must be numbers, bools or texts, in lists of equal lengths")
+
+
+def _shape_of(values: JsonValue) -> tuple[int, ...] | None:
+    """Return the shape of nested lists; None if their lengths differ or an item is no number, bool or text."""
+    if isinstance(values, list):
+        shapes = {_shape_of(item) for item in values}
+        (shape,) = shapes if len(shapes) == 1 else (None if shapes else (),)
+        return None if shape is None else (len(values), *shape)
+    return () if isinstance(values, str | int | float) else None

@@ -11,11 +11,15 @@ import numpy as np
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.operations.import_weights import ImportWeights
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import load_model, model_inputs
 from ndld_flow.processes.program import Program, run_program
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.store.files import copy_file
 from ndld_flow.store.kinds import Onnx, is_reserved
@@ -96,3 +100,13 @@ def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder:
     path = folder / f"input_{list(feeds).index(name)}.npy"
     np.save(path, feeds[name].values, allow_pickle=False)
     return path
+
+
+def import_trained(source: Path, weights: Path, names: Path, target: Path, log: logging.Logger) -> GraphChange:
+    """Write a model with weights that a program trained in the module that `export_pytorch` made of it.
+
+    Raises `RequestError` if they do not fit, as the operation `import_weights` does.
+    """
+    operation = ImportWeights(weights_from=(weights,), names=names)
+    edited = EditedModel(open_model(source), source, log=log)
+    return edit_file(edited, [Entry("$Weights", operation)], target)

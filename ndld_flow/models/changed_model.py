@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.machine.operator_libraries import libraries_in_use, register_libraries
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
 from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, looks_like_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
@@ -25,6 +26,8 @@ _LIGHT_BYTES = 2**25
 """Larger files are loaded without their weights, in a fraction of the time and memory."""
 _LAYOUT = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 """The prefix of ONNX Runtime's messages."""
+UNREGISTERED = "is not a registered function/op"
+"""Part of ONNX Runtime's message on an operator that needs a library or a plugin."""
 _LISTED = 5
 """Maximum number of defects in the log; a broken exporter repeats one at every node."""
 
@@ -49,22 +52,26 @@ def check_changed_model(
 ) -> None:
     """Raise `ModelError` if the model in `target`, made from `source`, has a defect that its source does not have.
 
-    The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it, if it loads the source. Defects
-    that the source has too are logged as warnings. `model` is the content of `target`, where it is in memory.
-    `new_types` is for a step that changes element types: ONNX Runtime may have no kernel for them on a CPU. Without
-    `strict`, new contradictions between shapes are logged too: some rules of strict inference are wrong, and other
-    programs do not know them.
+    The ONNX checker and strict shape inference examine it, and ONNX Runtime loads it if it loads the source, with and
+    without optimizations. Defects that the source has too are logged as warnings. `model` is the content of `target`,
+    where it is in memory. `new_types` is for a step that changes element types: ONNX Runtime may have no kernel for
+    them on a CPU. Without `strict`, new contradictions between shapes are logged too: some rules of strict inference
+    are wrong, and other programs do not know them.
     """
     failure = load_failure(target, model)
     _compare_defects(source, target, failure is None or failure.only_kernels, strict, log)
+    is_optimized = failure is None
+    if is_optimized:
+        failure = load_failure(target, model, optimize=True)
     if failure is None:
         return
     model = model or load_model(target)
     is_old = model.opset_imports.get("", OLDEST_OPSET) < OLDEST_OPSET
-    if is_old or (failure.only_kernels and new_types) or _has_new_plugins(source, model):
+    lacks_operator = not libraries_in_use() or UNREGISTERED in failure.message
+    if is_old or (failure.only_kernels and new_types) or (lacks_operator and _has_new_plugins(source, model)):
         log.warning("ONNX Runtime does not load the result on this machine: %s", failure.message)
         return
-    before = load_failure(source)
+    before = load_failure(source, optimize=is_optimized)
     if before is None or (before.only_kernels and not failure.only_kernels):
         raise ModelError(f"{target}: ONNX Runtime loads its source, but not the result: {failure.message}")
     log.warning("ONNX Runtime does not load the source either: %s", before.message)
@@ -126,29 +133,32 @@ def _is_foreign(node: ir.Node) -> bool:
     return node.domain not in CONTRIB_DOMAINS and (node.domain, node.op_type) not in operators()
 
 
-def load_failure(path: Path, model: ir.Model | None = None) -> LoadFailure | None:
+def load_failure(path: Path, model: ir.Model | None = None, *, optimize: bool = False) -> LoadFailure | None:
     """Return the reason why ONNX Runtime does not load a model file, or None if it does.
 
-    Nothing is optimized or packed, so external data are mapped and not read. From a large file only the graph is
-    loaded, unless that fails. Raises `ModelError` if the file cannot be read.
+    Nothing is packed, so external data are mapped and not read. From a large file only the graph is loaded, unless that
+    fails. With `optimize` the graph is optimized as by default, which infers more shapes. Raises `ModelError` if the
+    file cannot be read.
     """
     if path.stat().st_size > _LIGHT_BYTES:
         proto = light_proto(model or load_model(path))
         inputs_from_weights(proto)
-        if _try_to_load(proto.SerializeToString()) is None:
+        if _try_to_load(proto.SerializeToString(), optimize) is None:
             return None
-    return _try_to_load(str(path))
+    return _try_to_load(str(path), optimize)
 
 
-def _try_to_load(model: str | bytes) -> LoadFailure | None:
+def _try_to_load(model: str | bytes, optimize: bool) -> LoadFailure | None:
     import onnxruntime as ort  # not imported by steps that only read models
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.disable_prepacking", "1")
+    register_libraries(options)
     try:
         ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes have no common base

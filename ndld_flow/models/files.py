@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
+from ndld_flow.models.indexed_rows import indexed_rows
+from ndld_flow.models.known_texts import known_texts
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import inner_graphs
@@ -99,7 +102,10 @@ def load_without_nodes(path: Path) -> ir.Model:
 
     Raises `ModelError` as `load_model` does, except for broken nodes.
     """
-    proto = read_proto(path)
+    return _without_nodes(read_proto(path), path)
+
+
+def _without_nodes(proto: onnx.ModelProto, path: Path) -> ir.Model:
     for rest in (proto.graph.node, proto.graph.value_info, proto.graph.output, proto.functions):
         del rest[:]
     return _model_of(proto, path)
@@ -238,6 +244,11 @@ def save_model(model: ir.Model, path: Path) -> None:
     """
     proto = _proto_of(model, path, externalized(model, path.with_name(f"{path.name}.data")))
     _write_proto(proto, path)
+
+
+def save_changed(changed: bytes, source: Path, target: Path) -> None:
+    """Write a changed model to `target`, with a copy of its external data, which are in the folder of `source`."""
+    save_model(_model_of(onnx.ModelProto.FromString(changed), source), target)
 
 
 def proto_with_external_data(model: ir.Model, path: Path) -> onnx.ModelProto:
@@ -382,8 +393,13 @@ def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
 
     Raises `ModelError` if the file cannot be read as ONNX.
     """
-    graph = load_without_nodes(path).graph
-    return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+    proto = read_proto(path)
+    rows, texts = indexed_rows(proto.graph), known_texts(proto.graph)
+    graph = _without_nodes(proto, path).graph
+    declared = (_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+    return tuple(
+        replace(spec, table_rows=rows.get(spec.name), known_texts=texts.get(spec.name, ())) for spec in declared
+    )
 
 
 def model_outputs(path: Path) -> tuple[TensorSpec, ...]:

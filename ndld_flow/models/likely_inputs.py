@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.text import shortened
+from ndld_flow.inputs import shape_override
 from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
 
@@ -64,7 +63,8 @@ class LikelyInput:
     """One input of a model with a size for every dimension and a source of its values."""
 
     spec: TensorSpec
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    """None if neither the model nor the user gives the number of dimensions."""
     data: str | int = "random"
     """`random`, `zeros`, `ones`, or a number for every element."""
     range: tuple[int, int] | None = None
@@ -97,16 +97,17 @@ class _Facts:
     """A sampling rate is an input."""
     is_stream: bool = False
     """A state is an input: the model takes a signal in short pieces."""
-    table_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Input -> rows of the embedding table that it indexes."""
     config: Mapping[str, Any] = field(default_factory=dict)
     fitting: Mapping[str, str | float] = field(default_factory=dict)
 
 
-def likely_inputs(path: Path, given: Mapping[str, Sequence[int]] | None = None) -> Iterator[tuple[LikelyInput, ...]]:
-    """Yield alternatives for all inputs of a model, the most likely first; `given` are shapes that are known.
+def likely_inputs(
+    path: Path, given: Mapping[str, Sequence[int | None]] | None = None
+) -> Iterator[tuple[LikelyInput, ...]]:
+    """Yield alternatives for all inputs of a model, the most likely first; `given` are shapes that are known, with None
+    for sizes that are not.
 
-    Inputs without a declared shape that are not given are taken as scalars. Raises ModelError for a file that is not
+    Inputs without a declared shape that are not given have none. Raises ModelError for a file that is not
     a model, RequestError for a shape that does not fit the model's.
     """
     given, facts, seen = given or {}, _gather_facts(path), set()
@@ -129,11 +130,13 @@ def suggest_shapes(path: Path, used: Mapping[str, Sequence[int]]) -> str:
         likely = next(likely_inputs(path), ())
     except NdldFlowError:
         return f"{general}."
-    better = [each for each in likely if each.free and each.shape != tuple(used.get(each.spec.name, ()))]
+    free = {each.spec.name: each.shape for each in likely if each.free and each.shape is not None}
+    better = {name: shape for name, shape in free.items() if shape != tuple(used.get(name, ()))}
     if not better:
         return f"{general}."
-    overrides = " ".join(f"'inputs.{each.spec.name}.shape={list(each.shape)}'".replace(", ", ",") for each in better)
-    return f"{general}, (dynamic dimensions that it does not set are 1), or try: {shortened(overrides, 300)}"
+    shapes = {name: f"[{','.join(map(str, shape))}]" for name, shape in better.items()}
+    overrides = " ".join(shape_override(name, shape) for name, shape in shapes.items())
+    return f"{general} (dynamic dimensions that it does not set are 1), or try: {shortened(overrides, 300)}"
 
 
 def is_image(spec: TensorSpec) -> str:
@@ -148,11 +151,11 @@ def is_image(spec: TensorSpec) -> str:
     return "NCHW" if not any(isinstance(dim, int) for dim in shape[1:]) and not _STATE.search(spec.name) else ""
 
 
-def _with_given(spec: TensorSpec, shape: Sequence[int] | None) -> TensorSpec:
+def _with_given(spec: TensorSpec, shape: Sequence[int | None] | None) -> TensorSpec:
     if shape is None:
         return spec
     declared = spec.shape if spec.shape is not None else (None,) * len(shape)
-    pairs = zip(declared, shape, strict=False)
+    pairs = [(dim, size) for dim, size in zip(declared, shape, strict=False) if size is not None]
     if len(shape) != len(declared) or any(isinstance(dim, int) and dim != size for dim, size in pairs):
         sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
         raise RequestError(f"input {spec.name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
@@ -161,9 +164,11 @@ def _with_given(spec: TensorSpec, shape: Sequence[int] | None) -> TensorSpec:
 
 def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]) -> LikelyInput:
     """Return one input at the sizes of an attempt; `sizes` has those of named dimensions, and is filled."""
+    if spec.shape is None:
+        return LikelyInput(spec, None)
     layout = is_image(spec)
     shape, sources = [], []
-    for axis, dim in enumerate(spec.shape or ()):
+    for axis, dim in enumerate(spec.shape):
         if isinstance(dim, int):
             shape.append(dim)
             continue
@@ -226,7 +231,7 @@ def _is_length(name: str) -> bool:
 def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -> LikelyInput:
     """Return an input with values that a model of its kind takes."""
     name, dtype = likely.spec.name.lower(), likely.spec.dtype
-    rows = facts.table_sizes.get(likely.spec.name)
+    rows = likely.spec.table_rows
     if rows:
         return replace(likely, range=(0, rows), reason=likely.reason or f"indices into a table of {rows} rows")
     if "mask" in name:
@@ -256,13 +261,14 @@ def _with_integers(likely: LikelyInput, name: str, sizes: Mapping[str, int]) -> 
 def _with_length(likely: LikelyInput, alternative: Sequence[LikelyInput]) -> LikelyInput:
     """Return an input such as `audio_lens` with the length of the other inputs: their longest dynamic dimension."""
     spec = likely.spec
-    if not (spec.dtype.startswith("int") and len(likely.shape) < 2 and _LENGTHS.search(spec.name.lower())):
+    is_length = spec.dtype.startswith("int") and bool(_LENGTHS.search(spec.name.lower()))
+    if not is_length or likely.shape is None or len(likely.shape) > 1:
         return likely
-    others = [other for other in alternative if other.spec.name != spec.name and len(other.shape) > 1]
+    others = [other for other in alternative if other.spec.name != spec.name and other.shape is not None]
     lengths = [
         size
         for other in others
-        for size, declared in zip(other.shape[1:], (other.spec.shape or ())[1:], strict=True)
+        for size, declared in zip((other.shape or ())[1:], (other.spec.shape or ())[1:], strict=True)
         if not isinstance(declared, int)
     ]
     return replace(likely, data=max(lengths, default=1), reason="the length of the other input")
@@ -293,7 +299,7 @@ def _gather_facts(path: Path) -> _Facts:
     image_sides = tuple(dict.fromkeys(((sides[0], sides[-1]), *usual) if sides else usual))
     is_stream = any(_STATE.search(name) for name in names)
     fitting = _fitting(metadata, config)
-    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, _table_sizes(proto), config, fitting)
+    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, config, fitting)
 
 
 def _fitting(metadata: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str | float]:
@@ -341,17 +347,3 @@ def _read_configs(path: Path) -> dict[str, Any]:
         except (OSError, ValueError, RecursionError):
             continue  # absent, or another kind of file
     return config
-
-
-def _table_sizes(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return input -> rows of the smallest table that a Gather indexes with it, directly or after a Cast."""
-    rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) > 1}
-    origin = {value.name: value.name for value in proto.graph.input if value.name not in rows}
-    sizes: dict[str, int] = {}
-    for node in proto.graph.node:
-        if node.op_type == "Cast" and node.input[0] in origin:
-            origin[node.output[0]] = origin[node.input[0]]
-        elif node.op_type == "Gather" and len(node.input) == 2 and node.input[0] in rows and node.input[1] in origin:
-            name, size = origin[node.input[1]], rows[node.input[0]]
-            sizes[name] = min(size, sizes.get(name, size))
-    return sizes

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import DEFAULT_DOMAIN, check_model, lacks_shape, load_model, repairs_of
+from ndld_flow.models.foreign_shapes import graphs_of
 from ndld_flow.models.op_reference import operators
 from ndld_flow.models.shape_inference import infer_shapes, light_proto
 
@@ -217,13 +218,3 @@ def looks_like_plugin(op_type: str, attributes: Iterable[str]) -> bool:
     """Return whether an operator of the default domain is named as TensorRT's plugins are, or has their attributes."""
     is_named = op_type.endswith("_TRT") or op_type.startswith("TRT_") or "Plugin" in op_type
     return is_named or not _PLUGIN_ATTRIBUTES.isdisjoint(attributes)
-
-
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            inner: Iterable[onnx.GraphProto] = [attribute.g] if attribute.HasField("g") else attribute.graphs
-            for each in inner:
-                yield from graphs_of(each)

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
-from ndld_flow.models.foreign_shapes import import_domains, infer_foreign
+from ndld_flow.models.foreign_shapes import graphs_of, hide_wrong_rules, import_domains, infer_foreign
 
 MOST_ELEMENTS = 100_000
 """Maximum number of elements over all values of a model. Shapes have a few per node."""
@@ -62,6 +62,8 @@ def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:
 _READ_BYTES = 1024
 """Shapes and axes are small; of larger initializers, inference gets only type and shape."""
 
+_UNPROPAGATED = "Invalid rank for"
+"""Message of data propagation on `[160, 1] + [1, 475]`, which it cannot compute. The shapes may well be right."""
 _REFUSALS = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -85,12 +87,15 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
 def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto | None:
     """Return a model with inferred types and shapes; None if inference fails.
 
-    With `strict`, raises `ModelError` instead, and if the model contradicts itself.
+    With `strict`, raises `ModelError` instead, and if the model contradicts itself. The given model, made by
+    `light_proto`, has no use afterwards.
     """
+    _declare_weights(proto.graph)
+    hide_wrong_rules(proto)
     import_domains(proto)
     data_prop = propagates_little_data(proto.graph)
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, strict, strict, data_prop)
+        inferred = _infer(proto, strict, data_prop)
     except _REFUSALS as error:
         if strict:
             raise ModelError(f"shape inference fails: {one_paragraph(error)}") from None
@@ -99,6 +104,27 @@ def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto
     with contextlib.suppress(*_REFUSALS):
         inferred = infer_foreign(inferred, lambda known: onnx.shape_inference.infer_shapes(known, data_prop=data_prop))
     return inferred
+
+
+def _infer(proto: onnx.ModelProto, strict: bool, data_prop: bool) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict, strict, data_prop)
+    except onnx.shape_inference.InferenceError as error:
+        if _UNPROPAGATED not in str(error):
+            raise
+    onnx.shape_inference.infer_shapes(proto, strict, strict, False)
+    return onnx.shape_inference.infer_shapes(proto, False, False, data_prop)
+
+
+def _declare_weights(graph: onnx.GraphProto) -> None:
+    """Declare the initializers that `light_proto` left without data as tensors of their type.
+
+    Inference with data propagation refuses a model with a node that computes on one.
+    """
+    for each in graphs_of(graph):
+        for tensor in [item for item in each.initializer if item.data_location == onnx.TensorProto.EXTERNAL]:
+            each.initializer.remove(tensor)
+            each.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
 
 
 def light_proto(model: ir.Model) -> onnx.ModelProto:

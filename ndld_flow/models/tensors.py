@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ndld_flow.base.dtype_names import dtype_of_ort_element
+from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_ort_element
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 
 Array = npt.NDArray[Any]
 """An array of numpy, of any type."""
+TEXT: np.dtype[Any] = np.dtype(np.str_)
+"""Dtype of arrays for a tensor of strings; those of arrays have the length of the longest one too."""
 UNNAMED_DIM = "?"
 """Name that Paddle's exporters give to every dynamic dimension: dimensions of this name need not be equal."""
 
@@ -30,6 +33,11 @@ class TensorSpec:
     `seq(tensor(float))`."""
     shape: tuple[int | str | None, ...] | None
     """Size, name, or None (dynamic without a name) of each dimension; None if the model declares no shape."""
+    table_rows: int | None = field(default=None, compare=False)
+    """Rows of the table that an integer input indexes; None if it may have another use."""
+    known_texts: tuple[str, ...] = field(default=(), compare=False)
+    """Texts that the model knows for an input of strings, such as categories; empty if it accepts any or none is
+    known."""
 
     @property
     def shape_text(self) -> str:
@@ -44,11 +52,31 @@ def shape_text(shape: Sequence[int | str | None]) -> str:
     return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
 
 
+def refuse_unfit_feeds(model: Path, declared: Sequence[TensorSpec], feeds: Mapping[str, Array]) -> None:
+    """Raise `RequestError` with the first input of a model that has no values, or values that do not fit it."""
+    for spec in declared:
+        if spec.name not in feeds:
+            raise RequestError(f'{model} has an input "{spec.name}", which got no values.')
+        array = feeds[spec.name]
+        sizes = zip(spec.shape or (), array.shape, strict=False)
+        other_rank = spec.shape is not None and len(spec.shape) != array.ndim
+        if other_rank or any(isinstance(size, int) and size != given for size, given in sizes):
+            raise RequestError(
+                f'input "{spec.name}" of {model}: its shape is {spec.shape_text}, and its values have '
+                f"{shape_text(array.shape)}."
+            )
+
+
 def dtype_of_ort(type_text: str) -> str:
     """Return `float32` for `tensor(float)`; a type that is not a dense tensor is returned unchanged."""
     if not (type_text.startswith("tensor(") and type_text.endswith(")")):
         return type_text
     return dtype_of_ort_element(type_text.removeprefix("tensor(").removesuffix(")"))
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Return `float32`; `string` for strings of any length."""
+    return "string" if dtype.kind in "UO" else dtype.name
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
@@ -61,6 +89,31 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
     except TypeError:
         return None
     return dtype if dtype.kind in "biufc" else None
+
+
+def pack_elements(array: Array) -> bytes:
+    """Return the elements of an array of 2 or 4 bits each, packed as ONNX and its runtimes store them.
+
+    An array of numpy has a byte for each; the first element is in the lowest bits.
+    """
+    bits = bits_of_dtype(array.dtype.name) or 8
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    fields = array.reshape(-1).view(np.uint8) & np.uint8(2**bits - 1)
+    padded = np.pad(fields, (0, -len(fields) % len(shifts))).reshape(-1, len(shifts))
+    packed: Array = np.bitwise_or.reduce(padded << shifts, axis=1, dtype=np.uint8)
+    return packed.tobytes()
+
+
+def unpack_elements(data: bytes, count: int, dtype: np.dtype[Any]) -> Array:
+    """Return `count` elements of 2 or 4 bits each that `pack_elements` has packed."""
+    bits = bits_of_dtype(dtype.name) or 8
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    fields = (np.frombuffer(data, np.uint8)[:, None] >> shifts & np.uint8(2**bits - 1)).reshape(-1)[:count]
+    if dtype.name.startswith("float"):
+        return fields.view(dtype)
+    sign = np.int8(2 ** (bits - 1)) if dtype.name.startswith("int") else np.int8(0)
+    integers: Array = ((fields.astype(np.int8) ^ sign) - sign).astype(dtype)
+    return integers
 
 
 def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:

@@ -34,7 +34,7 @@ from ndld_flow.models.type_groups import (
     is_constant,
 )
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.precision.fp16.convert import refuse_old, tidy
 from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, type_with
 
 Stored = Mapping[ir.Value, ir.DataType]
@@ -220,7 +220,7 @@ class _Rounder:
             self._insert_casts(value, [ir.DataType.FLOAT], value.name or "")
         for node in nodes:
             for value in node.outputs:
-                if value in self._stored:
+                if value in self._stored and value.name:  # an omitted output has a type and no name
                     self._round(node, value)
         for node, index, dtype in self._native_inputs:
             widened = node.inputs[index]
@@ -304,12 +304,13 @@ def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
 
 
 def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | None:
-    prepare(model, source)
+    tidy(model, source)
     types = infer_types(model)
     # A sequence has the type of its tensors.
     stored = {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in _STORED}
     if not stored:
         return None
+    refuse_old(model, source)
     _check_opset(model, stored, source)
     native = _native_nodes(model, types, stored, source)
     # A model input that is also an output keeps its type.

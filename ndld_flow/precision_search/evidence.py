@@ -19,7 +19,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import scale_in_half
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.precision_search import Evidence
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import SessionRequest
 
 ROUNDING_ERROR: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """The largest relative error of one rounding: half a unit in the last place of the format."""
@@ -225,7 +225,7 @@ class MeasuresInt8(Protocol):
     """A reducer that can measure the error of each node on its own."""
 
     def int8_errors(
-        self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
+        self, samples: Collection[Mapping[str, Array]], settings: SessionRequest, scratch: Path
     ) -> Mapping[str, Int8Error]:
         """Return first output -> error. Raises `ModelError` if the model does not run."""
 

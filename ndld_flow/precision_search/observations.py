@@ -24,7 +24,7 @@ from ndld_flow.precision_search.evidence import FloatSuspect, Int8Error, Int8Sus
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.precision_search.trials import runnable
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 
 _DEEPEST = 8
@@ -32,7 +32,7 @@ _DEEPEST = 8
 
 
 def write_with_taken_branches(
-    source: Path, target: Path, samples: Iterable[Mapping[str, Array]], settings: SessionSettings
+    source: Path, target: Path, samples: Iterable[Mapping[str, Array]], settings: SessionRequest
 ) -> Path:
     """Write `source` to `target` with every If that takes the same branch on all samples replaced by that branch.
 
@@ -55,7 +55,7 @@ def write_with_taken_branches(
 
 
 def _constant_branches(
-    path: Path, model: ir.Model, samples: Iterable[Mapping[str, Array]], settings: SessionSettings
+    path: Path, model: ir.Model, samples: Iterable[Mapping[str, Array]], settings: SessionRequest
 ) -> dict[ir.Node, bool]:
     """Return the Ifs of the main graph that take the same branch on all samples -> True for `then_branch`."""
     conditions = {node: node.inputs[0] for node in model.graph if is_op(node, "If")}
@@ -63,7 +63,7 @@ def _constant_branches(
     if not names:
         return {}
     session = open_inside(path, list(dict.fromkeys(names.values())), settings)
-    wanted = {value.name for value in session.session.get_inputs()}
+    wanted = {spec.name for spec in session.describe().inputs}
     seen: dict[str, set[bool]] = {name: set() for name in names.values()}
     for sample in samples:
         bound = session.bind({name: array for name, array in sample.items() if name in wanted})
@@ -120,7 +120,7 @@ class Observer:
     precision: str
     reducer: Reducer
     samples: Samples
-    settings: SessionSettings
+    settings: SessionRequest
     scratch: Path
     notes: list[str] = field(default_factory=list)
     """Observations that failed, as sentences."""

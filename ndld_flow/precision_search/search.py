@@ -27,7 +27,9 @@ from ndld_flow.precision_search.trials import Judge, TrialFile, Trials
 from ndld_flow.profiles.read.layer_work import Shape, count_macs
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.rounding import rounds_to
 from ndld_flow.samples.sample_feeds import Samples
 
 
@@ -71,6 +73,8 @@ class SearchRequest:
     time_s: float
     custom_ops: Sequence[str] = ()
     """Paths of libraries with custom operators."""
+    runtime: SessionRequest | None = None
+    """Runs the trials; None for ONNX Runtime on the CPU, which always runs the original."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,19 @@ def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
     return ", ".join(f"{name} {number(metrics[name])}" for name in bounded)
 
 
-SETTINGS = SessionSettings(memory_arena=False, memory_reuse=False, spinning=False)
+SETTINGS = OnnxruntimeRequest(memory_arena=False, memory_reuse=False, spinning=False)
 """Trials run on the CPU with emulated storage and fp32 arithmetic. Each model runs only a few times, so spinning
 threads and a memory arena would cost more time than they save."""
+
+
+def _refuse_unrounded(runtime: SessionRequest, precision: Precision) -> None:
+    """Refuse a runtime in which every trial would pass, because it removes the Casts that round stored tensors."""
+    if precision != "int8" and not rounds_to(runtime, precision):
+        library = runtime.names().library
+        raise RequestError(
+            f"`runtime`: {library} removes pairs of Casts to {precision} and back, so that no trial would compute in "
+            f"{precision}: remove `runtime` (ONNX Runtime rounds), or search for another precision."
+        )
 
 
 @dataclass(frozen=True)
@@ -205,7 +219,11 @@ class PrecisionSearcher:
         self._observer = Observer(
             subject.path, request.precision, subject.reducer, subject.samples, settings, workspace.scratch
         )
-        judge = Judge(subject.path, subject.samples, request.tolerance, settings, workspace.scratch)
+        if request.runtime is not None:
+            _refuse_unrounded(request.runtime, request.precision)
+        judge = Judge(
+            subject.path, subject.samples, request.tolerance, settings, request.runtime or settings, workspace.scratch
+        )
         before = workspace.trials.read()
         self._trials = Trials(subject.reducer, judge, workspace.trials, workspace.scratch, before=before)
 

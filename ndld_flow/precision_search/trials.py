@@ -22,7 +22,7 @@ from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.files import make_folder, share
@@ -96,12 +96,19 @@ class Judge:
     """Runs candidates and compares their outputs with those of the reference, which runs once."""
 
     def __init__(
-        self, reference: Path, samples: Iterable[Sample], tolerance: Tolerance, settings: SessionSettings, scratch: Path
+        self,
+        reference: Path,
+        samples: Iterable[Sample],
+        tolerance: Tolerance,
+        settings: SessionRequest,
+        runtime: SessionRequest,
+        scratch: Path,
     ) -> None:
+        """Run the reference with `settings`; `runtime` runs candidates."""
         self._reference = reference
         self._inputs = model_inputs(reference)
         self._samples = samples
-        self._settings = settings
+        self._settings, self._runtime = settings, runtime
         rtol, atol = tolerance.elementwise()
         self._measuring = Measuring(rtol, atol)
         folder = scratch / "reference"
@@ -117,7 +124,7 @@ class Judge:
 
     def _run_reference(self) -> dict[str, Yardstick]:
         """Store the reference's outputs; return the yardstick of each."""
-        model = open_model(self._reference, self._settings)
+        model = self._settings.open(self._reference)
         for sample in self._samples:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.run()
@@ -144,7 +151,7 @@ class Judge:
 
     def _run(self, path: Path) -> TrialResult:
         inputs = shared_inputs(self._inputs, model_inputs(path))
-        model = open_model(path, self._settings)
+        model = self._runtime.open(path)
         agreements: dict[str, Agreement] = {}
         for kept, sample in zip(self._kept, self._samples, strict=True):
             bound = model.bind(inputs.for_candidate(sample.feeds))

@@ -19,7 +19,7 @@ from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array
 from ndld_flow.quantize.prepared_model import PreparedModel
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import SessionRequest
 
 _LOCK = threading.RLock()
 
@@ -87,12 +87,13 @@ def calibrate(
     settings: QuantizeSettings,
     scratch: Path,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-    custom_ops: Sequence[str] = (),
+    *,
+    runtime: SessionRequest,
 ) -> Ranges:
     """Run the prepared model on every sample and measure the range of every activation that may be quantized.
 
     Only one sample's tensors are in memory at a time, plus a histogram of each. With `mode: dynamic` there is nothing
-    to measure. `custom_ops` are paths of libraries with custom operators.
+    to measure. `runtime` runs the model.
 
     Raises `ModelError` if the model does not run.
     """
@@ -104,9 +105,8 @@ def calibrate(
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     fed = _CountedSamples(samples)
     # Without optimization every tensor of the model exists, under its own name.
-    session = SessionSettings(optimization="disabled", custom_ops=custom_ops)
     inside = [name for name in wanted if name not in prepared.inputs]
-    for number, captured in enumerate(capture(prepared.saved(), inside, fed, session, scratch), start=1):
+    for number, captured in enumerate(capture(prepared.saved(), inside, fed, runtime.unfused(), scratch), start=1):
         progress(number, 0, "calibrating")
         for name in wanted:
             values = captured[name] if name in captured else fed.last[name]

@@ -31,7 +31,8 @@ from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
 from ndld_flow.quantize.quantize_file import Workspace, write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings, SkipReason
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear")
@@ -184,7 +185,7 @@ _NO_COPY = np.array(-1, np.int64)
 
 
 def int8_errors(
-    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionSettings
+    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionRequest
 ) -> dict[str, Int8Error]:
     """Return first output of a node -> its error, for each node that has a copy.
 
@@ -194,7 +195,7 @@ def int8_errors(
     first = next(iter(samples), None)
     if first is None:
         return {}
-    quick = replace(settings, optimization="disabled")
+    quick = settings.unfused()
     own = _own_errors(copies, samples, quick)
     if not own:
         return {}
@@ -213,7 +214,7 @@ def int8_errors(
 
 
 def _own_errors(
-    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionSettings
+    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionRequest
 ) -> dict[str, LayerAgreement]:
     first = {**next(iter(samples)), copies.selector: _NO_COPY}
     places = [place for place in tensors_of(copies.path) if place.name in copies.copies and place.can_be_captured]
@@ -229,7 +230,7 @@ def _own_errors(
 
 
 def _output_errors(
-    copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionSettings
+    copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionRequest
 ) -> dict[str, float]:
     """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN."""
     computed = {place.name for place in tensors_of(copies.path) if place.can_be_captured}
@@ -279,7 +280,9 @@ class Int8Reducer:
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
-        self._ranges = calibrate(self._prepared, fed, settings, scratch, custom_ops=custom_ops)
+        self._ranges = calibrate(
+            self._prepared, fed, settings, scratch, runtime=OnnxruntimeRequest(custom_ops=custom_ops)
+        )
         model = load_model(source)
         prepare(model, source)
         self.nodes = searched_nodes(model)
@@ -311,7 +314,7 @@ class Int8Reducer:
         self._write([first_output(node) for node in find_kept_nodes(model, search)], target)
 
     def int8_errors(
-        self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
+        self, samples: Collection[Mapping[str, Array]], settings: SessionRequest, scratch: Path
     ) -> Mapping[str, Int8Error]:
         """Return first output of a node -> its own error; empty for integer operators and for layers that were
         rewritten."""

@@ -57,6 +57,7 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
     model.metadata_props.pop("onnx.infer", None)
     _restore_constants(model, layers)
     _reconnect_unquantized(model, {node.name for node in layers.nodes})
+    _reconnect_bodies(model, layers.model)
     return model, lines
 
 
@@ -179,3 +180,21 @@ def _reconnect_unquantized(model: ir.Model, quantized: Collection[str | None]) -
         for user, index in tuple(node.outputs[0].uses()):
             if user.name not in quantized:
                 user.replace_input_with(index, unrounded)
+
+
+def _reconnect_bodies(model: ir.Model, original: ir.Model) -> None:
+    """Let bodies of If and Loop read the rounded form of tensors whose Relu or Clip is absorbed into the rounding.
+
+    The quantizer leaves bodies as they are, and gives the name of the removed node's output to its input.
+    """
+    makers = {value.name: node.op_type for node in original.graph for value in node.outputs}
+    for node in list(model.graph):
+        value = node.inputs[0] if is_op(node, "QuantizeLinear") else None
+        maker = value.producer() if value is not None else None
+        if value is None or maker is None or makers.get(value.name, maker.op_type) == maker.op_type:
+            continue
+        rounded = next((user.outputs[0] for user, _ in node.outputs[0].uses() if is_op(user, "DequantizeLinear")), None)
+        for user, index in tuple(value.uses()):
+            if user.graph is not model.graph and rounded is not None:
+                user.replace_input_with(index, rounded)
+    model.graph.sort()

@@ -269,6 +269,8 @@ class _LayerChooser:
             return None if either else "no constant weight"
         if any(value.is_graph_input() for value in weights):
             return "replaceable weight"
+        if settings.mode == "weight_only" and is_op(node, "Gather") and node.attributes.get_int("axis", 0) != 0:
+            return "attributes"
         if is_op(node, "LSTM") and node.attributes.get_int("layout", 0) != 0:
             return "attributes"
         tensors = [value.const_value for value in weights if value.const_value is not None]
@@ -318,6 +320,9 @@ def _supports_no_shape(node: ir.Node, tensor: ir.TensorProtocol, settings: Quant
     shape = tensor.shape.numpy()
     if not tensor.size:
         return True
+    if settings.mode == "weight_only" and is_op(node, "Gather"):
+        is_turned = node.inputs[0] is not None and is_transposed_weight(node.inputs[0])
+        return is_turned or len(shape) != 2 or shape[1] % settings.block_size != 0  # a table has no place for padding
     if settings.mode == "weight_only":
         return len(shape) < 2 or any(size != 1 for size in shape[:-2])
     if is_op(node, "Gemm"):
@@ -355,6 +360,7 @@ def _block_bytes(node: ir.Node, weight: ir.TensorProtocol, settings: QuantizeSet
     """Return the bytes of a weight in blocks, scales and offsets included."""
     flips = is_op(node, "Gemm") and node.attributes.get_int("transB", 0) != 0
     flips ^= node.inputs[1] is not None and is_transposed_weight(node.inputs[1])
+    flips |= is_op(node, "Gather")  # blocks of a table lie along its rows
     rows = weight.shape.numpy()[-1 if flips else -2]
     bits = 4 if settings.weights == "int4" else 8
     blocks = -(-rows // settings.block_size) * (weight.size // rows)

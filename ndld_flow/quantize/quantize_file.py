@@ -30,6 +30,8 @@ from ndld_flow.quantize.weight_only import write_blocks
 from ndld_flow.records.measurement import NOT_SMALLER, POOR_CALIBRATION
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 
 _LOG = logging.getLogger(__name__)
@@ -144,6 +146,8 @@ class QuantizeInputs:
     """A search whose nodes stay unquantized."""
     custom_ops: Sequence[str] = ()
     """Paths of libraries with custom operators."""
+    runtime: SessionRequest | None = None
+    """Runs the model for calibration; None for ONNX Runtime."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,10 @@ def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str
     if after < before or not written.nodes:
         return []
     why = "scales and Q/DQ nodes take more bytes than the weights save"
+    tables = {name for node in written.nodes if node.op_type == "Gather" for name in node.weights}
+    twice = sorted(tables & {name for node in written.nodes if node.op_type != "Gather" for name in node.weights})
+    if twice:
+        why = f"tables that layers read too are stored in blocks for each of them: {_listed(twice)}"
     if written.kept_weights:
         why = f"other nodes read the weights {_listed(written.kept_weights)} in floats too"
     return [f"{NOT_SMALLER} ({size(before)} -> {size(after)}): {why}"]
@@ -286,7 +294,14 @@ def _calibrated(
     def report(done: int, total: int, what: str) -> None:
         workspace.progress(done, count, what)
 
-    ranges = calibrate(prepared, fed(), settings, workspace.scratch, report, data.custom_ops)
+    ranges = calibrate(
+        prepared,
+        fed(),
+        settings,
+        workspace.scratch,
+        report,
+        runtime=data.runtime or OnnxruntimeRequest(custom_ops=data.custom_ops),
+    )
     if ranges.sample_count:
         warnings += _sample_warnings(ranges.sample_count, len(digests), sorted(generated))
     return ranges

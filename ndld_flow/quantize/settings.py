@@ -6,7 +6,6 @@ import importlib.util
 import json
 import platform
 import shutil
-import tempfile
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,7 +17,6 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.step import Foresight, RunsCode
 
 Mode = Literal["static", "dynamic", "weight_only"]
@@ -48,6 +46,8 @@ FOLLOWING_OP_TYPES = (
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
 BLOCK_OP_TYPES = ("Gemm", "MatMul")
+_TABLE_OP_TYPES = ("Gather",)
+"""Operators that `mode: weight_only` quantizes on request: the result is smaller, and reading its rows not faster."""
 """Operators for which ONNX Runtime has kernels that read weights in blocks (MatMulNBits)."""
 LAYER_OP_TYPES = frozenset(
     {
@@ -182,7 +182,8 @@ class QuantizeSettings(Settings):
     op_types: tuple[str, ...] = ()
     """Operators to quantize: all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight;
     for TensorRT also ConvTranspose; on a CPU also operators that follow them, such as Relu, MaxPool or the Add of two
-    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather; with `weight_only` MatMul and Gemm."""
+    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather; with `weight_only` MatMul and Gemm, and on
+    request Gather, for embedding tables (`[Gather, Gemm, MatMul]`)."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
     """A Conv, ConvTranspose, Gemm or MatMul stays unquantized if it computes fewer multiply-accumulates than this for
     each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
@@ -205,9 +206,9 @@ class QuantizeSettings(Settings):
                 "`mode: weight_only` writes int8 or int4 weights for ONNX Runtime: omit `target` and `activations`; "
                 "TensorRT reads int4 weights as `modelopt: {format: int4}` writes them"
             )
-        others = sorted(set(self.op_types) - set(BLOCK_OP_TYPES))
+        others = sorted(set(self.op_types) - {*BLOCK_OP_TYPES, *_TABLE_OP_TYPES})
         if others:
-            raise ValueError(f"`mode: weight_only` quantizes Gemm and MatMul only, not {', '.join(others)}")
+            raise ValueError(f"`mode: weight_only` quantizes Gemm, MatMul and Gather only, not {', '.join(others)}")
         if self.algorithm == "hqq" and (self.symmetric or self.weights != "int4"):
             raise ValueError(
                 "`algorithm: hqq` writes int4 weights with offsets in floats, for which ONNX Runtime has no other "
@@ -351,6 +352,10 @@ def modelopt_versions(python: Path) -> dict[str, str]:
 @lru_cache
 def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
     """Query an interpreter once: a query takes 0.1 s, and plans need it often."""
+    import tempfile
+
+    from ndld_flow.processes.program import Program, minimal_environment, run_program
+
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         command = [program, "-c", _QUERY, *_LIBRARIES.values()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,10 +40,16 @@ def write_blocks(
     scratch: Path,
     progress: Callable[[int, int, str], None],
 ) -> None:
-    """Replace MatMul nodes by MatMulNBits with weights in blocks; constants on disk go to the file `scratch`."""
+    """Replace MatMul nodes by MatMulNBits with weights in blocks, and Gather nodes by GatherBlockQuantized.
+
+    Constants on disk go to the file `scratch`.
+    """
     writer = _Writer(model, settings, scratch)
     for number, node in enumerate(layers, start=1):
-        writer.replace(node)
+        if node.op_type == "Gather":
+            writer.replace_table(node)
+        else:
+            writer.replace(node)
         progress(number, len(layers), "quantizing")
     model.opset_imports.setdefault(_DOMAIN, 1)
 
@@ -55,17 +61,21 @@ class _Writer:
     scratch: Path
     _blocks: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
     """Weight -> its integers, scales and offsets: several layers may read it."""
+    _tables: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
+    """Table of embeddings -> the same."""
 
     def __post_init__(self) -> None:
         self._names = UniqueNames(self.model)
         self._quantizer = _hqq(self.settings) if self.settings.algorithm == "hqq" else _rtn(self.settings)
+        # Tables have integer offsets only.
+        self._quantizer_of_tables = _rtn(self.settings)
 
     def replace(self, node: ir.Node) -> None:
         """Turn a MatMul with a constant weight into a MatMulNBits of the same name and output."""
         weight = node.inputs[1]
         assert weight is not None and weight.const_value is not None
         if weight not in self._blocks:
-            self._blocks[weight] = self._quantized(weight, weight.const_value)
+            self._blocks[weight] = self._registered(weight, self._arrays(weight.const_value, self._quantizer))
         rows, columns = weight.const_value.shape.numpy()[-2:]
         node.domain, node.op_type, node.version = _DOMAIN, "MatMulNBits", None
         inputs = self._blocks[weight]
@@ -78,18 +88,40 @@ class _Writer:
         for name, number in numbers.items():
             node.attributes[name] = ir.AttrInt64(name, number)
 
+    def replace_table(self, node: ir.Node) -> None:
+        """Turn a Gather of rows of a constant table into a GatherBlockQuantized of the same name and output."""
+        table, indices = node.inputs
+        assert table is not None and table.const_value is not None
+        if table not in self._tables:
+            turned = TransposedTensor(table.const_value, table.name or "")
+            arrays = self._arrays(turned, self._quantizer_of_tables)
+            integers, *rest = arrays.items()
+            flat = {integers[0]: integers[1].reshape(len(integers[1]), -1), **dict(rest)}
+            self._tables[table] = self._registered(table, flat)
+        node.domain, node.op_type, node.version = _DOMAIN, "GatherBlockQuantized", None
+        data, *others = self._tables[table]
+        inputs = [data, indices, *others]
+        node.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            node.replace_input_with(index, value)
+        node.attributes.clear()
+        numbers = {"bits": self._bits, "block_size": self.settings.block_size, "gather_axis": 0, "quantize_axis": 1}
+        for name, number in numbers.items():
+            node.attributes[name] = ir.AttrInt64(name, number)
+
     @property
     def _bits(self) -> int:
         return 4 if self.settings.weights == "int4" else 8
 
-    def _quantized(self, weight: ir.Value, tensor: ir.TensorProtocol) -> list[ir.Value]:
+    def _arrays(self, tensor: ir.TensorProtocol, quantizer: _BlockQuantizer) -> dict[str, Array]:
+        """Return the integers, scales and offsets of a matrix, in blocks along its rows, by the ends of their names."""
         rows, columns = tensor.shape.numpy()[-2:]
         blocks = -(-rows // self.settings.block_size)
         integers = np.empty((columns, blocks, self.settings.block_size * self._bits // 8), np.uint8)
         scales = np.empty((columns, blocks), tensor.dtype.numpy())
         offsets: Array | None = None
         for column, block, piece in _pieces(tensor, self.settings.block_size):
-            numbers, steps, zeros = self._quantizer(piece)
+            numbers, steps, zeros = quantizer(piece)
             last = column + len(numbers)
             integers[column:last, block : block + numbers.shape[1]] = numbers
             scales[column:last, block : block + numbers.shape[1]] = steps
@@ -100,14 +132,13 @@ class _Writer:
             if offsets is None:
                 offsets = np.empty((columns, -(-blocks // packed)), zeros.dtype)
             offsets[column:last, block // packed : block // packed + zeros.shape[1]] = zeros
-        bits = self._bits
-        arrays = {f"Q{bits}": integers, "scales": scales, "zero_points": offsets}
-        outside = on_disk(tensor)
-        return [
-            self._register(array, f"{weight.name}_{suffix}", outside)
-            for suffix, array in arrays.items()
-            if array is not None
-        ]
+        arrays = {f"Q{self._bits}": integers, "scales": scales}
+        return arrays if offsets is None else {**arrays, "zero_points": offsets}
+
+    def _registered(self, weight: ir.Value, arrays: Mapping[str, Array]) -> list[ir.Value]:
+        assert weight.const_value is not None
+        outside = on_disk(weight.const_value)
+        return [self._register(array, f"{weight.name}_{suffix}", outside) for suffix, array in arrays.items()]
 
     def _register(self, array: Array, wish: str, outside: bool) -> ir.Value:
         name = self._names.value(wish)

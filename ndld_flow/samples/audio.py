@@ -129,7 +129,10 @@ class AudioInput:
 
     def _windows(self, frames: int) -> int:
         length = self.sizes["T"]
-        return 1 if length is None or frames <= length else 1 + -(-(frames - length) // self.hop)
+        if length is None or frames <= length:
+            return 1
+        # A hop beyond the length leaves no rest after the last window.
+        return min(1 + -(-(frames - length) // self.hop), -(-frames // self.hop))
 
     def _check_rate(self, rate: int, path: Path) -> None:
         if not 0 < rate <= _HIGHEST_RATE:

@@ -12,11 +12,14 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import visible_name
-from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.models.tensors import TEXT, Array, dtype_text, shape_text
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioInput
+from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
+from ndld_flow.samples.tables import open_lines, open_table
 from ndld_flow.samples.texts import TextFile
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
 from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin, Pattern, WantedInput, fits
@@ -25,6 +28,7 @@ from ndld_flow.store.found_files import (
     AUDIO_SUFFIXES,
     IMAGE_SUFFIXES,
     KNOWN_SUFFIXES,
+    TABLE_SUFFIXES,
     TEXT_SUFFIXES,
     VALUE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -62,7 +66,8 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
     suffix = file.path.suffix.lower()
     if file.path.is_dir():
         return ArrayFile(wanted, file.label, _of_test_set(wanted, file.path))
-    if suffix in VALUE_SUFFIXES:
+    is_text = suffix in TEXT_SUFFIXES and wanted.dtype == TEXT
+    if suffix in (*VALUE_SUFFIXES, *TABLE_SUFFIXES) or is_text:
         return ArrayFile(wanted, file.label, file.path)
     if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
         return ImageFile(wanted, file.label, file.path, ImageInput.of(wanted, file.path))
@@ -81,20 +86,51 @@ class ArrayFile:
     """An array, which is one sample if its shape matches the input.
 
     With one more dimension, each item of the first dimension is a sample. If the size of the first dimension is fixed,
-    an array with a multiple of it is split into as many samples.
+    an array with a multiple of it is split into as many samples. One dimension, such as a waveform's, gives windows of
+    the length of the input's last one.
     """
 
     wanted: WantedInput
     label: str
     path: Path
-    has_frames: ClassVar[bool] = False
     distortion: ClassVar[str] = ""
+
+    @property
+    def has_frames(self) -> bool:
+        return self._window > 0
+
+    @cached_property
+    def _window(self) -> int:
+        """Return the length of windows; 0 if the array is not one long signal for an input of more dimensions."""
+        shape, pattern = self._stored.shape, self.wanted.pattern or ()
+        length = pattern[-1] if len(pattern) > 1 else None
+        is_flat = len(shape) == 1 and not any(isinstance(dim, int) and dim != 1 for dim in pattern[:-1])
+        if not is_flat or not isinstance(length, int) or not 0 < length <= shape[0]:
+            return 0
+        # Zeros are silence, but no numbers of tokens.
+        is_whole = (shape[0] - length) % (self.wanted.given.hop or length) == 0
+        return length if is_whole or is_float(self._stored.dtype) else 0
+
+    @cached_property
+    def _starts(self) -> range:
+        """Return the start of each window; the last one holds the rest, which is padded."""
+        given, length = self.wanted.given, self._stored.shape[0]
+        hop = given.hop or self._window
+        return range(0, min(length - self._window + hop, length), hop)[:: given.every]
 
     @cached_property
     def _stored(self) -> StoredArray:
-        stored = open_array(self.path, self.wanted.name)
+        stored = self._open()
         check_family(stored.dtype, self.wanted.dtype, self.wanted.name, str(self.path))
         return stored
+
+    def _open(self) -> StoredArray:
+        suffix = self.path.suffix.lower()
+        if suffix in TABLE_SUFFIXES:
+            return open_table(self.path, self.wanted)
+        if suffix in TEXT_SUFFIXES:
+            return open_lines(self.path, self.wanted)
+        return open_array(self.path, self.wanted.name)
 
     @property
     def _pattern(self) -> Pattern | None:
@@ -103,6 +139,8 @@ class ArrayFile:
         return (None, *pattern[1:]) if self.wanted.repeat and pattern else pattern
 
     def count(self, most: int) -> int:
+        if self._window:
+            return min(len(self._starts), most)
         shape, pattern = self._stored.shape, self._pattern
         rows = _rows(shape, pattern)
         if rows is None:
@@ -115,6 +153,9 @@ class ArrayFile:
         return min(number, most)
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
+        if self._window:
+            yield from self._windows()
+            return
         number = self.count(2**62)
         shape, rows = self._stored.shape, _rows(self._stored.shape, self._pattern) or 0
         extra = bool(rows) and self._pattern is not None and len(shape) > len(self._pattern)
@@ -123,16 +164,27 @@ class ArrayFile:
             where = "" if not rows else f" row {i}" if rows == 1 else f" rows {i * rows}-{(i + 1) * rows - 1}"
             yield f"{self.label}{where}", self._feed(own, f"{visible_name(str(self.path))}{where}")
 
+    def _windows(self) -> Iterator[tuple[str, Feed]]:
+        signal = next(self._stored.read(0))
+        shape = [dim if isinstance(dim, int) else 1 for dim in self.wanted.pattern or ()]
+        for start in self._starts:
+            part = signal[start : start + self._window]
+            missing, where = self._window - len(part), f" element {start}"
+            padded = f", padded by {counted(missing, 'element')}" if missing else ""
+            values = np.pad(part, (0, missing)).reshape(shape)
+            yield f"{self.label}{where}", self._feed(values, f"{visible_name(str(self.path))}{where}{padded}")
+
     def _feed(self, values: Array, origin: str) -> Feed:
         wanted = self.wanted
-        how = origin if values.dtype == wanted.dtype else f"{origin} cast"
+        is_same = dtype_text(values.dtype) == dtype_text(wanted.dtype)
+        how = origin if is_same else f"{origin} cast"
         if wanted.repeat and wanted.pattern and len(values):
             items = wanted.pattern[0]
             if isinstance(items, int) and items != len(values):
                 values = np.take(values, np.arange(items) % len(values), axis=0)
         cast = np.ascontiguousarray(cast_to_model(values, wanted.dtype, wanted.name, origin)).reshape(values.shape)
         self._check(cast.shape)
-        return Feed(cast, f"{how}, {wanted.dtype.name} {shape_text(cast.shape)}", is_from_file=True)
+        return Feed(cast, f"{how}, {wanted.describe(cast)}", is_from_file=True)
 
     def _check(self, shape: tuple[int, ...]) -> None:
         self.wanted.check_shape(shape, f"{self.path} has")
@@ -171,7 +223,7 @@ class ImageFile:
             change, caveat = self._change(source.picture.size), self._distortion(source.picture.size)
             notes = [f"{self.label}{where} {source.note}"] if source.note else []
             notes += [f"{self.label}{where} is distorted, {caveat}: {DISTORTED}"] if caveat else []
-            described = (how, *source.changes, change, f"{wanted.dtype.name} {shape_text(values.shape)}")
+            described = (how, *source.changes, change, wanted.describe(values))
             origin = ImageOrigin(*source.picture.size, self.picture.restore, self.picture.settings)
             text = ", ".join(filter(None, described))
             yield f"{self.label}{where}", Feed(values, text, is_from_file=True, notes=tuple(notes), image=origin)
@@ -234,7 +286,7 @@ class AudioFile:
                 f"{self.label}{where}",
                 Feed(
                     window.values,
-                    f"{described}, {wanted.dtype.name} {shape_text(window.values.shape)}",
+                    f"{described}, {wanted.describe(window.values)}",
                     is_from_file=True,
                     notes=(window.note,) if window.note else (),
                 ),
@@ -339,7 +391,7 @@ def open_input(wanted_input: WantedInput) -> list[FileSamples]:
     every = wanted_input.given.every
     if every > 1 and not any(file.has_frames for file in opened):
         raise RequestError(
-            f'input "{wanted_input.name}": `every: {every}` is for frames of videos and windows of audio only; its '
+            f'input "{wanted_input.name}": `every: {every}` is for frames of videos and windows of signals only; its '
             "data has none."
         )
     return opened

@@ -69,6 +69,13 @@ def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value
     return np.full(shape, value, dtype), f"all {value}"
 
 
+def counted_values(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Return 0, 1, 2, ... along the last axis. Raises `RequestError` for an input without one."""
+    if not shape:
+        raise RequestError(f'input "{name}" is a scalar, and `arange` counts along the last axis.')
+    return np.broadcast_to(np.arange(shape[-1]).astype(dtype), shape).copy()
+
+
 def _integers(
     stream: np.random.Generator, name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
 ) -> Array:

@@ -6,6 +6,7 @@ PyAV (FFmpeg's libraries) decodes videos.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -268,9 +269,22 @@ def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None
 def image_size(path: Path, name: str) -> tuple[int, int]:
     """Return width and height of an upright image; only its header is read."""
     with _opened(path, name) as image:
-        # The EXIF data of a PNG may follow the pixels, which would all be read.
-        turned = image.format != "PNG" and image.getexif().get(_ORIENTATION, 1) in _TURNED
+        exif = _exif_of_png(path) if image.format == "PNG" else image.getexif()
+        turned = exif.get(_ORIENTATION, 1) in _TURNED
         return (image.height, image.width) if turned else image.size
+
+
+def _exif_of_png(path: Path) -> Image.Exif:
+    """Return the EXIF data of a PNG, wherever they are: pillow would decode all pixels to look behind them."""
+    exif = Image.Exif()
+    with path.open("rb") as file:
+        file.seek(8)
+        while len(head := file.read(8)) == 8 and head[4:] != b"IEND":
+            if head[4:] == b"eXIf":
+                exif.load(file.read(int.from_bytes(head[:4])))
+                break
+            file.seek(int.from_bytes(head[:4]) + 4, os.SEEK_CUR)
+    return exif
 
 
 def _upright(image: Image.Image) -> SourceImage:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
+from ndld_flow.models.tensors import TEXT, Array, TensorSpec, numpy_dtype
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.value_files import cast_to_model
@@ -57,7 +57,8 @@ class SharedInputs:
         """
         values = {}
         for name, feed in feeds.items():
-            dtype = numpy_dtype(self.candidate_dtypes[name])
+            declared = self.candidate_dtypes[name]
+            dtype = TEXT if declared == "string" else numpy_dtype(declared)
             if dtype is None:
                 raise ModelError(
                     f'input "{name}" is {self.candidate_dtypes[name]} in the candidate, which cannot be fed.'

@@ -97,5 +97,8 @@ def choose_inputs(
     Raises `RequestError` for an input that the model does not have, or a shape that does not match the model's.
     """
     check_names(wanted.data, specs, "data", model)
-    own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}
+    own = {
+        name: given.get(name, InputSpec()).model_copy(update={"data": data, "values": None})
+        for name, data in wanted.data.items()
+    }
     return want_inputs(specs, {**given, **own}, model)

@@ -1,66 +1,37 @@
 """Sequences of steps: a model whose outputs at one step are inputs of the next, and the values of its other inputs.
 
-An input with `from:` is a state. It has a value of its own at the first step of a sequence only; whatever runs the
-model computes the others. A file with several items (windows of audio, frames, rows) is one sequence, one item a step;
-files of one item each are the steps of one sequence.
+An input with `from:` is a state, or the tokens that a decoder chose. It has a value of its own at the first step of a
+sequence only; whatever runs the model computes the others. A file with several items (windows of audio, frames, rows)
+is one sequence, one item a step; files of one item each are the steps of one sequence. Each item of a file of first
+values starts a sequence.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.tensors import TensorSpec, shape_text
+from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.samples.feedback import Feedback, find_feedback
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import FileSamples, open_input
 from ndld_flow.samples.sample_feeds import Sample, choose_inputs, describe_origins
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
+from ndld_flow.samples.usual_values import counts_positions
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 from ndld_flow.store.found_files import find_files
 
-Feedback = Mapping[str, str]
-"""Input -> the output whose value it has at the next step."""
 STEPS_UNKNOWN = "the number of steps is unknown: give `steps:`, or files in `data:` whose items are the steps"
 _ALL = 2**62
-
-
-def find_feedback(given: Mapping[str, InputSpec]) -> dict[str, str]:
-    """Return the inputs with `from:`; empty if a recipe has no sequences."""
-    return {name: spec.fed_from for name, spec in given.items() if spec.fed_from is not None}
-
-
-def check_feedback(
-    feedback: Feedback, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], model: str
-) -> Iterator[tuple[str, str, str]]:
-    """Yield input, mistake and hint for each output that a model does not have, and each that its input cannot take.
-
-    Dimensions that are not known agree with all.
-    """
-    known, states = {spec.name: spec for spec in outputs}, {spec.name: spec for spec in inputs}
-    for name, output in feedback.items():
-        if output not in known:
-            is_input = " (it is an input)" if output in states else ""
-            yield name, f'"{output}" is not an output of {model}{is_input}', suggest(output, list(known))
-        elif name in states and (why := _disagreement(states[name], known[output])):
-            yield name, f'output "{output}" of {model} is {why}', ""
-
-
-def _disagreement(state: TensorSpec, output: TensorSpec) -> str:
-    if state.dtype != output.dtype:
-        return f"{output.dtype}, and the input {state.dtype}"
-    if state.shape is None or output.shape is None:
-        return ""
-    sizes = zip(state.shape, output.shape, strict=False)
-    same = all(mine == theirs for mine, theirs in sizes if isinstance(mine, int) and isinstance(theirs, int))
-    if same and len(state.shape) == len(output.shape):
-        return ""
-    return f"{shape_text(output.shape)}, and the input {shape_text(state.shape)}"
 
 
 @dataclass(frozen=True)
@@ -85,24 +56,51 @@ class Source(Protocol):
         """Yield the values of each step of a sequence; endless if nothing limits it."""
 
 
+class _InputSequences:
+    """The sequences in the files of one input."""
+
+    def __init__(self, wanted: WantedInput, *, is_fed: bool) -> None:
+        files = open_input(wanted)
+        counts = [file.count(_ALL) for file in files]
+        self.labels = [file.label for file in find_files(wanted.given.data_patterns)]
+        self.counts = counts
+        """Number of steps of each sequence; 1 for values that do not change."""
+        self._groups: list[tuple[list[FileSamples], int]] = [([file], 0) for file in files]
+        """The files of each sequence, and the item at which it begins."""
+        if is_fed:
+            starts = [(file, item) for file, count in zip(files, counts, strict=True) for item in range(count)]
+            self._groups = [([file], item) for file, item in starts]
+            numbered = zip(self.labels, counts, strict=True)
+            self.labels = [f"{label} {item + 1}" if n > 1 else label for label, n in numbered for item in range(n)]
+            self.counts = [1] * len(starts)
+        elif len(files) > 1 and max(counts) == 1:
+            self._groups, self.counts = [(files, 0)], [len(files)]
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def has_steps(self) -> bool:
+        return max(self.counts) > 1
+
+    def read(self, sequence: int) -> Iterator[Feed]:
+        """Yield the value at each step; endless for a value that does not change."""
+        files, start = _at(self._groups, sequence)
+        stream = islice((feed for file in files for _, feed in file.feeds()), start, None)
+        return stream if self.has_steps else repeat(next(stream))
+
+
 class _FileSequences:
     """Sequences in files."""
 
     def __init__(self, wanted: Sequence[WantedInput], feedback: Feedback) -> None:
-        self._groups: dict[str, list[list[FileSamples]]] = {}
-        """Input -> its sequences, each the files whose items are its steps."""
-        self._counts: dict[str, list[int]] = {}
-        self._labels: dict[str, list[str]] = {}
-        for each in wanted:
-            if each.given.data_patterns:
-                files = open_input(each)
-                counts = [file.count(_ALL) for file in files]
-                in_order = len(files) > 1 and max(counts) == 1 and each.name not in feedback
-                self._groups[each.name] = [files] if in_order else [[file] for file in files]
-                self._counts[each.name] = [len(files)] if in_order else counts
-                self._labels[each.name] = [file.label for file in find_files(each.given.data_patterns)]
-        self._stepping = [name for name, counts in self._counts.items() if max(counts) > 1 and name not in feedback]
-        numbers = {name: len(groups) for name, groups in self._groups.items() if len(groups) > 1}
+        self._inputs = {
+            each.name: _InputSequences(each, is_fed=each.name in feedback)
+            for each in wanted
+            if each.given.data_patterns
+        }
+        self._stepping = [sequences for sequences in self._inputs.values() if sequences.has_steps]
+        numbers = {name: len(sequences) for name, sequences in self._inputs.items() if len(sequences) > 1}
         if len(set(numbers.values())) > 1:
             counted = ", ".join(f'"{short_name(name)}" has {number}' for name, number in numbers.items())
             raise RequestError(f"sequences: input {counted}. Give the same number of files to each, or one file.")
@@ -110,24 +108,21 @@ class _FileSequences:
 
     def items(self) -> list[Item]:
         items = []
+        named = self._stepping or [sequences for sequences in self._inputs.values() if len(sequences) > 1]
         for place in range(self._number):
-            counts = [_at(self._counts[name], place) for name in self._stepping]
-            labels = [_at(self._labels[name], place) for name in self._stepping]
+            counts = [_at(sequences.counts, place) for sequences in self._stepping]
+            labels = [_at(sequences.labels, place) for sequences in named]
             label = ", ".join(dict.fromkeys(labels)) if labels else "the sequence"
             items.append(Item(label, min(counts, default=None)))
         return items
 
     def steps_of(self, sequence: int) -> Iterator[Read]:
-        streams = {name: self._stream(name, _at(groups, sequence)) for name, groups in self._groups.items()}
+        streams = {name: sequences.read(sequence) for name, sequences in self._inputs.items()}
         while True:
             read = {name: next(stream, None) for name, stream in streams.items()}
             if any(feed is None for feed in read.values()):
                 return
             yield {name: feed for name, feed in read.items() if feed is not None}
-
-    def _stream(self, name: str, files: Sequence[FileSamples]) -> Iterator[Feed]:
-        stream = (feed for file in files for _, feed in file.feeds())
-        return stream if name in self._stepping else repeat(next(stream))
 
 
 class _LoadedSequence:
@@ -148,7 +143,8 @@ def _at_step(wanted: WantedInput, step: int) -> WantedInput:
     """Return an input with the shape that it has at a step, counted from 0."""
     given = wanted.given
     if given.first_shape is None and given.grow is None:
-        return wanted
+        is_prompt = step == 0 and given.apply is not None and bool(given.data_patterns)
+        return replace(wanted, pattern=wanted.spec.shape) if is_prompt else wanted
     if given.grow is None:
         shape = given.first_shape if step == 0 else given.run_shape
     else:
@@ -182,6 +178,7 @@ class Sequences:
         feedback: Feedback,
     ) -> None:
         self._wanted, self._source, self._settings, self.feedback = wanted, source, settings, feedback
+        self._counting = [each.name for each in wanted if counts_positions(each)]
         self._items, notes = self._find_items()
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
@@ -207,13 +204,19 @@ class Sequences:
         number = 0
         for place, item in enumerate(self._items):
             prefix = f"{item.label}, " if len(self._items) > 1 else ""
-            reading = self._source.steps_of(place)
+            reading, counted = self._source.steps_of(place), Counter[str]()
             for step in range(item.steps or 0):
                 read = next(reading, None)
                 if read is None:
                     raise RequestError(f"{item.label} has only {step} of {item.steps} steps: it changed meanwhile.")
+                if step:
+                    read = {name: feed for name, feed in read.items() if name not in self.feedback}
                 wanted = [_at_step(each, step) for each in self._wanted]
                 feeds = complete_feeds(wanted, read, self._settings.seed + number)
+                for name in (name for name in self._counting if not feeds[name].is_from_file):
+                    values = feeds[name].values
+                    feeds[name] = replace(feeds[name], values=values + np.asarray(counted[name], values.dtype))
+                    counted[name] += values.shape[-1]
                 if step:
                     feeds = {name: feed for name, feed in feeds.items() if name not in self.feedback}
                 yield Sample(f"{prefix}step {step + 1}", feeds)
@@ -250,5 +253,5 @@ def make_sequences(
     if settings.loader is not None:
         source = _LoadedSequence(UserSamples(settings.loader, inputs, model, settings.steps))
     else:
-        source = _FileSequences(inputs, feedback)
+        source = _FileSequences([_at_step(each, 0) for each in inputs], feedback)
     return Sequences(inputs, source, settings, feedback)

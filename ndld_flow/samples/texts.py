@@ -39,7 +39,7 @@ class TextFile:
     def count(self, most: int) -> int:
         self._check()
         number = 0
-        for number, _ in enumerate(_lines(self.path, self.wanted.name), start=1):
+        for number, _ in enumerate(text_lines(self.path, self.wanted.name), start=1):
             if number >= most:
                 break
         if number == 0:
@@ -48,7 +48,7 @@ class TextFile:
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
         self._check()
-        for line, text in _lines(self.path, self.wanted.name):
+        for line, text in text_lines(self.path, self.wanted.name):
             where = f" line {line}"
             yield f"{self.label}{where}", self._feed(text, f"text {visible_name(str(self.path))}{where}")
 
@@ -85,13 +85,13 @@ class TextFile:
         if len(wanted.pattern) == 2:
             batch = wanted.pattern[0]
             values = np.repeat(values[None], batch if isinstance(batch, int) else 1, axis=0)
-        how = ", ".join((origin, *described, f"{wanted.dtype.name} {shape_text(values.shape)}"))
+        how = ", ".join((origin, *described, wanted.describe(values)))
         return Feed(values, how, is_from_file=True)
 
 
-def _lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
+def text_lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file that are not empty, with their numbers from 1."""
-    _check_size(path, name)
+    check_text_size(path, name)
     try:
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
@@ -101,7 +101,8 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
         raise RequestError(f'input "{name}": {path} cannot be read as UTF-8 text: {error}') from None
 
 
-def _check_size(path: Path, name: str) -> None:
+def check_text_size(path: Path, name: str) -> None:
+    """Raise `RequestError` for a missing file, and for one larger than `MOST_BYTES`."""
     try:
         length = path.stat().st_size
     except OSError:
@@ -112,7 +113,7 @@ def _check_size(path: Path, name: str) -> None:
 
 def _load(path: Path, name: str) -> _Tokens:
     require("text", f'input "{name}": {path}')
-    _check_size(path, name)
+    check_text_size(path, name)
     return _read_tokenizer(path, path.stat().st_mtime_ns, name)
 
 

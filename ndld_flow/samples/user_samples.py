@@ -12,7 +12,7 @@ from blake3 import blake3
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest, visible_name
 from ndld_flow.base.user_code import load_user_module, locating_errors
-from ndld_flow.models.tensors import shape_text
+from ndld_flow.models.tensors import dtype_text
 from ndld_flow.samples.value_files import cast_to_model
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names
 
@@ -96,10 +96,10 @@ class UserSamples:
     def _feed(self, wanted: WantedInput, array: object, origin: str) -> Feed:
         with locating_errors(self._path):
             values = np.array(array)  # a copy: the code may use its buffer again
-        how = origin if values.dtype == wanted.dtype else f"{origin} cast"
+        how = origin if dtype_text(values.dtype) == dtype_text(wanted.dtype) else f"{origin} cast"
         values = cast_to_model(values, wanted.dtype, wanted.name, origin)
         wanted.check_shape(values.shape, f"{origin} has")
-        return Feed(values, f"{how}, {wanted.dtype.name} {shape_text(values.shape)}", is_from_file=True)
+        return Feed(values, f"{how}, {wanted.describe(values)}", is_from_file=True)
 
     def _check_same(self, place: int, where: str, feeds: Mapping[str, Feed]) -> None:
         hasher = blake3()

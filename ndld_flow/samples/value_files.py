@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
-from ndld_flow.models.tensors import Array
+from ndld_flow.models.tensors import TEXT, Array, dtype_text
 from ndld_flow.samples.generated_values import is_float, is_integer
 
 MOST_UNPACKED_BYTES = 4 * 2**30
@@ -70,19 +70,27 @@ def open_array(path: Path, name: str) -> StoredArray:
 
 
 def check_family(stored: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
-    """Check that both dtypes are floats, both integers, or equal. Raises `RequestError` otherwise."""
-    if stored != dtype and not any(family(stored) and family(dtype) for family in (is_float, is_integer)):
-        raise RequestError(f'input "{name}": {origin} contains {stored.name}, but the model expects {dtype.name}.')
+    """Check that both dtypes are floats, both integers, both texts, or equal. Raises `RequestError` otherwise."""
+    if stored != dtype and not any(family(stored) and family(dtype) for family in (is_float, is_integer, _is_text)):
+        raise RequestError(
+            f'input "{name}": {origin} contains {dtype_text(stored)}, but the model expects {dtype_text(dtype)}.'
+        )
+
+
+def _is_text(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "UO"
 
 
 def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
-    """Return the values in the model's dtype, within a family (floats, integers, bools) and without loss of range.
+    """Return the values in the model's dtype, within a family (floats, integers, bools, texts), all of them in range.
 
     Raises `RequestError` naming the input, the found and the expected dtype.
     """
     if values.dtype == dtype:
         return values
     check_family(values.dtype, dtype, name, origin)
+    if dtype == TEXT:
+        return values.astype(TEXT)
     with np.errstate(over="ignore"):
         cast: Array = values.astype(dtype)
     if is_integer(values.dtype):
@@ -121,12 +129,13 @@ def _open_npy(path: Path, name: str) -> StoredArray:
     mode: Literal["r"] | None = "r" if header.stored_bytes >= _MAPPED_FROM_BYTES else None
 
     def read(rows: int) -> Iterator[Array]:
-        return _sliced(np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)), rows)
+        return sliced(np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)), rows)
 
     return StoredArray(header.shape, header.dtype, read)
 
 
-def _sliced(values: Array, rows: int) -> Iterator[Array]:
+def sliced(values: Array, rows: int) -> Iterator[Array]:
+    """Yield slices of this many items of the first dimension, or the whole array for 0."""
     if not rows:
         yield values
     else:
@@ -161,7 +170,7 @@ def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
         for _ in range(1 if at_once else header.shape[0] // rows):
             values = np.frombuffer(bytearray(file.read(wanted_bytes)), header.dtype, math.prod(shape))
             if at_once:
-                yield from _sliced(values.reshape(shape, order="F" if header.fortran_order else "C"), rows)
+                yield from sliced(values.reshape(shape, order="F" if header.fortran_order else "C"), rows)
             else:
                 yield values.reshape(shape)
 
@@ -204,7 +213,7 @@ def _read_header(file: IO[bytes]) -> _Header:
 def _open_tensor_proto(path: Path, name: str) -> StoredArray:
     del name
     values = _tensor_values(path)
-    return StoredArray(tuple(values.shape), values.dtype, lambda rows: _sliced(_tensor_values(path), rows))
+    return StoredArray(tuple(values.shape), values.dtype, lambda rows: sliced(_tensor_values(path), rows))
 
 
 def _tensor_values(path: Path) -> Array:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.inputs import InputSpec
-from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
+from ndld_flow.inputs import InputSpec, shape_override
+from ndld_flow.models.tensors import TEXT, Array, TensorSpec, dtype_text, numpy_dtype, shape_text
 
 Pattern = tuple[int | str | None, ...]
 """Sizes as far as model and recipe fix them; dynamic dimensions are names or None."""
@@ -69,13 +69,17 @@ class WantedInput:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the dtype. Raises `RequestError` for one that cannot be fed."""
+        """Return the dtype, `TEXT` for strings. Raises `RequestError` for one that cannot be fed."""
+        if self.spec.dtype == "string":
+            return TEXT
         dtype = numpy_dtype(self.spec.dtype)
         if dtype is None or dtype.kind == "c":
-            raise RequestError(
-                f'input "{self.name}" is {self.spec.dtype}: only tensors of floats, integers and bools can be fed.'
-            )
+            raise _not_fed(self.spec)
         return dtype
+
+    def describe(self, values: Array) -> str:
+        """Return `float32 1x3x320x320`."""
+        return f"{dtype_text(self.dtype)} {shape_text(values.shape)}"
 
     def check_shape(self, shape: Sequence[int], origin: str) -> None:
         """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected ...`."""
@@ -164,13 +168,20 @@ def _wanted(spec: TensorSpec, given: InputSpec, place: int) -> WantedInput:
         WantedInput(spec, given, spec.shape).check_shape(shape, "the recipe has")
         return WantedInput(spec, given, shape, place)
     if spec.shape is None and not given.data_patterns:
-        raise shape_unknown(spec.name)
+        is_tensor = spec.dtype == "string" or numpy_dtype(spec.dtype) is not None
+        raise shape_unknown(spec.name) if is_tensor else _not_fed(spec)
     return WantedInput(spec, given, spec.shape, place)
+
+
+def _not_fed(spec: TensorSpec) -> RequestError:
+    return RequestError(
+        f'input "{spec.name}" is {spec.dtype}: only tensors of floats, integers, bools and strings can be fed.'
+    )
 
 
 def shape_unknown(name: str) -> RequestError:
     """Return the error for an input whose shape neither the model nor the recipe gives."""
     return RequestError(
-        f'input "{name}": the model does not declare its shape. Give it in the recipe: '
-        f"inputs: {{{name}: {{shape: [...]}}}}"
+        f'input "{name}": the model does not declare its shape. Give it in the recipe\'s `inputs:`, or with '
+        f"{shape_override(name, '[...]')}."
     )

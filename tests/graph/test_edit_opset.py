@@ -105,6 +105,14 @@ def test_downgrading_below_a_change_of_semantics_keeps_outputs(opset: int, older
         to(model, older - 1)
 
 
+@pytest.mark.parametrize("node", ["Clip<min = -0.5, max = 0.5>(x)", "Pad<pads = [0, 0, 0, 0], value = 0.5>(x)"])
+def test_values_that_become_inputs_have_the_type_of_the_first_input(node: str) -> None:
+    model = at(10, f"g (float16[2, 4] x) => (float16[2, 4] y) {{ y = {node} }}")
+    feeds = {"x": np.linspace(-2, 2, 8, dtype=np.float16).reshape(2, 4)}
+    same_outputs(model, to(model, 13), feeds)
+    to(at(10, f"g (double[2, 4] x) => (double[2, 4] y) {{ y = {node} }}"), 13)
+
+
 def test_only_nodes_with_another_version_change(tmp_path: Path) -> None:
     text = """g (float[2,4] x) => (float[2,4] y, float[2,1] z) {
         [relu] r = Relu(x)

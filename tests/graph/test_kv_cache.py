@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -261,3 +262,85 @@ def test_cross_attention_gets_no_cache() -> None:
 def test_a_request_to_skip_the_checks_is_honoured() -> None:
     cached = edit(_with_node("CumSum"), {"set_kv_cache": {"mode": "add", "unchecked": True}})
     assert len(past_names(cached)) == 4
+
+
+def _joined(extra: str = "", more: str = "") -> onnx.ModelProto:
+    """One layer as PyTorch exports it: keys and values are joined by Concat, and positions continue after the cache."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[b, s, 8] x, float[b, 1, s, t] mask, float[b, 2, p, 4] past_k, float[b, 2, p, 4] past_v)
+        => (float[b, s, 8] y, float[b, 2, t, 4] present_k, float[b, 2, t, 4] present_v{more})
+        <int64[4] split = {{0, 0, 2, 4}}, int64[3] merge = {{0, 0, 8}}, int64 two = {{2}}, int64 one = {{1}}> {{
+        past_shape = Shape (past_k)
+        past_length = Gather (past_shape, two)
+        x_shape = Shape (x)
+        new_length = Gather (x_shape, one)
+        total = Add (past_length, new_length)
+        one_position = Constant <value = int64 {{1}}> ()
+        positions = Range (past_length, total, one_position)
+        floats = Cast <to = 1> (positions)
+        axes = Constant <value = int64[1] {{1}}> ()
+        column = Unsqueeze (floats, axes)
+        h = Add (x, column)
+        q0 = MatMul (h, wq)
+        k0 = MatMul (h, wk)
+        v0 = MatMul (h, wv)
+        q1 = Reshape (q0, split)
+        k1 = Reshape (k0, split)
+        v1 = Reshape (v0, split)
+        q = Transpose <perm = [0, 2, 1, 3]> (q1)
+        k = Transpose <perm = [0, 2, 1, 3]> (k1)
+        v = Transpose <perm = [0, 2, 1, 3]> (v1)
+        keys = Concat <axis = -2> (past_k, k)
+        present_v = Concat <axis = 2> (past_v, v)
+        present_k = Identity (keys)
+        turned = Transpose <perm = [0, 1, 3, 2]> (keys)
+        scores = MatMul (q, turned)
+        masked = Add (scores, mask)
+        weights = Softmax <axis = -1> (masked)
+        mixed = MatMul (weights, present_v)
+        back = Transpose <perm = [0, 2, 1, 3]> (mixed)
+        y = Reshape (back, merge)
+        {extra}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name in ("wq", "wk", "wv"):
+        weight = random.normal(0, 0.3, (8, 8)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    return model
+
+
+def _run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
+
+
+def test_a_cache_joined_by_concat_is_removed() -> None:
+    model = _joined()
+    whole = edit(model, _REMOVE)
+    assert [value.name for value in whole.graph.input] == ["x", "mask"]
+    assert [value.name for value in whole.graph.output] == ["y"]
+    x = np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)
+    past = {name: np.zeros((2, 2, 0, 4), np.float32) for name in ("past_k", "past_v")}
+    steps = []
+    for step in range(5):
+        mask = np.zeros((2, 1, 1, step + 1), np.float32)
+        out = _run(model, {"x": x[:, step : step + 1], "mask": mask, **past})
+        past = {"past_k": out["present_k"], "past_v": out["present_v"]}
+        steps.append(out["y"])
+    causal = np.broadcast_to(np.triu(np.full((5, 5), -1e9, np.float32), 1), (2, 1, 5, 5)).copy()
+    assert _close(_run(whole, {"x": x, "mask": causal})["y"], np.concatenate(steps, axis=1))
+
+
+def test_a_history_that_more_than_attention_reads_is_no_cache() -> None:
+    """A convolution over the joined tensor needs the earlier tokens."""
+    model = _joined("z = MaxPool <kernel_shape = [1, 1]> (present_v)", ", float[b, 2, t, 4] z")
+    with pytest.raises(RequestError, match=r"MaxPool.* reads them, which is no attention and needs its history"):
+        edit(model, _REMOVE)
+    model = _joined("linear = MatMul (present_v, wide) z = Relu (linear)", ", float[b, 2, t, 4] z")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4), np.float32), "wide"))
+    with pytest.raises(RequestError, match=r"Relu.* reads them"):
+        edit(model, _REMOVE)
+    with pytest.raises(RequestError, match="no selected attention without a cache that is causal"):
+        edit(_joined(), _ADD)

@@ -110,6 +110,46 @@ def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path) -> 
         check_changed_model(source, target, LOG)
 
 
+RANK_BY_SIZE = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, n] x, bool b) => (float y)
+<float[1, 4, 1] w = {1, 1, 1, 1}, float[1, 4, 1] r = {1, 1, 1, 1}, int64[1] four = {4}, int64[1] one = {1},
+ int64[3] three_dims = {-1, 1, 1}, int64[4] four_dims = {-1, 1, 1, 1}>
+{
+  y = If (b) <
+    then_branch = then () => (float a) {
+      s = Shape(x)
+      k = Gather(s, one)
+      is_long = Equal(k, four)
+      c = If (is_long) <
+        then_branch = long () => (float[p, q, o, j] c4) { c4 = Reshape(x, four_dims) },
+        else_branch = short () => (float[p, q, o] c3) { c3 = Reshape(x, three_dims) }
+      >
+      l, h, d = LSTM<hidden_size = 1>(c, w, r)
+      a = ReduceMean<keepdims = 0>(l)
+    },
+    else_branch = otherwise () => (float z) { z = ReduceMax<keepdims = 0>(x) }
+  >
+}
+"""
+"""With four columns the LSTM has an input of rank 4, which only optimizations show; silero-vad has such a branch."""
+
+
+@pytest.mark.parametrize(("size", "is_loaded"), [(3, True), (4, False)])
+def test_a_result_that_onnx_runtime_cannot_optimize_is_refused(size: int, is_loaded: bool, tmp_path: Path) -> None:
+    model, source, target = onnx.parser.parse_model(RANK_BY_SIZE), tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onnx.save(model, source)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = size
+    onnx.save(model, target)
+    assert load_failure(target) is None
+    check_changed_model(target, target, LOG)
+    if is_loaded:
+        check_changed_model(source, target, LOG)
+    else:
+        with pytest.raises(ModelError, match=r"ONNX Runtime loads its source, but not the result: .*rank 3"):
+            check_changed_model(source, target, LOG)
+
+
 def test_a_second_defect_of_the_same_kind_must_load(tmp_path: Path) -> None:
     source = write(tmp_path / "source.onnx", [NORM], [SCALE])
     first = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["t"], axis=-1, name="first")

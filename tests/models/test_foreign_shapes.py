@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from ndld_flow.base.errors import ModelError
 from ndld_flow.models.shape_inference import infer_shapes
 from tests.support.decoders import STYLES, Array, Style, decoder_inputs, decoder_model
 
@@ -346,3 +347,73 @@ def test_outputs_keep_declared_names_where_nothing_is_inferred() -> None:
     model = inferred(decoder_model("group"))
     present = next(value for value in model.graph.outputs if value.name == "present.0.key")
     assert str(present.shape) == "[batch,2,total,16]"
+
+
+@pytest.mark.parametrize("parts", [("window",), ("length",), ("window", "length")])
+@pytest.mark.parametrize("onesided", [None, 0, 1])
+def test_stft_has_half_of_the_frequencies(parts: tuple[str, ...], onesided: int | None) -> None:
+    """onnx's own rule counts all of them, and then rejects preprocessors of speech whose input has a fixed size."""
+    names = ["x", "hop", *(name if name in parts else "" for name in ("window", "length"))]
+    attributes: dict[str, Any] = {} if onesided is None else {"onesided": onesided}
+    nodes = [
+        helper.make_node("STFT", names, ["image"], **attributes),
+        helper.make_node("ReduceSumSquare", ["image"], ["power"], axes=[-1], keepdims=0),
+        helper.make_node("Shape", ["power"], ["sizes"]),
+    ]
+    weights = [
+        onnx.numpy_helper.from_array(array, name)
+        for name, array in (
+            ("hop", np.array(160)),
+            ("window", np.ones(400, _F)),
+            ("length", np.array(400)),
+        )
+        if name in names
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1600])],
+        [helper.make_tensor_value_info("sizes", TensorProto.INT64, [3])],
+        weights,
+    )
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    values = compare_with_run(model, {"x": np.zeros((1, 1600), _F)})
+    frequencies = 400 if onesided == 0 else 201
+    assert values["image"].shape == ir.Shape([1, 8, frequencies, 2])
+
+
+def test_computing_on_a_large_table_is_no_contradiction() -> None:
+    """Inference never reads large weights, and onnx refuses to propagate data through one that it cannot read."""
+    table = np.arange(400)
+    nodes = [helper.make_node("Sub", ["table", "one"], ["less"]), helper.make_node("Gather", ["less", "x"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.INT64, [3]) for name in "xy"]
+    weights = [onnx.numpy_helper.from_array(array, name) for array, name in ((table, "table"), (np.array(1), "one"))]
+    graph = helper.make_graph(nodes, "main", values[:1], values[1:], weights)
+    model = ir.from_proto(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]))
+    infer_shapes(model, strict=True)
+    assert next(iter(model.graph)).outputs[0].shape == ir.Shape([400])
+
+
+@pytest.mark.parametrize(("width", "contradicts"), [(80, False), (79, True)])
+def test_broadcasting_of_integer_tables_is_no_contradiction(width: int, contradicts: bool) -> None:
+    """onnx cannot propagate data through it and rejects the ranks; real contradictions are still found."""
+    nodes = [
+        helper.make_node("Add", ["rows", "columns"], ["table"]),
+        helper.make_node("Cast", ["table"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "floats"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", width), ("y", 6))
+    )
+    weights = [
+        onnx.numpy_helper.from_array(np.arange(80).reshape(80, 1), "rows"),
+        onnx.numpy_helper.from_array(np.arange(6), "columns"),
+    ]
+    graph = helper.make_graph(nodes, "main", [x], [y], weights)
+    model = ir.from_proto(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]))
+    if contradicts:
+        with pytest.raises(ModelError, match="Incompatible dimensions for matrix multiplication"):
+            infer_shapes(model, strict=True)
+    else:
+        infer_shapes(model, strict=True)
+        assert next(iter(model.graph)).outputs[0].shape == ir.Shape([80, 6])

@@ -181,6 +181,18 @@ def test_every_kind_of_model_is_emulated(tmp_path: Path, make: Callable[[], onnx
             np.testing.assert_array_equal(result[name], result[name].astype(np.float16).astype(np.float32))
 
 
+def test_omitted_outputs_stay_omitted(tmp_path: Path) -> None:
+    graph = """g (float16[1, 2, 2, 8] q) => (float16[1, 2, 2, 8] y, float16[1, 2, 2, 2] scores)
+    { y, "", "", scores = Attention<qk_matmul_output_mode = 3>(q, q, q) }"""
+    path = write_model(tmp_path / "model.onnx", graph, opset=24)
+    emulated, done = emulate(path)
+    assert done.roundings == 2
+    assert list(check(emulated).graph.node[-1].output) != [""]
+    q = np.linspace(-1, 1, 32, dtype=np.float16).reshape(1, 2, 2, 8)
+    for name, value in run(path, q=q).items():
+        np.testing.assert_allclose(run(emulated, q=q)[name], value, atol=2e-3)
+
+
 def test_recurrent_state_is_reported(tmp_path: Path) -> None:
     path, _ = convert(models_fp16.lstm_model(), tmp_path)
     assert "in 1 recurrent node (lstm)" in emulate(path)[1].notes[0]

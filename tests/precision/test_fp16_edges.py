@@ -9,17 +9,21 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.base.errors import ModelError
+from ndld_flow.base.errors import RequestError
+from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision.fp16 import choice
+from ndld_flow.steps.apply_precision import ApplyPrecision
+from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from tests.precision.test_convert_fp16 import CASES
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import agree, check, convert, count, kinds, normal, parse_strongly_typed, run
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_engine import SEVERAL_FREE, SHAPE_TENSOR, make_fp8
-from tests.support.models_run import write_model
+from tests.support.models_run import run_step, write_model
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -180,11 +184,48 @@ def test_an_unused_weight_is_kept(tmp_path: Path) -> None:
     assert unread.data_type == FLOAT
 
 
-def test_opsets_before_7_are_refused(tmp_path: Path) -> None:
-    b = GraphBuilder()
-    rename_output(b, b.op("Relu", "x"), "y")
-    with pytest.raises(ModelError, match="opset 6 is too old"):
-        convert(b.model([tensor("x", [4])], [tensor("y", [4])], opset=6), tmp_path)
+OLD = '<ir_version: 3, opset_import: ["" : 6]> g (float[1, 4] x, float[4] c) => (float[1, 4] y) { BODY }'
+
+
+def test_opsets_before_7_are_raised_first(tmp_path: Path) -> None:
+    body = "a = Add<axis = 1, broadcast = 1>(x, c) b = Cast<to = 1>(a) y = Mul(b, b)"
+    path, result = convert(onnx.parser.parse_model(OLD.replace("BODY", body)), tmp_path)
+    assert check(path).opset_import[0].version == 7
+    assert result.metrics["kept_fp32"].value == 0
+    assert result.change is not None
+    assert any(note.startswith("opset 6 -> 7 first") for note in result.change.notes)
+    x, c = np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)
+    (y,) = ort.InferenceSession(path).run(None, {"x": x, "c": c})
+    np.testing.assert_allclose(y, np.square(x + c))
+
+
+@pytest.mark.parametrize("opset", [1, 6])
+def test_old_models_without_reduced_types_are_emulated_as_they_are(opset: int, tmp_path: Path) -> None:
+    text = OLD.replace("6]", f"{opset}]").replace("BODY", "y = Relu(x)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "old.onnx")
+    assert emulate_stored(tmp_path / "old.onnx", tmp_path / "emulated.onnx") is None
+
+
+def test_constraints_are_applied_to_old_opsets(tmp_path: Path) -> None:
+    body = "a = Add<axis = 1, broadcast = 1>(x, c) y = Relu(a)"
+    model = onnx.parser.parse_model(OLD.replace("BODY", body))
+    model.graph.node[0].name, model.graph.node[1].name = "add", "relu"
+    onnx.save(model, tmp_path / "old.onnx")
+    asked = run_step(ConstrainPrecision, tmp_path / "old.onnx", tmp_path / "asked", {"op_types": {"Relu": "fp16"}})
+    done = run_step(ApplyPrecision, asked.out / "model.onnx", tmp_path / "applied", {})
+    assert done.result.change is not None
+    assert any(note.startswith("opset 6 -> 7 first") for note in done.result.change.notes)
+    written = check(done.out / "model.onnx")
+    assert count(written, "Cast") == 2
+    x, c = np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)
+    (y,) = ort.InferenceSession(done.out / "model.onnx").run(None, {"x": x, "c": c})
+    np.testing.assert_array_equal(y, x + c)
+
+
+def test_an_old_operator_that_cannot_be_raised_is_refused_with_the_reason(tmp_path: Path) -> None:
+    body = "y = BatchNormalization<is_test = 0>(x, c, c, c, c)"
+    with pytest.raises(RequestError, match=r"opset 6 is too old .*: not all .* BatchNormalization .* is_test"):
+        convert(onnx.parser.parse_model(OLD.replace("BODY", body)), tmp_path)
 
 
 UNKNOWN_TO_RTX = {"contrib", "sequence", "sparse"}

@@ -12,7 +12,7 @@ from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.models.files import check_model, load_model
 from ndld_flow.precision_search.observations import write_with_taken_branches
 from ndld_flow.precision_search.trials import Bounds, FinishedTrial, TrialFile, TrialResult
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from tests.support import models, models_precision
 
 BOUNDS = Bounds(Tolerance(cosine=0.999, snr_db=25.0), {"y": "numbers", "a": "numbers", "b": "numbers", "ids": "exact"})
@@ -74,7 +74,7 @@ def test_a_branch_that_all_samples_take_replaces_its_if(tmp_path: Path, flags: t
     source = models.save(models_precision.branching_model(), tmp_path / "model.onnx")
     x = np.random.default_rng(0).random((8, 16), dtype=np.float32)
     samples = [{"x": x, "flag": np.array(flag, np.float32)} for flag in flags]
-    written = write_with_taken_branches(source, tmp_path / "taken.onnx", samples, SessionSettings())
+    written = write_with_taken_branches(source, tmp_path / "taken.onnx", samples, OnnxruntimeRequest())
     names = [node.name or "" for node in load_model(written).graph]
     assert [name for name in names if name.endswith("_loud")] == ([f"{taken}_branch_loud"] if taken else [])
     check_model(written, full_check=True)

@@ -16,7 +16,7 @@ from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.quantize.int8_reducer import Int8Reducer
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.steps.find_precision import FindPrecision
@@ -34,7 +34,7 @@ def errors_of(model: Path, given: Any, values: Floats, **settings: Any) -> Mappi
     scratch.mkdir()
     samples = make_samples(model_inputs(model), specs(given), SampleSettings(), "m")
     reducer = Int8Reducer(model, QuantizeSettings(**EVERYTHING, reduce_range=False, **settings), [], samples, scratch)
-    return reducer.int8_errors([{"x": values}], SessionSettings(), scratch)
+    return reducer.int8_errors([{"x": values}], OnnxruntimeRequest(), scratch)
 
 
 def make_products(path: Path, first: Floats, second: Floats, copied: bool = True) -> Path:
@@ -97,13 +97,17 @@ def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionS
 
 
 def test_a_search_follows_the_errors(tmp_path: Path) -> None:
-    """Of six convolutions one is ruined: nothing, it, the shrunk set, and the last look."""
+    """Of six convolutions, one is ruined and the last needs all 8 bits: both are kept after a few trials.
+
+    Weights of 7 bits give the same result on every CPU: those of 8 saturate on CPUs without VNNI.
+    """
     source = make_convs(tmp_path / "m.onnx", layers=6, loud=2)
     loud = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"][2]
-    result = search(tmp_path / "f", source, SIGNED, tolerance={"snr_db": 20}, samples=2)
+    asked = {"tolerance": {"snr_db": 20}, "samples": 2, "int8": {"reduce_range": True}}
+    result = search(tmp_path / "f", source, SIGNED, **asked)
     assert result.passed, result.metrics_whole
-    assert [kept.outputs for kept in result.kept] == [tuple(loud.output)]
-    assert len(result.trials) <= 5
+    assert [kept.outputs for kept in result.kept] == [tuple(loud.output), ("y",)]
+    assert len(result.trials) <= 8
 
 
 @pytest.mark.parametrize(("copied", "said"), [(True, "it reads Neg_0_out"), (False, "it reads x")])

@@ -25,7 +25,7 @@ from ndld_flow.quantize.weight_tensors import stand_in
 from ndld_flow.records.measurement import is_warning
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.quantize import Quantize
-from tests.support.models import save
+from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import Ran, run_step
 
 Array = np.ndarray[Any, Any]
@@ -497,3 +497,96 @@ def test_weights_are_those_that_the_quantizer_computes_itself(
     assert weights[0].keys() == weights[1].keys()
     for name, array in weights[0].items():
         np.testing.assert_array_equal(array, weights[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Clip"])
+def test_bodies_read_what_an_absorbed_activation_computes(tmp_path: Path, activation: str) -> None:
+    """The quantizer absorbs a Relu into the rounding of a Conv; the body of an If must not read the Conv's output."""
+    b = GraphBuilder(1)
+    h = b.op("Conv", "x", b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
+    bounds = [b.floats(np.float32(0)), b.floats(np.float32(1e6))] if activation == "Clip" else []
+    h = b.op(activation, h, *bounds)
+    h2 = b.op("Conv", h, b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
+    then = helper.make_graph(
+        [helper.make_node("Neg", [h], ["negative"])], "then", [], [helper.make_tensor_value_info("negative", 1, None)]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Identity", [h2], ["same"])], "else", [], [helper.make_tensor_value_info("same", 1, None)]
+    )
+    for body in (then, other):
+        body.output[0].type.tensor_type.ClearField("shape")
+    b.op("If", b.initializer(np.array(True)), then_branch=then, else_branch=other)
+    b.nodes[-1].output[0] = "y"
+    shape = (1, 8, 6, 6)
+    source = save(b.model([tensor("x", [*shape])], [tensor("y", [*shape])]), tmp_path / "model.onnx")
+    given = {"x": {"shape": shape, "range": [-1.0, 1.0]}}
+    run_step(Quantize, source, tmp_path / "small", {"min_intensity": 0, "samples": 4}, given)
+    x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    exact, rounded = (
+        np.asarray(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0])
+        for path in (source, tmp_path / "small/out/model.onnx")
+    )
+    assert exact.max() <= 0
+    assert rounded.max() <= 0
+    assert np.abs(rounded - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def make_language_model(path: Path, width: int = 64, dtype: Any = np.float32) -> Path:
+    """An embedding table that the last layer reads too, transposed, as tied language models do."""
+    words = 50
+    table = np.random.default_rng(0).normal(0, 0.5, (words, width)).astype(dtype)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="embed", axis=0),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["rows", "turned"], ["logits"], name="head"),
+    ]
+    outputs = [helper.make_tensor_value_info("logits", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)]
+    outputs[0].type.tensor_type.shape.SetInParent()
+    for size in ("n", "s", words):
+        outputs[0].type.tensor_type.shape.dim.add(**{"dim_value" if isinstance(size, int) else "dim_param": size})
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "s"])
+    graph = helper.make_graph(nodes, "main", [ids], outputs, [numpy_helper.from_array(table, "table")])
+    return save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("weights", "tolerance"), [("int4", 0.15), ("int8", 0.01)])
+def test_embedding_tables_are_quantized_in_blocks(
+    tmp_path: Path, weights: str, tolerance: float, symmetric: bool, dtype: Any
+) -> None:
+    source = make_language_model(tmp_path / "model.onnx", dtype=dtype)
+    settings = {"mode": "weight_only", "weights": weights, "symmetric": symmetric, "op_types": ["Gather", "MatMul"]}
+    ran = run_step(Quantize, source, tmp_path / "small", settings, {})
+    small = tmp_path / "small/out/model.onnx"
+    model = onnx.load(small)
+    assert {node.op_type for node in model.graph.node} == {"GatherBlockQuantized", "MatMulNBits"}
+    assert "table" not in {tensor.name for tensor in model.graph.initializer}  # nothing reads it in floats
+    if weights == "int8" and dtype is np.float16:  # as large as the table, twice
+        assert ran.result.change is not None
+        assert "stored in blocks for each of them: table" in " ".join(ran.result.change.notes)
+    else:
+        assert small.stat().st_size < 0.75 * source.stat().st_size
+    assert ran.result.metrics["quantized"].value == 2
+    ids = {"ids": np.array([[0, 7, 49], [3, 3, 1]])}
+    exact, rounded = (
+        np.asarray(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, ids)[0], np.float64)
+        for path in (source, small)
+    )
+    assert exact.shape == rounded.shape == (2, 3, 50)
+    assert np.sqrt(((rounded - exact) ** 2).mean() / (exact**2).mean()) < tolerance
+
+
+@pytest.mark.parametrize(("changes", "reason"), [({"width": 40}, "weight shape"), ({"axis": 1}, "attributes")])
+def test_tables_that_blocks_do_not_fit_are_left(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    source = make_language_model(tmp_path / "model.onnx", width=changes.get("width", 64))
+    if "axis" in changes:
+        model = onnx.load(source)
+        model.graph.node[0].attribute[0].i = 1
+        del model.graph.node[1:]
+        model.graph.output[0].name = "rows"
+        onnx.save(model, source)
+    settings = {"mode": "weight_only", "weights": "int4", "op_types": ["Gather"], "allow_empty": True}
+    ran = run_step(Quantize, source, tmp_path / "small", settings, {})
+    assert ran.result.change is not None
+    assert f"not quantized ({reason})" in " ".join(ran.result.change.notes)

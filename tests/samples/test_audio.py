@@ -80,6 +80,8 @@ def test_windows_of_a_file_are_samples_and_the_last_is_padded(in_folder: Path) -
     write_wav(in_folder / "a.wav", ramp(11))
     assert len(samples(TEN, given)) == 2
     assert len(samples(TEN, {**given, "hop": 1})) == 2
+    write_wav(in_folder / "a.wav", ramp(15))
+    assert len(samples(TEN, {**given, "hop": 15})) == 1  # no window of padding alone
 
 
 def test_channels_are_mixed_or_repeated_and_reported(in_folder: Path) -> None:

@@ -18,6 +18,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions, numpy_dtype
 from ndld_flow.samples.feeds import make_feeds, note_assumed
+from ndld_flow.samples.wanted_inputs import want_inputs
 from tests.support.models_run import specs, write_model
 
 X = TensorSpec("x", "float32", ("batch", 3, "h", "w"))
@@ -36,7 +37,8 @@ def test_free_dimensions_are_one_and_described() -> None:
 def test_assumed_dimensions_are_noted() -> None:
     feeds = make_feeds([X, TensorSpec("k", "int64", ())], {})
     assert note_assumed(feeds) == (
-        "input x runs at 1x3x1x1, with 1 for each size that nothing sets: set 'inputs.x.shape=[batch,3,h,w]'",
+        "input x runs at 1x3x1x1, with 1 for each size that nothing sets: set 'inputs.x.shape=[batch,3,h,w]', "
+        "or the same of the step's own `inputs:`",
     )
     assert note_assumed(make_feeds([X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()
     mask = TensorSpec("m", "bool", ("batch",))
@@ -107,8 +109,12 @@ def test_zeros_and_ones() -> None:
     [
         (X, {"shape": [1, 4, 8, 8]}, ["x", "1x4x8x8", "batchx3xhxw"]),
         (X, {"shape": [3, 8, 8]}, ["3x8x8", "batchx3xhxw"]),
-        (TensorSpec("x", "float32", None), {}, ["x", "does not declare its shape", "shape:"]),
-        (TensorSpec("x", "string", (1,)), {}, ["x", "string"]),
+        (TensorSpec("x", "float32", None), {}, ["x", "does not declare its shape", "'inputs.x.shape=[...]'"]),
+        (TensorSpec("x", "complex64", (1,)), {}, ["x", "complex64", "bools and strings"]),
+        (TensorSpec("x", "string", (1,)), {"data": "ones"}, ["x", "string", "`data: ones` gives numbers"]),
+        (X, {"values": [[1.0]]}, ["the recipe has shape 1x1, expected batchx3xhxw"]),
+        (TensorSpec("x", "int8", (1,)), {"values": [300]}, ["`values` of the recipe", "do not fit"]),
+        (TensorSpec("x", "float32", (1,)), {"values": ["a"]}, ["contains string", "expects float32"]),
         (TensorSpec("x", "seq(tensor(float))", None), {"shape": [1]}, ["x", "seq(tensor(float))"]),
         (TensorSpec("x", "uint8", (1,)), {"range": [-1.0, 5.0]}, ["uint8", "0 to 255", "-1"]),
         (TensorSpec("x", "int32", (1,)), {"range": [0.2, 0.8]}, ["int32", "no integer"]),
@@ -132,6 +138,13 @@ def test_inputs_that_do_not_fit_are_errors(
         values(spec, **asked)
     for word in words:
         assert word in str(error.value)
+
+
+def test_an_input_that_is_no_tensor_is_named_as_such() -> None:
+    with pytest.raises(RequestError, match=r'input "x" is seq\(tensor\(float\)\): only tensors'):
+        want_inputs([TensorSpec("x", "seq(tensor(float))", None)], {}, "m.onnx")
+    with pytest.raises(RequestError, match='input "x": the model does not declare its shape'):
+        want_inputs([TensorSpec("x", "float32", None)], {}, "m.onnx")
 
 
 def test_an_unknown_input_names_the_nearest() -> None:
@@ -311,3 +324,15 @@ def test_a_number_is_every_element(dtype: str, value: float) -> None:
 def test_a_number_the_input_cannot_hold_is_refused(dtype: str, value: float) -> None:
     with pytest.raises(RequestError, match=r"cannot represent|has the range"):
         make_feeds([TensorSpec("sr", dtype, ())], {"sr": InputSpec(data=value)})
+
+
+def test_a_number_for_all_channels_is_a_list_of_one() -> None:
+    short, long = specs(
+        {"x": {"mean": 0.5, "std": 0.25, "pad": 3}, "y": {"mean": [0.5], "std": [0.25], "pad": [3]}}
+    ).values()
+    assert short == long
+    assert short.key_values == long.key_values
+    assert short == InputSpec.model_validate_json(short.model_dump_json())
+    for wrong in ("0.5", True, [], ["0.5"]):
+        with pytest.raises(ValueError, match="mean"):
+            specs({"x": {"mean": wrong}})

@@ -376,7 +376,7 @@ def test_the_error_without_pyav_names_the_package(in_folder: Path, monkeypatch: 
 def test_every_without_a_video_is_a_mistake(in_folder: Path) -> None:
     write_images(in_folder, {"a.png": 1})
     refused(
-        "`every: 2` is for frames of videos and windows of audio only", X, inputs={"x": {"data": "a.png", "every": 2}}
+        "`every: 2` is for frames of videos and windows of signals only", X, inputs={"x": {"data": "a.png", "every": 2}}
     )
 
 
@@ -493,3 +493,38 @@ def test_only_used_samples_are_read(in_folder: Path) -> None:
         patched.setattr("builtins.print", lambda *said: outcome.append(said))
         list(itertools.islice(result, 2))
     assert len(outcome) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "starts"),
+    [({}, [0, 4, 8]), ({"hop": 3}, [0, 3, 6]), ({"every": 2}, [0, 8]), ({"hop": 5, "every": 2}, [0])],
+)
+def test_an_array_of_one_dimension_gives_windows(in_folder: Path, settings: dict[str, Any], starts: list[int]) -> None:
+    np.save(in_folder / "wave.npy", np.arange(10, dtype=np.float32))
+    wanted = TensorSpec("x", "float32", ("n", 1, 4))
+    samples = make_samples([wanted], specs({"x": {"data": "wave.npy", **settings}}), SampleSettings(), "m")
+    padded = np.pad(np.arange(10), (0, 4))
+    assert [sample.feeds["x"].values.tolist() for sample in samples] == [
+        [[padded[start : start + 4].tolist()]] for start in starts
+    ]
+    assert [sample.label for sample in samples] == [f"wave.npy element {start}" for start in starts]
+    last = list(samples)[-1].feeds["x"].description
+    missing = max(0, starts[-1] + 4 - 10)
+    assert (f"padded by {missing} elements" in last) == (missing > 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        (np.zeros(10, np.int64), (1, 4)),  # zeros would be tokens
+        (np.zeros(3, np.float32), (1, 4)),
+        (np.zeros(10, np.float32), (2, 4)),
+        (np.zeros(10, np.float32), (4,)),
+        (np.zeros((5, 2), np.float32), (1, 4)),
+    ],
+)
+def test_arrays_that_are_no_signal_are_refused(in_folder: Path, values: Any, shape: tuple[int, ...]) -> None:
+    np.save(in_folder / "wave.npy", values)
+    wanted = TensorSpec("x", str(values.dtype), shape)
+    with pytest.raises(RequestError, match="has shape"):
+        make_samples([wanted], specs({"x": {"data": "wave.npy"}}), SampleSettings(), "m")

@@ -130,6 +130,16 @@ def compare_models(case: BackendModel, result: onnx.ModelProto) -> str:
     return verdict
 
 
+def outputs_of_onnxruntime(case: BackendModel) -> list[Any] | None:
+    """Return the outputs of ONNX Runtime; None if it does not run the model."""
+    return _outputs(_run_onnxruntime, case.model, case.feeds)
+
+
+def outputs_of_reference(case: BackendModel) -> list[Any] | None:
+    """Return the outputs of onnx's reference; None if it does not run the model."""
+    return _outputs(_run_reference, case.model, case.feeds)
+
+
 def _outputs(engine: Callable[..., list[Any]], model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
     try:
         return engine(model, feeds)

@@ -393,6 +393,7 @@ LEFT_OUT = {
     "add_preprocessing": "wants images",
     "change_layout": "wants 4 dimensions",
     "fuse_transformer": "finds its patterns in transformers only",
+    "import_weights": "wants a file of weights",
     "run_python": "does anything",
     "set_kv_cache": "wants a decoder",
 }

@@ -205,6 +205,9 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
 def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
     """Set inferred types and shapes on some tensors of a model; recorded ones complete them, as the model may have
     changed since they were recorded."""
+    edges = list(edges)
+    if not edges:
+        return
     with known_shapes(model):
         inferred = {value: (value.shape, value.type) for value in edges}
     for value, (shape, type_) in inferred.items():

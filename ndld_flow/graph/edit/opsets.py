@@ -36,6 +36,9 @@ from ndld_flow.models.unique_names import free_name, identifier
 
 _MODERN = 7
 """Before this opset, broadcasting was set by attributes: only the converter can convert such operators."""
+_FIRST_OF_VALUE_INPUTS = 11
+_VALUE_INPUTS = {"Clip": 1, "Pad": 2}
+"""Operator -> the first of its inputs that were attributes before that opset and have the type of its first input."""
 _NEGATIVE_AXES = 11
 """The opset that introduced negative axes."""
 _OTHER_MEANING = {
@@ -81,7 +84,8 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
         model.opset_import[0].version = new
         return model
     try:
-        return onnx.version_converter.convert_version(model, new)
+        converted = onnx.version_converter.convert_version(model, new)
+        return _with_typed_values(converted) if new == _FIRST_OF_VALUE_INPUTS else converted
     except (onnx.version_converter.ConvertError, RuntimeError, ValueError, IndexError) as error:
         newer = [
             f"its attribute {given.name} was introduced in opset {old}"
@@ -90,6 +94,19 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
             if new < old and not _is_known(given, node, old, new)
         ]
         raise CannotConvertError("; ".join(newer) or f"to opset {new}: {_reason(error)}") from None
+
+
+def _with_typed_values(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a converted model whose new inputs have the type of the first one; the converter always writes floats."""
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    for node in model.graph.node:
+        values = node.input[_VALUE_INPUTS.get(node.op_type, len(node.input)) :]
+        wanted = types.get(node.input[0], onnx.TensorProto.FLOAT) if values else 0
+        for constant in (maker for maker in model.graph.node if set(maker.output) & set(values)):
+            tensor = constant.attribute[0].t
+            array = numpy_helper.to_array(tensor).astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
 
 
 def _is_known(given: onnx.AttributeProto, node: onnx.NodeProto, old: int, new: int) -> bool:

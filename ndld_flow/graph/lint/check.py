@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ import onnx_ir as ir
 
 from ndld_flow.graph.lint.settings import LintSettings, check_name
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.models.files import DEFAULT_DOMAIN
 from ndld_flow.models.model_defects import is_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS
@@ -24,6 +26,25 @@ from ndld_flow.records.inspection import Finding, Severity
 
 _NODE = re.compile(r"op_type:\s*(?P<op>\w+), node name:\s*(?P<name>[^)]*)\)")
 _CHECKED_NODE = re.compile(r"(?:[Nn]ame|node):\s*(?P<name>\S+)\s+OpType:\s*(?P<op>\w+)")
+
+
+# The model's path is passed as an argument: nothing from outside is interpreted. Without prepacking, which copies
+# weights, external data are mapped and never read.
+_LOAD = """
+import sys
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+options.log_severity_level = 4
+options.add_session_config_entry("session.disable_prepacking", "1")
+try:
+    for library in sys.argv[2:]:
+        options.register_custom_ops_library(library)
+    ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+except Exception as error:
+    print(error)
+    sys.exit(2 if type(error).__name__ == "NotImplemented" else 1)
+"""
 
 
 class TimeLimitError(Exception):
@@ -48,6 +69,11 @@ class Subject:
     def opset(self) -> int:
         """Version of the default domain; 0 if none is imported."""
         return next((o.version for o in self.proto.opset_import if o.domain in ("", DEFAULT_DOMAIN)), 0)
+
+    @cached_property
+    def loading(self) -> subprocess.CompletedProcess[str]:
+        """Return a process that has loaded the model in ONNX Runtime: exit code 0, or the reason in its output."""
+        return self.run_python("-c", _LOAD, str(self.path.resolve()), *libraries_in_use())
 
     def graphs(self) -> Iterator[onnx.GraphProto]:
         """Yield the main graph and every subgraph in it."""
@@ -120,9 +146,9 @@ class Check:
         where = {"node": node.name, "op_type": node.op_type} if node is not None else {}
         return Finding(severity=severity or self.severity, check=self.name, message=message, **where)
 
-    def finding_at(self, message: str, name: str, op_type: str) -> Finding:
+    def finding_at(self, message: str, name: str, op_type: str, severity: Severity | None = None) -> Finding:
         """Return a finding on a node; its name, its type, or both may be empty."""
-        return Finding(severity=self.severity, check=self.name, message=message, node=name, op_type=op_type)
+        return Finding(severity=severity or self.severity, check=self.name, message=message, node=name, op_type=op_type)
 
 
 def named_node(message: str) -> tuple[str, str]:

@@ -23,11 +23,23 @@ _FLOATS: dict[ir.DataType, str] = {
 
 
 def float_tensors(subject: Subject) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Yield every dense float tensor of a model that can be loaded, with a label for messages."""
+    """Yield every dense float initializer and Constant of a model that can be loaded, with a label for messages.
+
+    Attributes of other nodes are theirs: NaN separates the sets of a TreeEnsemble.
+    """
     assert subject.model is not None
+    attributes = {id(tensor) for node in subject.model.graph.all_nodes() for tensor in _attributes_of(node)}
     for tensor in tensors_of(subject.model):
-        if tensor.dtype in _FLOATS and not isinstance(tensor, SparseInitializer):
+        if tensor.dtype in _FLOATS and not isinstance(tensor, SparseInitializer) and id(tensor) not in attributes:
             yield f"initializer {tensor.name!r}" if tensor.name else "a Constant", tensor
+
+
+def _attributes_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensors of a node other than Constant."""
+    if node.op_type != "Constant":
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
 
 
 def pieces_of(tensor: ir.TensorProtocol) -> Iterator[npt.NDArray[Any]]:

@@ -149,8 +149,8 @@ def _values(node: ir.Node, index: int) -> Array | None:
     return None if tensor is None or not tensor.size else tensor.numpy().astype(np.float64).ravel()
 
 
-_MIN_OPSET = 7
-"""Earlier opsets define broadcasting and Cast differently, and ONNX Runtime does not load them."""
+MIN_OPSET = 7
+"""Earlier opsets define broadcasting and Cast differently."""
 
 
 @dataclass(frozen=True)
@@ -232,14 +232,24 @@ def refuse_broken(result: Path, source: Path, functions_inlined: int, log: loggi
 
 
 def prepare(model: ir.Model, source: Path) -> list[str]:
+    """Tidy a model into which Casts are inserted. Raises as `tidy` and `refuse_old` do."""
+    refuse_old(model, source)
+    return tidy(model, source)
+
+
+def refuse_old(model: ir.Model, source: Path) -> None:
+    """Raise `ModelError` for an opset that is too old for Casts and new constants."""
+    opset = model.opset_imports.get("", MIN_OPSET)
+    if opset < MIN_OPSET:
+        raise ModelError(
+            f"{source}: opset {opset} is too old for Casts and new constants. Convert it first with `edit` and "
+            f"`set_opset: {{to: {MIN_OPSET}}}`, or export it anew."
+        )
+
+
+def tidy(model: ir.Model, source: Path) -> list[str]:
     """Inline functions, make names unique and sort nodes, so that types can be inferred; return notes on it."""
     notes = repairs_of(model)
-    opset = model.opset_imports.get("", _MIN_OPSET)
-    if opset < _MIN_OPSET:
-        raise ModelError(
-            f"{source}: opset {opset} is too old to be converted. Convert it to opset 13 or later first, "
-            "with `set_opset` of `edit` or a new export."
-        )
     functions = inline_functions(model, source)
     if functions:
         notes.append(f"inlined {functions} local functions")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -138,7 +138,9 @@ class AddNms(Operation):
     def _layout(self, model: ir.Model) -> Layout:
         if self.boxes is not None:
             return _separate_layout(self, _find_output(model, self.boxes), _find_output(model, self.scores))
-        return _joint_layout(self, _find_output(model, self.output), self.classes or _classes_of(model))
+        return _joint_layout(
+            self, _find_output(model, self.output), self.classes or len(class_names(model.metadata_props)) or None
+        )
 
 
 @dataclass(frozen=True)
@@ -192,16 +194,17 @@ def _find_output(model: ir.Model, name: str | None) -> ir.Value:
     return value
 
 
-def _classes_of(model: ir.Model) -> int | None:
-    """Return the number of classes that the metadata list, or None."""
-    text = model.metadata_props.get(_CLASS_NAMES, "")
+def class_names(metadata: Mapping[str, str]) -> dict[int, str]:
+    """Return class -> name as the metadata of Ultralytics' exports list them; empty if they do not."""
+    text = metadata.get(_CLASS_NAMES, "")
     if len(text) > _MAX_METADATA:
-        return None
+        return {}
     try:
         names = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    return len(names) or None if isinstance(names, dict | list) else None
+        return {}
+    pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
+    return {place if isinstance(place, int) else number: str(name) for number, (place, name) in enumerate(pairs)}
 
 
 def _joint_layout(nms: AddNms, output: ir.Value, classes: int | None) -> Layout:

@@ -23,7 +23,8 @@ class SetKvCache(Operation):
     """Add inputs and outputs with the keys and values of earlier tokens to causal attention, or remove them.
 
     With them a decoder reads one token at a time; without them it reads the whole sequence in one run. It changes
-    Attention of opset 23, and GroupQueryAttention and MultiHeadAttention of ONNX Runtime. Positions that the model
+    Attention of opset 23, and GroupQueryAttention and MultiHeadAttention of ONNX Runtime. A cache that Concat joins
+    with new keys and values, as PyTorch's exporter writes it, can be removed but not added. Positions that the model
     counts by Range continue after the cached tokens; other positions, masks and lengths must be inputs that cover them.
     A model is refused if tokens affect each other elsewhere than in this attention.
 
@@ -37,8 +38,9 @@ class SetKvCache(Operation):
 
     mode: Literal["add", "remove"]
     """`add` the inputs and outputs, or `remove` them."""
-    select: Select = NodeSelect(op_type=("Attention", "com.microsoft::*Attention"))
-    """Attention nodes; other nodes are ignored. They are numbered as layers in the model's order."""
+    select: Select = NodeSelect(op_type=("Attention", "com.microsoft::*Attention", "Concat"))
+    """Attention nodes, and Concat nodes of a cache; other nodes are ignored. They are numbered as layers in the model's
+    order."""
     past: NewName = "past_key_values.{layer}.{part}"
     """Names of the added inputs; `{part}` is `key` or `value`."""
     present: NewName = "present.{layer}.{part}"
@@ -69,7 +71,9 @@ class SetKvCache(Operation):
         edits = OperationEdits(edited)
         if self.mode == "remove":
             chosen = [node for node in chosen if _input(node, _Ports.of(node).past[0]) is not None]
-            names = _remove_caches(edits, chosen)
+            joined = [node for node in nodes if node.graph is edited.model.graph and _joins_cache(node)]
+            names = _remove_caches(edits, chosen) + _remove_joined_caches(edits, joined)
+            chosen += joined
         else:
             chosen = self._without_cache(edited, chosen)
             with known_shapes(edited.model):
@@ -403,6 +407,58 @@ def _remove_caches(edits: OperationEdits, nodes: Iterable[ir.Node]) -> int:
     return removed
 
 
+_PASSING = frozenset(("Cast", "Expand", "Identity", "Mul", "Reshape", "Tile", "Transpose", "Unsqueeze"))
+"""Operators between the joined keys or values and attention: scaling, repetition for groups of heads, transposition."""
+
+
+def _joins_cache(node: ir.Node) -> bool:
+    """Return whether a Concat joins keys or values of earlier tokens, from an input, with new ones, into an output."""
+    from ndld_flow.models.op_signatures import is_op
+
+    if not is_op(node, "Concat") or len(node.inputs) != 2:
+        return False
+    past, present = node.inputs[0], node.outputs[0]
+    while past is not None and is_op(past.producer(), "Cast", "Identity"):
+        producer = past.producer()
+        past = producer.inputs[0] if producer is not None else None
+    if past is None or not past.is_graph_input() or past.is_initializer() or past.shape is None or len(past.shape) != 4:
+        return False
+    casts = [user.outputs[0] for user, _ in present.uses() if is_op(user, "Cast", "Identity")]
+    return any(value.is_graph_output() for value in (present, *casts))
+
+
+def _check_readers(joining: ir.Node) -> None:
+    """Raise `RequestError` if more than attention reads joined values: a convolution would miss its history."""
+    from ndld_flow.graph.edit.graph_edits import label
+
+    waiting = [joining.outputs[0]]
+    while waiting:
+        for user, _ in waiting.pop().uses():
+            is_linear = user.op_type in _PRODUCTS and any(value and _is_constant(value) for value in user.inputs)
+            if user.op_type in _PASSING or is_linear:
+                waiting += user.outputs
+            elif user.op_type not in (*_PRODUCTS, "Shape", "Size") and not user.op_type.endswith("Attention"):
+                raise RequestError(
+                    f"{label(joining)} joins an input with new values, and {label(user)} reads them, which is no "
+                    "attention and needs its history; leave the node out by `select`"
+                )
+
+
+def _remove_joined_caches(edits: OperationEdits, nodes: Iterable[ir.Node]) -> int:
+    """Replace Concat nodes by their new keys or values; return the number of removed inputs and outputs."""
+    import onnx_ir as ir
+
+    removed = 0
+    for node in nodes:
+        graph, new = node.graph, node.inputs[1]
+        assert isinstance(graph, ir.Graph) and new is not None
+        _check_readers(node)
+        removed += _remove_present(edits, graph, node, 0) + _remove_past(edits, node, 0)
+        node.outputs[0].replace_all_uses_with(new)
+        edits.remove(node)
+    return removed
+
+
 def _remove_past(edits: OperationEdits, node: ir.Node, index: int) -> int:
     """Remove the input with past keys or values, through the Cast that reads it after a conversion."""
     from ndld_flow.graph.edit.graph_edits import label
@@ -463,7 +519,7 @@ def _remove_present(edits: OperationEdits, graph: ir.Graph, node: ir.Node, index
         return 0
     present = node.outputs[index]
     readers = [use.node for use in present.uses()]
-    casts = [reader for reader in readers if is_op(reader, "Cast") and reader.outputs[0].is_graph_output()]
+    casts = [reader for reader in readers if is_op(reader, "Cast", "Identity") and reader.outputs[0].is_graph_output()]
     outputs = {present, *(cast.outputs[0] for cast in casts)}
     removed = [value for value in graph.outputs if value in outputs]
     graph.outputs[:] = [value for value in graph.outputs if value not in outputs]

@@ -16,9 +16,12 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.graph.lint.settings import LintSettings
+from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.records.inspection import Finding, Severity
 
-_RUN = "import sys; from polygraphy.tools import main; sys.exit(main())"
+# Polygraphy asks whether each input is a tensor of PyTorch, and imports it for that, which takes seconds.
+_RUN = "import sys; sys.modules['torch'] = None; from polygraphy.tools import main; sys.exit(main())"
+_NO_ARRAY = "No corresponding Numpy type"
 _NO_KERNEL = "Could not find an implementation"
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
 _FIRST_IR_VERSION = 4
@@ -37,6 +40,8 @@ class Polygraphy(Check):
             return "not selected"
         if subject.proto.ir_version < _FIRST_IR_VERSION:
             return f"Polygraphy misreads models of IR version {subject.proto.ir_version}"
+        if libraries_in_use():
+            return "Polygraphy's lint does not load `custom_ops`"
         packages = [name for name in ("polygraphy", "onnx_graphsurgeon") if importlib.util.find_spec(name) is None]
         missing = f"{' and '.join(packages)} not installed" if packages else ""
         if missing and settings.polygraphy == "always":
@@ -90,10 +95,15 @@ def _severity(entry: Mapping[str, Any], guess: str, cut_out: bool) -> tuple[Seve
         return "info", " (about the node as extracted by Polygraphy)"
     if entry["level"] != "exception":
         return "warning", ""
+    if _NO_ARRAY in entry["message"]:
+        return "info", " (Polygraphy cannot read outputs of this type)"
     return ("warning", f" ({guess})") if guess else ("error", "")
 
 
-_INDICES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+_INTEGERS = tuple(
+    onnx.TensorProto.DataType.Value(name) for name in ("INT8", "INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
+)
+"""Not UINT8: any pixels are valid."""
 
 
 def _guess(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> str:
@@ -103,8 +113,8 @@ def _guess(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> str:
         return "run with dynamic dimensions as 1: give shapes in `inputs:` to be sure"
     weights = {tensor.name for tensor in subject.proto.graph.initializer}
     inputs = (value for value in subject.proto.graph.input if value.name not in weights)
-    indices = [value.name for value in inputs if value.type.tensor_type.elem_type in _INDICES]
-    # Sizes, positions and lengths have few valid values.
+    indices = [value.name for value in inputs if value.type.tensor_type.elem_type in _INTEGERS]
+    # Sizes, positions, lengths and divisors have few valid values.
     return f"run with random values of {', '.join(map(short_name, indices[:3]))}" if indices else ""
 
 

@@ -1,0 +1,83 @@
+"""Values that inputs with well-known names or uses take, instead of random ones.
+
+Zeros as an attention mask hide every token, and integers in [0, 1) are all the first token. A choice is described with
+its values; everything that is not recognized stays random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ndld_flow.models.tensors import Array
+from ndld_flow.samples.generated_values import counted_values, is_integer, random_stream
+from ndld_flow.samples.wanted_inputs import WantedInput
+
+_MASK = re.compile(r"(^|_)mask$")
+_HIDING_MASK = re.compile(r"pad|causal|^(src|tgt|memory)_mask$")
+"""Masks whose true elements hide: PyTorch's `key_padding_mask`; other exporters mean the opposite by these names."""
+_TYPES = re.compile(r"(token_type|segment)_ids$")
+_POSITIONS = re.compile(r"position_ids$|^cache_position$")
+_LENGTH = re.compile(r"^(?P<owner>|.*?)_?(lens?|lengths?)$")
+_LIMITS = re.compile(r"max|min|past|total")
+"""Parts of names of lengths that are settings, not the size of another input."""
+
+_UNKNOWN = (np.zeros(0), "")
+
+Sized = tuple[WantedInput, tuple[int, ...]]
+"""An input with all sizes of its values."""
+
+
+def usual_values(wanted: WantedInput, shape: tuple[int, ...], others: Sequence[Sized], seed: int) -> tuple[Array, str]:
+    """Return the usual values of a random input, and their description; an empty one if none are known."""
+    name, dtype = _plain_name(wanted), wanted.dtype
+    if (is_integer(dtype) or dtype.kind == "b") and _MASK.search(name) and not _HIDING_MASK.search(name):
+        return np.ones(shape, dtype), "ones, a mask that hides nothing"
+    if not is_integer(dtype):
+        return _UNKNOWN
+    if _TYPES.search(name):
+        return np.zeros(shape, dtype), "zeros, the type of the first text"
+    if _POSITIONS.search(name) and shape:
+        return counted_values(wanted.name, dtype, shape), f"positions 0 to {max(shape[-1] - 1, 0):,}"
+    rows = wanted.spec.table_rows
+    if rows:
+        drawn = random_stream(wanted.name, seed).integers(0, rows, size=shape)
+        return drawn.astype(dtype), f"integers 0 to {rows - 1:,}, the rows of the embedding table, seed {seed}"
+    return _lengths(name, dtype, shape, others)
+
+
+def counts_positions(wanted: WantedInput) -> bool:
+    """Return True for an input whose values go on at each step of a sequence: `arange`, and usual positions."""
+    usual = wanted.given.is_random and is_integer(wanted.dtype) and bool(_POSITIONS.search(_plain_name(wanted)))
+    return (wanted.given.data == "arange" or usual) and wanted.spec.shape != ()
+
+
+def _plain_name(wanted: WantedInput) -> str:
+    return re.sub(r"[:.]\d+$", "", wanted.name.lower()).rpartition("/")[2]
+
+
+def _lengths(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], others: Sequence[Sized]) -> tuple[Array, str]:
+    """Return the length of the input that the name refers to, or of all others if these are equally long."""
+    found = _LENGTH.match(name)
+    if found is None or len(shape) > 1 or _LIMITS.search(name):
+        return _UNKNOWN
+    signals = [(other, sizes) for other, sizes in others if len(sizes) > 1]
+    owners = [(other, sizes) for other, sizes in signals if other.name.lower() == found["owner"]] or signals
+    lengths = {_length(other, sizes) for other, sizes in owners}
+    if len(lengths) != 1 or None in lengths:
+        return _UNKNOWN
+    (length,) = lengths
+    owner = owners[0][0].name if len(owners) == 1 else "the other inputs"
+    return np.full(shape, length, dtype), f"{length:,}, the length of {owner}"
+
+
+def _length(wanted: WantedInput, sizes: tuple[int, ...]) -> int | None:
+    """Return the size of an input's only dynamic dimension after the first; None if another may be its length."""
+    declared = wanted.spec.shape or ()
+    dynamic = [axis for axis in range(1, len(declared)) if not isinstance(declared[axis], int)]
+    if len(sizes) == 2:
+        return sizes[1]
+    return sizes[dynamic[0]] if len(dynamic) == 1 else None
