@@ -1,0 +1,1 @@
+"""Exports of models as code."""

@@ -1,0 +1,1 @@
+"""A CMake project in C++ that runs a model."""

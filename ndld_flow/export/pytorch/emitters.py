@@ -1,0 +1,878 @@
+"""The operators of ONNX as PyTorch code: one small function each, in the order of subjects.
+
+An emitter returns the Python expression of a node's output; a new operator is a new function with `@emits`. What
+PyTorch defines otherwise is a function of `onnx_operators.py`. Each emitter is tested with every case that the onnx
+package has for its operator.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ndld_flow.export.pytorch.call import (
+    EMITTERS,
+    FLOATS,
+    Call,
+    Emitted,
+    Piece,
+    Several,
+    Slot,
+    Unsupported,
+    emits,
+    literal,
+    torch_dtype,
+)
+
+__all__ = ["EMITTERS"]
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+_UNARY = {
+    "Abs": "torch.abs", "Acos": "torch.acos", "Acosh": "torch.acosh", "Asin": "torch.asin", "Asinh": "torch.asinh",
+    "Atan": "torch.atan", "Atanh": "torch.atanh", "Ceil": "torch.ceil", "Cos": "torch.cos", "Cosh": "torch.cosh",
+    "Erf": "torch.erf", "Exp": "torch.exp", "Floor": "torch.floor", "IsNaN": "torch.isnan", "Log": "torch.log",
+    "Neg": "torch.neg", "Not": "torch.logical_not", "BitwiseNot": "torch.bitwise_not", "Reciprocal": "torch.reciprocal",
+    "Relu": "F.relu", "Round": "torch.round", "Sigmoid": "torch.sigmoid", "Sign": "torch.sign", "Sin": "torch.sin",
+    "Sinh": "torch.sinh", "Softsign": "F.softsign", "Sqrt": "torch.sqrt", "Tan": "torch.tan", "Tanh": "torch.tanh",
+    "HardSwish": "F.hardswish", "Mish": "F.mish", "Det": "torch.det", "NonZero": "", "Identity": "",
+}  # fmt: skip
+
+
+@emits(*_UNARY)
+def unary(call: Call) -> Emitted:
+    if call.node.op_type == "Identity":
+        call.writer.bind(call.node.outputs[0], call.x())
+        return None
+    if call.node.op_type == "NonZero":
+        return f"torch.nonzero({call.x()}).T"
+    return f"{_UNARY[call.node.op_type]}({call.x()})"
+
+
+@emits("Softplus")
+def softplus(call: Call) -> Emitted:
+    return f"torch.logaddexp({call.x()}, torch.zeros_like({call.x()}))"
+
+
+_BINARY = {
+    "Add": "+", "Sub": "-", "Mul": "*", "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<",
+    "LessOrEqual": "<=", "And": "&", "Or": "|", "Xor": "^", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^",
+}  # fmt: skip
+
+
+@emits(*_BINARY, since=7)
+def binary(call: Call) -> Emitted:
+    return f"{call.operand(0)} {_BINARY[call.node.op_type]} {call.operand(1)}"
+
+
+@emits("Div", since=7)
+def div(call: Call) -> Emitted:
+    if call.dtype() in FLOATS:
+        return f"{call.operand(0)} / {call.operand(1)}"
+    return call.use("div", call.x(0), call.x(1))
+
+
+@emits("Mod")
+def mod(call: Call) -> Emitted:
+    return call.use("mod", call.x(0), call.x(1), literal(call.attribute("fmod")))
+
+
+@emits("Pow", since=7)
+def power(call: Call) -> Emitted:
+    exponent = call.operand(1)
+    if call.dtype() in FLOATS and not exponent.startswith("self.") and exponent != call.x(1):
+        return f"{call.x(0)} ** {exponent}" if not exponent.startswith("-") else f"{call.x(0)} ** ({exponent})"
+    return call.use("power", call.x(0), call.x(1))
+
+
+@emits("BitShift")
+def bit_shift(call: Call) -> Emitted:
+    return call.use("bit_shift", call.x(0), call.x(1), literal(call.text("direction", "LEFT", "RIGHT")))
+
+
+@emits("Max", "Min", "Sum", "Mean", since=8)
+def variadic(call: Call) -> Emitted:
+    first, *rest = call.xs()
+    if call.node.op_type in ("Sum", "Mean"):
+        total = " + ".join([first, *rest])
+        return total if call.node.op_type == "Sum" else f"({total}) / {call.count}"
+    function = "torch.maximum" if call.node.op_type == "Max" else "torch.minimum"
+    for each in rest:
+        first = f"{function}({first}, {each})"
+    return first
+
+
+@emits("Where")
+def where(call: Call) -> Emitted:
+    return f"torch.where({call.x(0)}, {call.x(1)}, {call.x(2)})"
+
+
+@emits("Clip")
+def clip(call: Call) -> Emitted:
+    if call.version < 11:
+        low, high = (call.attribute(name) for name in ("min", "max"))
+        finite = [None if each is None or abs(each) > 3.4e38 else each for each in (low, high)]
+        return call.use("clip", call.x(), literal(finite[0]), literal(finite[1]))
+    return call.use("clip", call.x(), call.number(1), call.number(2))
+
+
+@emits("LeakyRelu", since=6)
+def leaky_relu(call: Call) -> Emitted:
+    return f"F.leaky_relu({call.x()}, {literal(call.attribute('alpha'))})"
+
+
+@emits("Elu", "Celu", since=6)
+def elu(call: Call) -> Emitted:
+    return f"F.{call.node.op_type.lower()}({call.x()}, {literal(call.attribute('alpha'))})"
+
+
+@emits("Selu", since=6)
+def selu(call: Call) -> Emitted:
+    return call.use("selu", call.x(), literal(call.attribute("alpha")), literal(call.attribute("gamma")))
+
+
+@emits("HardSigmoid", since=6)
+def hard_sigmoid(call: Call) -> Emitted:
+    return call.use("hard_sigmoid", call.x(), literal(call.attribute("alpha")), literal(call.attribute("beta")))
+
+
+@emits("ThresholdedRelu")
+def thresholded_relu(call: Call) -> Emitted:
+    return f"F.threshold({call.x()}, {literal(call.attribute('alpha'))}, 0.0)"
+
+
+@emits("Gelu")
+def gelu(call: Call) -> Emitted:
+    return f"F.gelu({call.x()}, approximate={literal(call.text('approximate', 'none', 'tanh'))})"
+
+
+@emits("Swish")
+def swish(call: Call) -> Emitted:
+    return f"{call.x()} * torch.sigmoid({literal(call.attribute('alpha'))} * {call.x()})"
+
+
+@emits("Shrink")
+def shrink(call: Call) -> Emitted:
+    return call.use("shrink", call.x(), literal(call.attribute("lambd")), literal(call.attribute("bias")))
+
+
+@emits("PRelu", since=7)
+def prelu(call: Call) -> Emitted:
+    return call.use("prelu", call.x(0), call.x(1))
+
+
+@emits("IsInf")
+def is_inf(call: Call) -> Emitted:
+    return call.use(
+        "is_inf", call.x(), literal(call.attribute("detect_negative")), literal(call.attribute("detect_positive"))
+    )
+
+
+@emits("Cast", since=6)
+def cast(call: Call) -> Emitted:
+    call.attribute("saturate", 1)  # of 8-bit floats only, which are refused
+    torch_dtype(call.dtype())
+    return f"{call.x()}.to({torch_dtype(call.attribute('to'))})"
+
+
+@emits("CastLike")
+def cast_like(call: Call) -> Emitted:
+    call.attribute("saturate", 1)  # of 8-bit floats only, which are refused
+    torch_dtype(call.dtype(0))
+    torch_dtype(call.dtype(1))
+    return f"{call.x(0)}.to({call.x(1)}.dtype)"
+
+
+@emits("Dropout", since=7)
+def dropout(call: Call) -> Emitted:
+    call.attribute("seed")
+    if call.has(2) and (call.array(2) is None or bool(call.array(2))):
+        raise Unsupported("`training_mode`")
+    ratio = call.attribute("ratio", 0.5) if call.version < 12 else 0.5
+    if call.version >= 12 and call.has(1):
+        array = call.array(1)
+        if array is None:
+            raise Unsupported("a computed `ratio`")
+        ratio = float(array)
+    if len(call.node.outputs) > 1:
+        return Several(f"({call.x()}, torch.ones_like({call.x()}, dtype=torch.bool))", 2)
+    return f"{call.module(['nn.Dropout(', Slot('p', float(ratio)), ')'], {}, hint='dropout')}({call.x()})"
+
+
+# --- reductions -------------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = {
+    "ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod",
+    "ReduceL1": "l1", "ReduceL2": "l2", "ReduceLogSum": "log_sum", "ReduceLogSumExp": "log_sum_exp",
+    "ReduceSumSquare": "sum_square",
+}  # fmt: skip
+
+
+@emits(*_REDUCTIONS)
+def reduce_all(call: Call) -> Emitted:
+    kind, axes = _REDUCTIONS[call.node.op_type], call.axes(1)
+    keepdims, noop = call.attribute("keepdims"), call.attribute("noop_with_empty_axes", 0)
+    if kind in ("sum", "mean") and call.dtype() in FLOATS and axes not in ("None", "[]") and axes.startswith("["):
+        return f"{call.x()}.{kind}({axes}, keepdim={bool(keepdims)})"
+    return call.use("reduce_all", literal(kind), call.x(), axes, literal(keepdims), literal(noop))
+
+
+@emits("ArgMax", "ArgMin")
+def arg_extreme(call: Call) -> Emitted:
+    axis, keepdims, last = (call.attribute(name, 0) for name in ("axis", "keepdims", "select_last_index"))
+    largest = literal(call.node.op_type == "ArgMax")
+    return call.use("arg_extreme", call.x(), largest, literal(axis), literal(keepdims), literal(last))
+
+
+@emits("TopK", since=1)
+def top_k(call: Call) -> Emitted:
+    call.attribute("sorted")
+    k = literal(call.attribute("k")) if call.version < 10 else call.integer(1)
+    largest = literal(call.attribute("largest", 1))
+    return Several(call.use("top_k", call.x(), k, literal(call.attribute("axis")), largest), 2)
+
+
+@emits("CumSum", "CumProd")
+def cumulate(call: Call) -> Emitted:
+    product = literal(call.node.op_type == "CumProd")
+    flags = (literal(call.attribute(name)) for name in ("exclusive", "reverse"))
+    return call.use("cumulate", call.x(), call.integer(1), *flags, product)
+
+
+@emits("Softmax", "LogSoftmax", "Hardmax")
+def softmax(call: Call) -> Emitted:
+    function = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Hardmax": "hardmax"}[call.node.op_type]
+    axis = call.attribute("axis")
+    rank = call.known_rank()
+    if call.version < 13 and axis != -1 and (rank is None or axis % rank != rank - 1):
+        return call.use("over_rows", call.writer.use(function), call.x(), literal(axis))
+    if function == "hardmax":
+        return call.use(function, call.x(), literal(axis))
+    return f"torch.{function}({call.x()}, {literal(axis)})"
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+@emits("MatMul")
+def matmul(call: Call) -> Emitted:
+    return f"{call.x(0)} @ {call.x(1)}"
+
+
+@emits("Gemm", since=7)
+def gemm(call: Call) -> Emitted:
+    alpha, beta = call.attribute("alpha"), call.attribute("beta")
+    trans_a, trans_b = call.attribute("transA"), call.attribute("transB")
+    weight, bias = call.value(1), call.value(2)
+    plain = alpha == 1 and not trans_a and trans_b and (bias is None or beta == 1)
+    if plain and call.own_weights(1, 2):
+        assert weight is not None and weight.shape is not None
+        rows, columns = (int(dim) for dim in weight.shape.numpy())
+        if bias is None or (bias.shape is not None and [rows] == list(bias.shape.numpy())):
+            sizes: list[Piece] = [Slot("in_features", columns), ", ", Slot("out_features", rows)]
+            more = _module_options(call, bias is not None)
+            return f"{call.module(['nn.Linear(', *sizes, more, ')'], {'weight': 1, 'bias': 2})}({call.x()})"
+    a, b = call.x(0) + (".T" if trans_a else ""), call.x(1) + (".T" if trans_b else "")
+    product = f"{a} @ {b}" if alpha == 1 else f"{literal(alpha)} * ({a} @ {b})"
+    if bias is None or beta == 0:
+        return product
+    return f"{product} + {call.x(2)}" if beta == 1 else f"{product} + {literal(beta)} * {call.x(2)}"
+
+
+def _module_options(call: Call, has_bias: bool) -> str:
+    """Return the arguments of a module without a bias, or of another type than float32."""
+    dtype = torch_dtype(call.value(1).dtype)  # type: ignore[union-attr]
+    return ("" if has_bias else ", bias=False") + ("" if dtype == "torch.float32" else f", dtype={dtype}")
+
+
+@emits("Einsum")
+def einsum(call: Call) -> Emitted:
+    equation = str(call.attribute("equation"))
+    if not equation.isascii() or any(letter not in " ,.->" and not letter.isalpha() for letter in equation):
+        raise Unsupported("an equation of other signs than letters")
+    return f"torch.einsum({literal(equation)}, {', '.join(call.xs())})"
+
+
+@emits("MatMulInteger")
+def matmul_integer(call: Call) -> Emitted:
+    return call.use("matmul_integer", *(call.x(index) for index in range(4)))
+
+
+# --- convolutions and windows -----------------------------------------------------------------------------------------
+
+
+def _kernel(call: Call, index: int = 1) -> list[int]:
+    """Return the kernel's size, an attribute or the weight's shape."""
+    given = call.attribute("kernel_shape")
+    if given is not None:
+        return [int(each) for each in given]
+    shape = call.value(index).shape  # type: ignore[union-attr]
+    if shape is None or not shape.is_static():
+        raise Unsupported("a kernel of unknown size")
+    return [int(each) for each in shape.numpy()[2:]]
+
+
+def _per_axis(call: Call, name: str, count: int, default: int = 1) -> list[int]:
+    given = call.attribute(name)
+    return [default] * count if given is None or not len(given) else [int(each) for each in given]
+
+
+def _dims(count: int) -> int:
+    if not 1 <= count <= 3:
+        raise Unsupported(f"{count} spatial dimensions")
+    return count
+
+
+@emits("Conv")
+def conv(call: Call) -> Emitted:
+    kernel = _kernel(call)
+    count = _dims(len(kernel))
+    strides, dilations = _per_axis(call, "strides", count), _per_axis(call, "dilations", count)
+    group, auto_pad = call.attribute("group"), call.text("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    pads = _per_axis(call, "pads", 2 * count, 0)
+    if auto_pad == "VALID":
+        pads = [0] * 2 * count
+    x = call.x(0)
+    if auto_pad.startswith("SAME"):
+        sizes = (literal(each) for each in (kernel, strides, dilations, auto_pad == "SAME_UPPER"))
+        x, pads = call.use("pad_same", x, *sizes, "0.0"), [0] * 2 * count
+    if not call.own_weights(1, 2) or not call.has(1):
+        arguments = (literal(each) for each in (strides, pads, dilations, group))
+        return call.use("convolution", x, call.x(1), call.x(2), *arguments)
+    same = pads[:count] == pads[count:]
+    if not same:
+        flat = [each for axis in reversed(range(count)) for each in (pads[axis], pads[count + axis])]
+        x = f"F.pad({x}, {literal(flat)})"
+    shape = call.value(1).shape.numpy()  # type: ignore[union-attr]
+    pieces: list[Piece] = [f"nn.Conv{count}d(", Slot("in_channels", int(shape[1]) * group), ", "]
+    pieces += [Slot("out_channels", int(shape[0])), ", ", Slot("kernel_size", _size(kernel))]
+    pieces += _window_options(strides, pads[:count] if same else [0] * count, dilations, group)
+    pieces += [_module_options(call, call.has(2)), ")"]
+    return f"{call.module(pieces, {'weight': 1, 'bias': 2})}({x})"
+
+
+def _size(values: list[int]) -> int | tuple[int, ...]:
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+def _window_options(strides: list[int], pads: list[int], dilations: list[int], group: int) -> list[Piece]:
+    options = {
+        "stride": (_size(strides), 1),
+        "padding": (_size(pads), 0),
+        "dilation": (_size(dilations), 1),
+        "groups": (group, 1),
+    }
+    pieces: list[Piece] = []
+    for name, (value, default) in options.items():
+        if value != default:
+            pieces += [f", {name}=", Slot(name, value)]
+    return pieces
+
+
+@emits("ConvTranspose")
+def conv_transpose(call: Call) -> Emitted:
+    kernel = _kernel(call)
+    count = _dims(len(kernel))
+    strides, dilations = _per_axis(call, "strides", count), _per_axis(call, "dilations", count)
+    group, extra = call.attribute("group"), _per_axis(call, "output_padding", count, 0)
+    wanted, pads = call.attribute("output_shape"), _per_axis(call, "pads", 2 * count, 0)
+    auto_pad = call.text("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    symmetric = auto_pad in ("NOTSET", "VALID") and wanted is None and pads[:count] == pads[count:]
+    if auto_pad == "VALID":
+        pads = [0] * 2 * count
+    if not (symmetric and call.own_weights(1, 2) and call.has(1)) or any(
+        each >= max(stride, dilation) for each, stride, dilation in zip(extra, strides, dilations, strict=True)
+    ):
+        padding: object = auto_pad if auto_pad.startswith("SAME") else pads
+        arguments = (literal(each) for each in (strides, padding, dilations, group, extra, wanted))
+        return call.use("transposed_convolution", call.x(0), call.x(1), call.x(2), *arguments)
+    shape = call.value(1).shape.numpy()  # type: ignore[union-attr]
+    pieces: list[Piece] = [f"nn.ConvTranspose{count}d(", Slot("in_channels", int(shape[0])), ", "]
+    pieces += [Slot("out_channels", int(shape[1]) * group), ", ", Slot("kernel_size", _size(kernel))]
+    pieces += _window_options(strides, pads[:count], dilations, group)
+    pieces += [", output_padding=", Slot("output_padding", _size(extra))] if any(extra) else []
+    pieces += [_module_options(call, call.has(2)), ")"]
+    return f"{call.module(pieces, {'weight': 1, 'bias': 2})}({call.x(0)})"
+
+
+def _pool_arguments(call: Call) -> tuple[list[int], list[int], object, list[int], int]:
+    kernel = [int(each) for each in call.attribute("kernel_shape")]
+    count = _dims(len(kernel))
+    auto_pad = call.text("auto_pad", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    pads: object = _per_axis(call, "pads", 2 * count, 0)
+    pads = pads if auto_pad == "NOTSET" else auto_pad
+    ceil_mode = call.attribute("ceil_mode", 0)
+    return kernel, _per_axis(call, "strides", count), pads, _per_axis(call, "dilations", count), ceil_mode
+
+
+def _torch_padding(kernel: list[int], pads: object) -> list[int] | None:
+    """Return the padding as PyTorch's pooling has it; None if it does not have it."""
+    if pads == "VALID":
+        return [0] * len(kernel)
+    if not isinstance(pads, list) or pads[: len(kernel)] != pads[len(kernel) :]:
+        return None
+    half: list[int] = pads[: len(kernel)]
+    return half if all(2 * pad <= size for pad, size in zip(half, kernel, strict=True)) else None
+
+
+@emits("MaxPool")
+def max_pool(call: Call) -> Emitted:
+    kernel, strides, pads, dilations, ceil_mode = _pool_arguments(call)
+    storage = call.attribute("storage_order", 0)
+    padding = _torch_padding(kernel, pads)
+    if len(call.node.outputs) == 1 and padding is not None and not ceil_mode and call.dtype() in FLOATS:
+        sizes = f"{_size(kernel)}, {_size(strides)}, {_size(padding)}, {_size(dilations)}"
+        return f"F.max_pool{len(kernel)}d({call.x()}, {sizes})"
+    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, storage))
+    expression = call.use("max_pool", call.x(), *arguments)
+    return Several(expression, 2) if len(call.node.outputs) == 2 else f"{expression}[0]"
+
+
+@emits("AveragePool", since=7)
+def average_pool(call: Call) -> Emitted:
+    kernel, strides, pads, dilations, ceil_mode = _pool_arguments(call)
+    include = call.attribute("count_include_pad")
+    padding = _torch_padding(kernel, pads)
+    if padding is not None and not ceil_mode and set(dilations) == {1}:
+        sizes = f"{_size(kernel)}, {_size(strides)}, {_size(padding)}, count_include_pad={bool(include)}"
+        return f"F.avg_pool{len(kernel)}d({call.x()}, {sizes})"
+    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, include))
+    return call.use("average_pool", call.x(), *arguments)
+
+
+@emits("LpPool", since=2)
+def lp_pool(call: Call) -> Emitted:
+    kernel, strides, pads, dilations, ceil_mode = _pool_arguments(call)
+    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, call.attribute("p")))
+    return call.use("lp_pool", call.x(), *arguments)
+
+
+@emits("MaxUnpool")
+def max_unpool(call: Call) -> Emitted:
+    kernel = [int(each) for each in call.attribute("kernel_shape")]
+    if call.has(2):
+        raise Unsupported("`output_shape`, to which ONNX and ONNX Runtime apply indices differently")
+    strides, pads = _per_axis(call, "strides", len(kernel)), _per_axis(call, "pads", 2 * len(kernel), 0)
+    sizes = (literal(each) for each in (kernel, strides, pads))
+    return call.use("max_unpool", call.x(0), call.x(1), *sizes)
+
+
+@emits("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(call: Call) -> Emitted:
+    dims = list(range(2, call.rank()))
+    function = "mean" if call.node.op_type == "GlobalAveragePool" else "amax"
+    return f"{call.x()}.{function}({literal(dims)}, keepdim=True)"
+
+
+@emits("GlobalLpPool", since=2)
+def global_lp_pool(call: Call) -> Emitted:
+    return f"{call.x()}.norm({literal(call.attribute('p'))}, {literal(list(range(2, call.rank())))}, keepdim=True)"
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+@emits("BatchNormalization", since=7)
+def batch_normalization(call: Call) -> Emitted:
+    epsilon, momentum = call.attribute("epsilon"), call.attribute("momentum")
+    if call.attribute("training_mode", 0) or len(call.node.outputs) > 1 or not call.attribute("spatial", 1):
+        raise Unsupported("statistics of the batch")
+    if not (all(map(call.has, range(1, 5))) and call.own_weights(1, 2, 3, 4)) or call.known_rank() not in (2, 3, 4, 5):
+        statistics = f"{call.x(3)}, {call.x(4)}, {call.x(1)}, {call.x(2)}"
+        return f"F.batch_norm({call.x(0)}, {statistics}, False, {literal(momentum)}, {literal(epsilon)})"
+    channels = int(call.value(1).shape.numpy()[0])  # type: ignore[union-attr]
+    name = {2: 1, 3: 1, 4: 2, 5: 3}[call.rank()]
+    pieces: list[Piece] = [f"nn.BatchNorm{name}d(", Slot("num_features", channels), ", eps=", Slot("eps", epsilon)]
+    # ONNX's momentum weighs the old value, PyTorch's the new one.
+    pieces += [", momentum=", Slot("momentum", round(1 - momentum, 6)), _module_options(call, True), ")"]
+    weights = {"weight": 1, "bias": 2, "running_mean": 3, "running_var": 4}
+    return f"{call.module(pieces, weights, extra=['num_batches_tracked'])}({call.x(0)})"
+
+
+@emits("InstanceNormalization", since=6)
+def instance_normalization(call: Call) -> Emitted:
+    epsilon = literal(call.attribute("epsilon"))
+    return call.use("instance_normalization", call.x(0), call.x(1), call.x(2), epsilon)
+
+
+@emits("LayerNormalization")
+def layer_normalization(call: Call) -> Emitted:
+    axis, epsilon, stash = (call.attribute(name) for name in ("axis", "epsilon", "stash_type"))
+    scale, bias = call.value(1), call.value(2)
+    last = axis in (-1, (call.known_rank() or 0) - 1) and call.known_rank() is not None and len(call.node.outputs) == 1
+    vectors = all(each is not None and each.shape is not None and len(each.shape) == 1 for each in (scale, bias))
+    if last and vectors and call.own_weights(1, 2) and scale.shape == bias.shape:  # type: ignore[union-attr]
+        size = int(scale.shape.numpy()[0])  # type: ignore[union-attr]
+        last_dim = call.value(0).shape[-1]  # type: ignore[union-attr,index]
+        if last_dim == size and size > 1:
+            pieces: list[Piece] = ["nn.LayerNorm(", Slot("size", size), ", eps=", Slot("eps", epsilon)]
+            pieces += [_module_options(call, True), ")"]
+            return f"{call.module(pieces, {'weight': 1, 'bias': 2})}({call.x(0)})"
+    arguments = (literal(axis), literal(epsilon), torch_dtype(stash) if stash else "None")
+    expression = call.use("layer_normalization", call.x(0), call.x(1), call.x(2), *arguments)
+    return Several(expression, 3) if len(call.node.outputs) > 1 else f"{expression}[0]"
+
+
+@emits("GroupNormalization")
+def group_normalization(call: Call) -> Emitted:
+    groups, epsilon = call.attribute("num_groups"), call.attribute("epsilon")
+    call.attribute("stash_type")
+    return call.use("group_normalization", call.x(0), call.x(1), call.x(2), literal(groups), literal(epsilon))
+
+
+@emits("LRN")
+def local_response_normalization(call: Call) -> Emitted:
+    names = ("size", "alpha", "beta", "bias")
+    return call.use("local_response_normalization", call.x(), *(literal(call.attribute(name)) for name in names))
+
+
+@emits("LpNormalization")
+def lp_normalization(call: Call) -> Emitted:
+    return call.use("lp_normalization", call.x(), literal(call.attribute("axis")), literal(call.attribute("p")))
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+@emits("Reshape", since=5)
+def reshape(call: Call) -> Emitted:
+    allowzero, array = call.attribute("allowzero", 0), call.array(1)
+    if array is not None and (allowzero or 0 not in array):
+        return f"{call.x()}.reshape({call.ints(1)})"
+    return call.use("reshape", call.x(), call.ints(1), literal(allowzero))
+
+
+@emits("Flatten")
+def flatten(call: Call) -> Emitted:
+    axis = call.attribute("axis")
+    return (
+        f"torch.flatten({call.x()}, 1)"
+        if axis == 1 and (call.known_rank() or 0) > 1
+        else call.use("flatten", call.x(), literal(axis))
+    )
+
+
+@emits("Transpose")
+def transpose(call: Call) -> Emitted:
+    perm = call.attribute("perm")
+    order = list(perm) if perm is not None else list(reversed(range(call.rank())))
+    return f"{call.x()}.permute({literal(order)})"
+
+
+@emits("Squeeze")
+def squeeze(call: Call) -> Emitted:
+    return call.use("squeeze", call.x(), call.axes(1))
+
+
+@emits("Unsqueeze")
+def unsqueeze(call: Call) -> Emitted:
+    return call.use("unsqueeze", call.x(), call.axes(1))
+
+
+@emits("Concat", since=4)
+def concat(call: Call) -> Emitted:
+    return f"torch.cat([{', '.join(call.xs())}], {literal(call.attribute('axis'))})"
+
+
+@emits("Split", since=2)
+def split(call: Call) -> Emitted:
+    axis, count = literal(call.attribute("axis")), len(call.node.outputs)
+    sizes = call.axes(1, "split")
+    call.attribute("num_outputs")
+    if sizes == "None":
+        return Several(call.use("split_evenly", call.x(), literal(count), axis), count)
+    return Several(f"torch.split({call.x()}, {sizes}, {axis})", count)
+
+
+@emits("Slice")
+def slice_axes(call: Call) -> Emitted:
+    if call.version < 10:
+        ranges = [literal(call.attribute(name)) for name in ("starts", "ends", "axes")]
+        return call.use("slice_axes", call.x(), *ranges, "None")
+    return call.use("slice_axes", call.x(), *(call.ints(index) for index in range(1, 5)))
+
+
+@emits("Gather")
+def gather(call: Call) -> Emitted:
+    axis, index = call.attribute("axis"), call.array(1, 1)
+    if index is not None and not index.ndim:
+        return f"{call.x()}.select({literal(axis)}, {literal(int(index))})"
+    return call.use("gather", call.x(0), call.x(1), literal(axis))
+
+
+@emits("GatherElements")
+def gather_elements(call: Call) -> Emitted:
+    return call.use("gather_elements", call.x(0), call.x(1), literal(call.attribute("axis")))
+
+
+@emits("GatherND")
+def gather_nd(call: Call) -> Emitted:
+    return call.use("gather_nd", call.x(0), call.x(1), literal(call.attribute("batch_dims", 0)))
+
+
+@emits("ScatterElements", "Scatter")
+def scatter_elements(call: Call) -> Emitted:
+    axis, reduction = call.attribute("axis"), call.attribute("reduction", "none")
+    return call.use("scatter_elements", call.x(0), call.x(1), call.x(2), literal(axis), literal(reduction))
+
+
+@emits("ScatterND")
+def scatter_nd(call: Call) -> Emitted:
+    reduction = literal(call.attribute("reduction", "none"))
+    return call.use("scatter_nd", call.x(0), call.x(1), call.x(2), reduction)
+
+
+@emits("Expand")
+def expand(call: Call) -> Emitted:
+    return call.use("expand", call.x(), call.ints(1))
+
+
+@emits("Tile", since=6)
+def tile(call: Call) -> Emitted:
+    return f"torch.tile({call.x()}, {call.ints(1)})"
+
+
+@emits("Pad", since=2)
+def pad(call: Call) -> Emitted:
+    mode = literal(call.text("mode", "constant", "reflect", "edge", "wrap"))
+    if call.version < 11:
+        return call.use(
+            "pad", call.x(), literal(call.attribute("pads")), mode, literal(call.attribute("value")), "None"
+        )
+    return call.use("pad", call.x(), call.ints(1), mode, call.number(2), call.ints(3))
+
+
+@emits("Shape")
+def shape(call: Call) -> Emitted:
+    start, end = call.attribute("start", 0), call.attribute("end")
+    return call.use("shape_of", call.x(), *([literal(start), literal(end)] if start or end is not None else []))
+
+
+@emits("Size")
+def size(call: Call) -> Emitted:
+    return f"torch.tensor({call.x()}.numel())"
+
+
+@emits("ConstantOfShape")
+def constant_of_shape(call: Call) -> Emitted:
+    tensor = call.attribute("value")
+    value, dtype = (0.0, "torch.float32") if tensor is None else (tensor.numpy().item(), torch_dtype(tensor.dtype))
+    return f"torch.full({call.ints(0)}, {literal(value)}, dtype={dtype})"
+
+
+@emits("Range")
+def arange(call: Call) -> Emitted:
+    numbers = ", ".join(f"{call.x(index)}.item()" for index in range(3))
+    return f"torch.arange({numbers}, dtype={torch_dtype(call.dtype())})"
+
+
+@emits("EyeLike")
+def eye_like(call: Call) -> Emitted:
+    dtype = call.attribute("dtype")
+    return call.use("eye_like", call.x(), "None" if dtype is None else torch_dtype(dtype), literal(call.attribute("k")))
+
+
+@emits("OneHot")
+def one_hot(call: Call) -> Emitted:
+    return call.use("one_hot", call.x(0), call.integer(1), call.x(2), literal(call.attribute("axis")))
+
+
+@emits("Compress")
+def compress(call: Call) -> Emitted:
+    return call.use("compress", call.x(0), call.x(1), literal(call.attribute("axis")))
+
+
+@emits("Trilu")
+def trilu(call: Call) -> Emitted:
+    return call.use("trilu", call.x(), call.integer(1, 0), literal(call.attribute("upper")))
+
+
+@emits("DepthToSpace")
+def depth_to_space(call: Call) -> Emitted:
+    mode = "DCR" if call.version < 11 else call.text("mode", "DCR", "CRD")
+    return call.use("depth_to_space", call.x(), literal(call.attribute("blocksize")), literal(mode))
+
+
+@emits("SpaceToDepth")
+def space_to_depth(call: Call) -> Emitted:
+    return call.use("space_to_depth", call.x(), literal(call.attribute("blocksize")))
+
+
+@emits("ReverseSequence")
+def reverse_sequence(call: Call) -> Emitted:
+    axes = (literal(call.attribute(name)) for name in ("batch_axis", "time_axis"))
+    return call.use("reverse_sequence", call.x(0), call.x(1), *axes)
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+_COORDINATES = (
+    "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "tf_crop_and_resize", "half_pixel_symmetric",
+)  # fmt: skip
+
+
+@emits("Resize", since=11)
+def resize(call: Call) -> Emitted:
+    mode = call.text("mode", "nearest", "linear", "cubic")
+    coordinates = call.text("coordinate_transformation_mode", *_COORDINATES, "tf_half_pixel_for_nn")
+    nearest = call.text("nearest_mode", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    cubic, exclude = call.attribute("cubic_coeff_a"), call.attribute("exclude_outside")
+    extrapolation, antialias = call.attribute("extrapolation_value"), call.attribute("antialias", 0)
+    policy, axes = call.attribute("keep_aspect_ratio_policy", "stretch"), call.attribute("axes")
+    scales, sizes = call.array(2), call.array(3)
+    if scales is not None and not scales.size:
+        scales = None
+    whole = scales is not None and len(scales) == 4 and axes is None and list(scales[:2]) == [1, 1]
+    if whole and scales is not None and (mode, coordinates, nearest) == ("nearest", "asymmetric", "floor"):
+        factors = [float(each) for each in scales[2:]]
+        if all(math.log2(each).is_integer() for each in factors):
+            return f'F.interpolate({call.x()}, scale_factor={_size_text(factors)}, mode="nearest")'
+    region = call.x(1) if coordinates == "tf_crop_and_resize" else "None"
+    given = ("None", call.ints(3)) if call.has(3) and (sizes is None or sizes.size) else (call.floats(2), "None")
+    options = (axes, mode, coordinates, nearest, cubic, exclude, extrapolation, antialias, policy)
+    return call.use("resize", call.x(), region, *given, *map(literal, options))
+
+
+def _size_text(factors: list[float]) -> str:
+    return literal(factors[0]) if len(set(factors)) == 1 else f"({', '.join(map(literal, factors))})"
+
+
+@emits("Upsample", since=7)
+def upsample(call: Call) -> Emitted:
+    mode = call.text("mode", "nearest", "linear")
+    scales = call.floats(1) if call.version >= 9 else literal(call.attribute("scales"))
+    options = (None, mode, "asymmetric", "floor", -0.75, 0, 0.0, 0, "stretch")
+    return call.use("resize", call.x(), "None", scales, "None", *map(literal, options))
+
+
+@emits("GridSample")
+def grid_sample(call: Call) -> Emitted:
+    mode = call.text("mode", "bilinear", "linear", "nearest", "bicubic", "cubic")
+    if call.rank() == 5 and "cubic" in mode:
+        raise Unsupported(f"`mode: {mode}` in three dimensions")
+    padding = call.text("padding_mode", "zeros", "border", "reflection")
+    arguments = (literal(mode), literal(padding), literal(call.attribute("align_corners")))
+    return call.use("grid_sample", call.x(0), call.x(1), *arguments)
+
+
+@emits("NonMaxSuppression")
+def non_max_suppression(call: Call) -> Emitted:
+    inputs = (call.x(index) for index in range(5))
+    return call.use("non_max_suppression", *inputs, literal(call.attribute("center_point_box")))
+
+
+# --- quantization -----------------------------------------------------------------------------------------------------
+
+
+@emits("QuantizeLinear")
+def quantize(call: Call) -> Emitted:
+    axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
+    if not call.attribute("saturate", 1) or call.attribute("precision", 0):
+        raise Unsupported("`saturate: 0` or `precision`")
+    dtype = call.attribute("output_dtype", 0)
+    target = call.dtype(2) if call.has(2) else ir.DataType(dtype) if dtype else ir.DataType.UINT8
+    if target not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32):
+        raise Unsupported(f"quantization to {target.name.lower() if target else 'an unknown type'}")
+    arguments = (literal(axis), literal(block), torch_dtype(target))
+    return call.use("quantize", call.x(0), call.x(1), call.x(2), *arguments)
+
+
+@emits("DequantizeLinear")
+def dequantize(call: Call) -> Emitted:
+    axis, block = call.attribute("axis", 1), call.attribute("block_size", 0)
+    dtype = call.attribute("output_dtype", 0)
+    if dtype and ir.DataType(dtype) != call.dtype(1):
+        raise Unsupported("`output_dtype` other than the scale's")
+    if call.dtype(0) not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32):
+        raise Unsupported(f"dequantization of {call.dtype(0)}")
+    return call.use("dequantize", call.x(0), call.x(1), call.x(2), literal(axis), literal(block))
+
+
+@emits("DynamicQuantizeLinear")
+def dynamic_quantize(call: Call) -> Emitted:
+    return Several(call.use("dynamic_quantize", call.x()), 3)
+
+
+# --- recurrence and control flow --------------------------------------------------------------------------------------
+
+_ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+_KNOWN_ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "HardSigmoid", "Elu", "Softsign", "Softplus")
+
+
+@emits("RNN", "GRU", "LSTM", since=7)
+def recurrent(call: Call) -> Emitted:
+    kind, direction = call.node.op_type, call.text("direction", "forward", "reverse", "bidirectional")
+    call.attribute("hidden_size")
+    count = 2 if direction == "bidirectional" else 1
+    names = [str(each) for each in call.attribute("activations") or ()] if call.given("activations") else []
+    names = names or _ACTIVATIONS[kind] * count
+    if any(name not in _KNOWN_ACTIVATIONS for name in names):
+        raise Unsupported(f"activations {', '.join(names)}")
+    call.read.add("activations")
+    clip_to, layout = call.attribute("clip"), call.attribute("layout", 0)
+    before, forget = call.attribute("linear_before_reset", 0), call.attribute("input_forget", 0)
+    inputs = [call.x(index) for index in range(6)] + [call.x(6) if kind == "LSTM" else "None"]
+    inputs += [call.x(7) if kind == "LSTM" else "None"]
+    options = map(literal, (direction, names, clip_to, layout, before, forget))
+    expression = call.use("recurrent", literal(kind), *inputs, *options)
+    count = len(call.node.outputs)
+    if count == 3:
+        return Several(expression, 3)
+    return Several(f"{expression}[:2]", 2) if count == 2 else f"{expression}[0]"
+
+
+@emits("If")
+def if_else(call: Call) -> Emitted:
+    writer, outputs = call.writer, call.node.outputs
+    names = [writer.variable("chosen") for _ in outputs]
+    for keyword, branch in ((f"if bool({call.x()}):", "then_branch"), ("else:", "else_branch")):
+        graph = call.attribute(branch)
+        writer.line(keyword)
+        with writer.indented():
+            for name, result in zip(names, writer.emit_graph(graph), strict=True):
+                writer.line(f"{name} = {result}")
+    for name, output in zip(names, outputs, strict=True):
+        writer.bind(output, name)
+    return None
+
+
+@emits("Loop")
+def loop(call: Call) -> Emitted:
+    writer, body = call.writer, call.attribute("body")
+    states = call.count - 2
+    scans = len(call.node.outputs) - states
+    number, condition, *inner = body.inputs
+    names = [writer.variable("state") for _ in range(states)]
+    lists = [writer.variable("scan") for _ in range(scans)]
+    going, counter = writer.variable("going"), writer.variable("iteration")
+    for name, index in zip(names, range(2, call.count), strict=True):
+        writer.line(f"{name} = {call.x(index)}")
+    for name in lists:
+        writer.line(f"{name} = []")
+    writer.line(f"{going} = {call.x(1) if call.has(1) else 'torch.tensor(True)'}")
+    writer.line(f"for {counter} in {call.use('loop_count', call.x(0))}:")
+    with writer.indented():
+        writer.line(f"if not bool({going}):")
+        with writer.indented():
+            writer.line("break")
+        writer.bind(number, f"torch.tensor({counter})")
+        writer.bind(condition, going)
+        for name, value in zip(names, inner, strict=True):
+            writer.bind(value, name)
+        results = writer.emit_graph(body)
+        targets = [going, *names, *lists]
+        for name, result in zip(lists, results[1 + states :], strict=True):
+            writer.line(f"{name}.append({result})")
+        writer.line(f"{', '.join(targets[: 1 + states])} = {', '.join(results[: 1 + states])}")
+    for name, output in zip(names, call.node.outputs, strict=False):
+        writer.bind(output, name)
+    for name, output, made in zip(lists, call.node.outputs[states:], body.outputs[1 + states :], strict=True):
+        if made.shape is None or not made.shape.is_static():
+            expression = f"torch.stack({name})"
+        else:
+            expression = call.use("stack_scans", name, literal(list(made.shape.numpy())), torch_dtype(made.dtype))
+        variable = writer.variable("stacked")
+        writer.line(f"{variable} = {expression}")
+        writer.bind(output, variable)
+    return None

@@ -1,0 +1,1 @@
+"""Model packages: write them, read them safely, and find the variant for a machine."""

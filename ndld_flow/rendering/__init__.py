@@ -1,0 +1,1 @@
+"""Tensors as images: pixels, formulas over tensors, and results drawn over the input."""
