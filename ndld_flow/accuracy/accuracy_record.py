@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ndld_flow.accuracy.agreement import Measuring
 from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.inside.divergence import Observed, diverge, first_divergent
+from ndld_flow.accuracy.inside.marked_model import MarkedModel
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison, ModelPair, Progress, reduced_precision
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
@@ -30,6 +31,7 @@ from ndld_flow.records.accuracy import (
     SequenceAgreement,
     higher_is_better,
 )
+from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_feeds import Samples
 
@@ -48,15 +50,27 @@ class ComparedLayers:
     bounds: Mapping[str, float]
     """Metric -> bound beyond which values have diverged."""
     notes: tuple[str, ...]
+    built: BuiltFile | None = None
+    """The file with marked outputs whose layers were compared, instead of the candidate's."""
 
 
 def compare_layers(
-    pair: ModelPair, tensors: Sequence[str] | None, bounds: Mapping[str, float], progress: Progress
+    pair: ModelPair,
+    tensors: Sequence[str] | None,
+    bounds: Mapping[str, float],
+    progress: Progress,
+    marked: MarkedModel | None = None,
 ) -> ComparedLayers:
-    """Compare tensors inside both models by name: the given ones of the reference, or all."""
+    """Compare tensors inside both models by name: the given ones of the reference, or all.
+
+    With `marked`, those of the candidate are the marked outputs of that build. Raises `RequestError` if it has none of
+    the given ones.
+    """
+    if marked is not None and tensors is not None and not marked.names().intersection(tensors):
+        raise RequestError(f"layers: {marked.built.name} has none of the selected tensors as marked outputs.")
     layers = diverge(
         Observed(pair.reference.to_run, pair.reference.settings),
-        Observed(pair.candidate.to_run, pair.candidate.settings),
+        marked or Observed(pair.candidate.to_run, pair.candidate.request or pair.candidate.settings),
         _Feeds(pair.complete_samples),
         tensors,
         reduced_precision(pair.candidate.path),
@@ -69,7 +83,11 @@ def compare_layers(
     notes: tuple[str, ...] = ()
     if len(kept) < len(layers):
         notes = (f"the record keeps the {len(kept):,} most divergent of {len(layers):,} compared layers",)
-    return ComparedLayers(kept, len(layers), first, bounds, notes)
+    if marked is not None:
+        request = pair.candidate.request
+        checked = None if request is None else request.describe_built_file()
+        notes += (marked.note(pair.candidate.label if checked is None else checked.name),)
+    return ComparedLayers(kept, len(layers), first, bounds, notes, None if marked is None else marked.built)
 
 
 def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
@@ -147,11 +165,13 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
 
 def _sequence_metrics(sequence: SequenceAgreement) -> dict[str, Metric]:
     flipped = [output.flipped_count for output in sequence.outputs if output.flipped_count is not None]
+    flips = [output.flipped[0] for output in sequence.outputs if output.flipped]
     first = sequence.first_divergent
     return {
         "steps": Metric(value=sum(sequence.lengths)),
         "divergent_steps": Metric(value=sequence.divergent_steps),
         **({"flipped_steps": Metric(value=max(flipped))} if flipped else {}),
+        **({"first_flipped_step": Metric(value=min(flips) + 1)} if flips else {}),
         **({"first_divergent_step": Metric(value=first + 1)} if first is not None else {}),
     }
 
@@ -193,8 +213,12 @@ def summarize(accuracy: Accuracy) -> str:
     if accuracy.sequence is not None:
         figures += _over_steps(accuracy.sequence)
     remarks = _remarks(accuracy)
+    undecided = [output for output in accuracy.outputs if output.undecided]
     if accuracy.passed:
         text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
+    elif accuracy.outcome == "inconclusive":
+        more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
+        text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
     else:
         text = f"outside tolerance: {', '.join([*_failed(accuracy), *figures])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
@@ -232,12 +256,16 @@ def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:
-    """Return `937 steps` and `1 decision of y flipped`."""
-    flips = (
-        f"{counted(output.flipped_count, 'decision')} of {short_name(output.output)} flipped"
-        for output in sequence.outputs
-        if output.flipped_count
-    )
+    """Return `937 steps` and `1 decision of y flipped`, of tokens with the first step and its margin."""
+    flips = []
+    for output in sequence.outputs:
+        if output.flipped_count and output.median_margin is not None:
+            first = f"first at {sequence.step_name(output.flipped[0])}, margin {number(output.margins[0] or 0.0)}"
+            flips.append(
+                f"{counted(output.flipped_count, 'token')} flipped ({first}, median {number(output.median_margin)})"
+            )
+        elif output.flipped_count:
+            flips.append(f"{counted(output.flipped_count, 'decision')} of {short_name(output.output)} flipped")
     return [counted(sum(sequence.lengths), "step"), *flips]
 
 
@@ -251,7 +279,7 @@ def _failed(accuracy: Accuracy) -> list[str]:
 
 
 def _remarks(accuracy: Accuracy) -> list[str]:
-    remarks = []
+    remarks = list(_remark_on_engine(accuracy.execution_candidate))
     if accuracy.emulated:
         remarks.append("stored precision emulated")
     if accuracy.worst_sample is not None and accuracy.sequence is not None:
@@ -267,6 +295,12 @@ def _remarks(accuracy: Accuracy) -> list[str]:
     if accuracy.passed:
         remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note]
     return remarks
+
+
+def _remark_on_engine(ran: Execution | None) -> Iterator[str]:
+    if ran is not None and ran.built is not None:
+        source = "" if ran.built.model else ", of unknown source,"
+        yield f"engine {short_name(ran.built.name)}{source} in {ran.described}"
 
 
 _MOST_UNSEEN = 1000
@@ -311,6 +345,8 @@ class Criteria:
         metrics, places = output.agreement.metrics(), output.agreement.worst_slices()
         slices = output.yardstick.slices
         unseen = () if slices is None else slices.unseen
+        bounds = self.bounds_of(output)
+        wrong = (*output.wrong, *_nonfinite(output), *outside(metrics, bounds, places), *failed)
         return OutputAgreement(
             output=output.name,
             dtype=output.dtype,
@@ -323,7 +359,8 @@ class Criteria:
             worst_slices=places,
             unseen=unseen[:_MOST_UNSEEN],
             unseen_count=len(unseen),
-            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self.bounds_of(output), places), *failed),
+            failed=wrong,
+            undecided=_NO_VALUES if bounds and not wrong and output.agreement.is_without_values else "",
         )
 
     @property
@@ -335,6 +372,9 @@ class Criteria:
         if tolerance is None:
             return {}
         return tolerance.bounds(output.yardstick.kind, self.topk, own=output.name in self.by_output)
+
+
+_NO_VALUES = "no value can be compared: all are NaN or infinite in both models, or the output is empty"
 
 
 def _nonfinite(output: ComparedOutput) -> list[str]:
@@ -359,6 +399,9 @@ def compose_accuracy(
         candidate=second.side.label,
         provider_reference=first.provider,
         provider_candidate=second.provider,
+        execution_reference=first.execution,
+        execution_candidate=second.execution,
+        layers_built=None if layers is None else layers.built,
         arithmetic=compared.arithmetic,
         emulated=compared.emulated,
         sample_count=len(compared.samples),

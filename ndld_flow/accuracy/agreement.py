@@ -436,6 +436,11 @@ class Agreement:
         return self.only_candidate_nonfinite + self.only_reference_nonfinite
 
     @property
+    def is_without_values(self) -> bool:
+        """Return True if no element can be compared: the output is empty, or NaN or infinite in both everywhere."""
+        return not self._all.elements or not (self._all.exact or self._all.finite)
+
+    @property
     def is_weak_evidence(self) -> bool:
         """Return True if the reference is constant (to a millionth): almost anything would agree with it."""
         total = self._all

@@ -6,7 +6,8 @@ Only one session is open at a time; outputs are stored in files, because they ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -16,18 +17,28 @@ import numpy as np
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
 from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples, refuse_mistakes
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.versions import read_version
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs, model_outputs
-from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 from ndld_flow.precision.emulation import emulate_stored
+from ndld_flow.records.execution import Execution
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import open_model
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import Session, SessionFacts, SessionRequest
+from ndld_flow.runtimes.session_process import open_session
+from ndld_flow.samples.feedback import Feedback, check_feedback, find_feedback, states_only
 from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.samples.sequences import Feedback, Sequences, check_feedback, find_feedback, make_sequences
+from ndld_flow.samples.sequences import Sequences, make_sequences
+from ndld_flow.samples.wanted_inputs import Feed
 
 _HELD_BYTES = 64 * 2**20
 """Outputs up to this size in total stay in memory: sequences have thousands of small ones."""
@@ -81,7 +92,7 @@ def storable(array: Array) -> Array:
     """Return an array that can be written to a .npy file: strings of fixed length, and bfloat16 and the like as
     float32, which is exact.
     """
-    if array.dtype.kind == "O":
+    if array.dtype.kind in "OU":
         return array.astype(str)
     if array.dtype.isbuiltin != 1:
         return array.astype(np.float32 if is_float(array.dtype) else np.int64)
@@ -123,7 +134,7 @@ class ComparedOutput:
             return
         r, c = reference[mine], candidate[theirs]
         if r is None or c is None:
-            self.wrong.append("it is not a tensor, so it cannot be compared")
+            self.wrong.append("it is not a tensor, or not stored densely, so it cannot be compared")
             return
         if not self.dtype:
             self.dtype, self.shape = dtypes.get(theirs, str(c.dtype.name)), tuple(c.shape)
@@ -157,6 +168,8 @@ def reduced_precision(model: Path) -> str:
 
 
 Arithmetic = Literal["stored", "native"]
+Forced = Literal["nothing", "tokens", "states"]
+"""The values that the candidate gets from the reference at every step; with its states also its tokens."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +178,9 @@ class ComparedModel:
 
     path: Path
     label: str
-    settings: SessionSettings
+    settings: OnnxruntimeRequest
+    request: SessionRequest | None = None
+    """The runtime that runs it; None for ONNX Runtime with these settings."""
     emulation: Path | None = None
     """The model that emulates its stored precision and runs in its place."""
     stored_dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -201,7 +216,33 @@ class ComparedModel:
 
     @property
     def _on_cpu(self) -> bool:
-        return full_name(self.settings.provider) == CPU
+        """True if it runs on the CPU in ONNX Runtime."""
+        return self.request is None and full_name(self.settings.provider) == CPU
+
+    def open(self, scratch: Path) -> Session:
+        """Open the model as it runs; a process of its own keeps its files in `scratch`."""
+        if self.request is None:
+            return open_model(self.to_run, self.settings)
+        return open_session(self.request, self.to_run, scratch)
+
+    def describe(self, facts: SessionFacts) -> Execution:
+        """Return the record of what runs it, from the description of its session."""
+        if self.request is None:
+            return Execution(library=read_version("onnxruntime"), device=facts.devices[0])
+        versions = " ".join(self.request.library_versions(facts.versions).values())
+        return Execution(
+            library=f"{self.request.names().library} {versions}",
+            device=facts.device_name or facts.devices[0],
+            built=self.request.describe_built_file(),
+        )
+
+    def refuse_sample(self, sample: str, arrays: Mapping[str, Array]) -> None:
+        """Raise `RequestError` for a sample whose shapes it is known not to accept."""
+        assert self.request is not None
+        try:
+            self.request.refuse_shapes({name: array.shape for name, array in arrays.items()})
+        except RequestError as error:
+            raise RequestError(f"{self.label}, sample {short_name(sample)}: {error}") from None
 
 
 @dataclass
@@ -209,22 +250,73 @@ class ModelRun:
     """Runs a model sample by sample."""
 
     side: ComparedModel
+    scratch: Path
+    execution: Execution | None = None
+    """What ran it, once it has run."""
     provider: str = ""
     log: str = ""
+    notes: tuple[str, ...] = ()
+    """The precision of another runtime than ONNX Runtime, and its notes, such as inputs that it casts."""
     growing: set[str] = field(default_factory=set)
     """Outputs that begin with the states they were computed from."""
+    tokens: list[dict[str, Array]] = field(default_factory=list)
+    """The tokens that each step read, by the names of their inputs."""
 
     def over(self, feeds: Iterator[dict[str, Array]], feedback: Feedback) -> Iterator[dict[str, Array | None]]:
         """Yield the outputs by name, None for one that is not a tensor; the session stays open during the iteration.
 
         States take the outputs of the step before; of a state that only grows, the new part is yielded.
         """
-        model = open_model(self.side.to_run, self.side.settings)
-        self.provider, self.log = model.providers[0], model.log
-        states, parts = States(feedback, model.describe().inputs, self.side.path), AppendedParts(feedback)
-        for arrays in feeds:
-            yield parts.cut(*states.run(model, arrays))
-            self.growing |= parts.growing
+        with closing(self.side.open(self.scratch)) as model:
+            facts = model.describe()
+            self.log, self.execution = model.log, self.side.describe(facts)
+            self.provider = self.execution.device
+            if self.side.request is not None:
+                self.provider = f"{self.side.request.names().library} {self.provider}"
+                self.notes = (_describe_runtime(self.side, self.execution, facts), *facts.notes)
+            casts = NarrowedInputs(facts.inputs)
+            states, parts = States(feedback, facts.inputs, self.side.path), AppendedParts(feedback)
+            chosen = feedback.keys() - states_only(feedback).keys()
+            for arrays in feeds:
+                fed, outputs = states.run(model, arrays)
+                casts.add(fed)
+                self.tokens.append({name: fed[name] for name in chosen})
+                yield parts.cut(fed, outputs)
+                self.growing |= parts.growing
+            self.log = model.log
+            self.notes += tuple(casts.notes())
+
+
+class NarrowedInputs:
+    """Values of inputs that a runtime casts to a narrower float type than the model's, where they become infinite."""
+
+    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        floats = {spec.name: numpy_dtype(spec.dtype) for spec in inputs}
+        self._dtypes = {name: dtype for name, dtype in floats.items() if dtype is not None and is_float(dtype)}
+        self._lost: Counter[str] = Counter()
+
+    def add(self, arrays: Mapping[str, Array]) -> None:
+        """Add the values of one sample."""
+        for name, dtype in self._dtypes.items():
+            values = arrays.get(name)
+            if values is not None and is_float(values.dtype) and values.dtype.itemsize > dtype.itemsize:
+                with np.errstate(over="ignore"):
+                    cast = values.astype(dtype).astype(values.dtype)
+                self._lost[name] += int(np.count_nonzero(np.isfinite(values) & ~np.isfinite(cast)))
+
+    def notes(self) -> Iterator[str]:
+        """Yield a sentence for each input with such values."""
+        for name, count in self._lost.items():
+            if count:
+                yield f"input {name}: {counted(count, 'value')} became infinite in {self._dtypes[name].name}"
+
+
+def _describe_runtime(side: ComparedModel, execution: Execution, facts: SessionFacts) -> str:
+    """Return `source ran in OpenVINO 2026.4.1 on CPU, whose layers computed in bfloat16`, with the file that ran."""
+    precision = facts.facts.get("inference_precision")
+    computed = f", whose layers computed in {precision}" if precision else ""
+    built = "" if execution.built is None else f" as the engine {execution.built.described}"
+    return f"{side.label} ran{built} in {execution.described}{computed}"
 
 
 Progress = Callable[[int, int, str], None]
@@ -249,8 +341,7 @@ class Comparison:
     """Caveats: reasons why the comparison is weaker evidence than it seems."""
     sequences: Sequences | None = None
     """The sequences whose steps are the samples; None for single samples."""
-    forced: bool = False
-    """The candidate got the reference's states at every step."""
+    forced: Forced = "tokens"
 
     @property
     def emulated(self) -> tuple[Literal["reference", "candidate"], ...]:
@@ -274,8 +365,7 @@ class ModelPair:
     inputs: SharedInputs
     samples: Samples | Sequences
     arithmetic: Arithmetic
-    forced: bool = False
-    """The candidate gets the reference's states at every step, and not its own."""
+    forced: Forced = "tokens"
 
     @property
     def sequences(self) -> Sequences | None:
@@ -331,14 +421,13 @@ def compare_models(
     with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` if a model cannot be run as
     requested; `ComparedOutput.wrong` explains outputs that cannot be compared.
     """
-    first, second = ModelRun(pair.reference), ModelRun(pair.candidate)
+    first, second = ModelRun(pair.reference, scratch), ModelRun(pair.candidate, scratch)
     kept, kept_theirs = StoredOutputs(_folder(scratch, "reference")), StoredOutputs(_folder(scratch, "candidate"))
     reader = _SampleReader(pair, progress)
     mine, theirs = (_feedback_of(pair, side) for side in (pair.reference, pair.candidate))
-    plain = ({name: feed.values for name, feed in sample.feeds.items()} for sample in reader.through(first, 0))
-    for outputs in first.over(plain, mine):
+    for outputs in first.over(reader.for_reference(first), mine):
         kept.add(outputs)
-    cast = (pair.inputs.for_candidate(sample.feeds) for sample in reader.through(second, 1))
+    cast = (pair.inputs.for_candidate(feeds) for feeds in reader.for_candidate(second, first.tokens))
     compared: tuple[ComparedOutput, ...] = ()
     for i, outputs in enumerate(second.over(cast, theirs)):
         if i == 0:
@@ -362,7 +451,7 @@ def compare_models(
         candidate=second,
         kept_reference=kept,
         kept_candidate=kept_theirs,
-        notes=tuple(sorted(notes)),
+        notes=(*first.notes, *second.notes, *sorted(notes)),
         sequences=pair.sequences,
         forced=pair.forced,
     )
@@ -377,8 +466,8 @@ class _SampleReader:
         self.described: dict[str, str] = {}
 
     def through(self, run: ModelRun, round_number: int) -> Iterator[Sample]:
-        forced = self._pair.forced and round_number == 1
-        samples: Samples | Sequences = self._pair.complete_samples if forced else self._pair.samples
+        complete = self._pair.forced == "states" and round_number == 1
+        samples: Samples | Sequences = self._pair.complete_samples if complete else self._pair.samples
         count = len(samples)
         for i, sample in enumerate(samples):
             self._progress(round_number * count + i, 2 * count, f"running {run.side.label}")
@@ -386,6 +475,23 @@ class _SampleReader:
                 self.labels.append(sample.label)
                 self.described = self.described or {name: feed.description for name, feed in sample.feeds.items()}
             yield sample
+
+    def for_reference(self, run: ModelRun) -> Iterator[dict[str, Array]]:
+        """Yield the reference's values; a sample that the candidate is known to refuse ends the comparison early."""
+        reference, candidate = self._pair.reference, self._pair.candidate
+        for sample in self.through(run, 0):
+            values = {name: feed.values for name, feed in sample.feeds.items()}
+            if reference.request is not None:
+                reference.refuse_sample(sample.label, values)
+            if candidate.request is not None:
+                candidate.refuse_sample(sample.label, self._pair.inputs.for_candidate(sample.feeds))
+            yield values
+
+    def for_candidate(self, run: ModelRun, tokens: Sequence[Mapping[str, Array]]) -> Iterator[dict[str, Feed]]:
+        """Yield the candidate's values, with the reference's tokens of the same step if they are forced."""
+        for sample, chosen in zip(self.through(run, 1), tokens, strict=True):
+            forced = {name: Feed(values, "token of the reference") for name, values in chosen.items()}
+            yield {**sample.feeds, **(forced if self._pair.forced == "tokens" else {})}
 
 
 def _feedback_of(pair: ModelPair, side: ComparedModel) -> Feedback:
@@ -395,9 +501,14 @@ def _feedback_of(pair: ModelPair, side: ComparedModel) -> Feedback:
     feedback, inputs, outputs = pair.sequences.feedback, model_inputs(side.path), model_outputs(side.path)
     if side is pair.candidate:
         names = {mine: theirs for mine, theirs in pair_names(*map(_output_names, (pair.reference, side))) if mine}
-        feedback = {pair.inputs.candidate_names[name]: names.get(output) or output for name, output in feedback.items()}
+        feedback = {
+            pair.inputs.candidate_names[name]: replace(fed, output=names.get(fed.output) or fed.output)
+            for name, fed in feedback.items()
+        }
     refuse_mistakes(check_feedback(feedback, inputs, outputs, side.label))
-    return {} if pair.forced and side is pair.candidate else feedback
+    if side is pair.reference or pair.forced == "nothing":
+        return feedback
+    return {} if pair.forced == "states" else states_only(feedback)
 
 
 def _output_names(side: ComparedModel) -> list[str]:

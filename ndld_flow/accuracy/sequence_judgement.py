@@ -11,16 +11,18 @@ spread hides little) must be within the bound on `position_rms`.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
-from ndld_flow.base.quantities import percent
+from ndld_flow.base.quantities import counted, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import SequenceAgreement, StepErrors, higher_is_better
+from ndld_flow.samples.feedback import FedFrom
 from ndld_flow.samples.generated_values import is_float
 
 WEAK = "is weak evidence"
@@ -36,6 +38,8 @@ _REACH = 10.0
 _MOST_SERIES = 16
 _MOST_FLIPPED = 1000
 _SUM_MAY_BE_OFF = 0.02
+_REPEATS = 8
+"""Greedy decoding may end in a loop; it is noted if each token was chosen this many times or more."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,18 @@ def judge_sequence(compared: Comparison, criteria: SequenceCriteria) -> Sequence
     sequences = compared.sequences
     if sequences is None:
         return None
-    states = {output: name for name, output in sequences.feedback.items()}
-    outputs = [_OutputSteps(output, compared, criteria, states.get(output.name, "")) for output in compared.outputs]
-    kept = sorted(outputs, key=lambda steps: (bool(steps.state), -len(steps.beyond), -steps.worst))[:_MOST_SERIES]
+    fed = {fed.output: (name, fed) for name, fed in sequences.feedback.items()}
+    tokens = [from_output for from_output in sequences.feedback.values() if from_output.apply]
+    outputs = [
+        _OutputSteps(output, compared, criteria, *fed.get(output.name, ("", None))) for output in compared.outputs
+    ]
+    kept = sorted(outputs, key=lambda steps: (steps.is_state, -len(steps.beyond), -steps.worst))[:_MOST_SERIES]
     agreement = SequenceAgreement(
         labels=sequences.labels,
         lengths=sequences.lengths,
-        feedback=dict(sequences.feedback),
-        states="reference" if compared.forced else "own",
+        feedback={name: from_output.output for name, from_output in sequences.feedback.items()},
+        states="reference" if compared.forced == "states" else "own",
+        tokens=("own" if compared.forced == "nothing" else "reference") if tokens else "",
         outputs=tuple(steps.record(full=steps in kept) for steps in outputs),
         window_steps=len(sequences) // _windows_of(len(sequences)) if _windows_of(len(sequences)) else 0,
     )
@@ -81,7 +89,8 @@ def judge_sequence(compared: Comparison, criteria: SequenceCriteria) -> Sequence
         notes.append(f"the record keeps the steps of {len(kept)} of {len(outputs)} outputs, the worst ones")
     if len(sequences) < _FEW_STEPS:
         notes.append(f"agreement over {len(sequences)} steps {WEAK} for longer sequences, in which errors build up")
-    if states and all(steps.is_still for steps in outputs if steps.state):
+    states = [steps for steps in outputs if steps.is_state]
+    if states and all(steps.is_still for steps in states):
         notes.append(f"no state ever changes in the reference, so that agreement {WEAK} of what the states do")
     return SequenceJudgement(agreement, failed, notes)
 
@@ -89,8 +98,11 @@ def judge_sequence(compared: Comparison, criteria: SequenceCriteria) -> Sequence
 class _OutputSteps:
     """One output at every step."""
 
-    def __init__(self, output: ComparedOutput, compared: Comparison, criteria: SequenceCriteria, state: str) -> None:
-        self.name, self.state, self._output = output.name, state, output
+    def __init__(
+        self, output: ComparedOutput, compared: Comparison, criteria: SequenceCriteria, state: str, fed: FedFrom | None
+    ) -> None:
+        self.name, self._state, self._output = output.name, state, output
+        self.is_state = fed is not None and not fed.apply
         self._count = len(compared.samples)
         bounds = criteria.bounds_of(output)
         whole = output.agreement.metrics()
@@ -100,10 +112,13 @@ class _OutputSteps:
         self._metric = next((metric for metric in (*bounds, "slice_rms", "mismatched") if metric in whole), "max_abs")
         self._bound = bounds.get(self._metric)
         self.errors = [metrics.get(self._metric) for metrics in output.samples]
-        reading = _Reading(output, compared, criteria, decides=not state)
-        self.is_still, self._flipped, self._decision = reading.is_still, reading.flipped, reading.decision
+        reading = self._reading = _Reading(output, compared, criteria, fed)
+        self.is_still = reading.is_still
         # A slow channel of a healthy state drifts by much of its own spread; it counts by its effect on the outputs.
-        self.blank, self._windows = reading.blank, [] if state else reading.window_failures(bounds.get("position_rms"))
+        self.blank, self._windows = (
+            reading.blank,
+            [] if self.is_state else reading.window_failures(bounds.get("position_rms")),
+        )
         spoiled = {step for step, count in enumerate(output.nonfinite) if count}
         outside = {step for step, metrics in enumerate(output.samples) if _is_beyond(metrics, decisive)}
         ended = {len(output.samples)} if output.wrong and output.samples else set()
@@ -117,17 +132,20 @@ class _OutputSteps:
 
     def record(self, *, full: bool) -> StepErrors:
         early, late = self._early_and_late()
+        flipped, margins = self._reading.flipped, self._reading.margins
         return StepErrors(
             output=self.name,
-            state=self.state,
+            state=self._state,
             metric=self._metric,
             errors=(*self.errors, *[None] * (self._count - len(self.errors))) if full else (),
             bound=self._bound,
             divergent_count=len(self.beyond),
             first_divergent=self.beyond[0] if self.beyond else None,
-            flipped=tuple(self._flipped[:_MOST_FLIPPED]),
-            flipped_count=len(self._flipped) if self._decision else None,
-            decision=self._decision,
+            flipped=tuple(flipped[:_MOST_FLIPPED]),
+            flipped_count=len(flipped) if self._reading.decision else None,
+            margins=tuple(_finite(margins[step]) for step in flipped[:_MOST_FLIPPED]) if margins else (),
+            median_margin=_finite(statistics.median(margins)) if margins else None,
+            decision=self._reading.decision,
             early_error=early,
             late_error=late,
         )
@@ -157,6 +175,14 @@ class _OutputSteps:
         return sentences
 
     def notes(self, agreement: SequenceAgreement) -> list[str]:
+        """Return the reasons why agreement is weaker evidence than it seems."""
+        distinct = len(self._reading.tokens)
+        if distinct and self._count >= _FEW_STEPS and distinct * _REPEATS <= self._count:
+            repeated = f"the reference chose {counted(distinct, 'token')} of {short_name(self.name)}"
+            return [f"{repeated} in {self._count:,} steps, so that agreement {WEAK} for other text", *self._growth()]
+        return self._growth()
+
+    def _growth(self) -> list[str]:
         early, late = self._early_and_late()
         if self._bound is None or higher_is_better(self._metric) or early is None or late is None or self.beyond:
             return []
@@ -166,6 +192,10 @@ class _OutputSteps:
             f"the error of {short_name(self.name)} grows from {percent(early)} in the first quarter of the steps to "
             f"{percent(late)} in the last, so that agreement over {self._count:,} steps {WEAK} for longer sequences"
         ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _is_beyond(metrics: Mapping[str, float], bounds: Mapping[str, float], only: Sequence[str] = ()) -> bool:
@@ -213,8 +243,9 @@ class _Reading:
     """One pass over the stored values of an output in both models."""
 
     def __init__(
-        self, output: ComparedOutput, compared: Comparison, criteria: SequenceCriteria, *, decides: bool
+        self, output: ComparedOutput, compared: Comparison, criteria: SequenceCriteria, fed: FedFrom | None
     ) -> None:
+        self._fed = fed if fed is not None and fed.apply else None
         self._slices = output.yardstick.slices
         self._count = len(output.samples)
         self._windows = _windows_of(self._count) if self._is_cut() else 0
@@ -223,22 +254,35 @@ class _Reading:
         self._is_unit = True
         self.blank: list[int] = []
         self.flipped: list[int] = []
+        self.margins: list[float] = []
+        """Margin of the chosen token at each step."""
+        self.tokens: set[int] = set()
+        """The tokens that the reference chose."""
         self.is_still = True
         name, before = output.name, None
-        self.decision = _decision(output, compared, criteria) if decides else ""
+        self.decision = _decision(output, compared, criteria) if fed is None else _LARGEST if fed.apply else ""
         for step in range(self._count):
             r, c = compared.kept_reference[step][name], compared.kept_candidate[step][name]
             assert r is not None
             assert c is not None
             if is_float(r.dtype) and r.size and not (np.isfinite(r) & np.isfinite(c)).any():
                 self.blank.append(step)
-            if self.decision and _decide(r, c, self.decision, criteria.thresholds.get(name, _HALF)):
+            if self._fed is not None:
+                self._add_tokens(step, r, c, self._fed)
+            elif self.decision and _decide(r, c, self.decision, criteria.thresholds.get(name, _HALF)):
                 self.flipped.append(step)
             if self._windows:
                 self._add(step, r, c)
             self.is_still &= before is None or np.array_equal(before, r)
             before = r
         self.is_still &= name not in compared.reference.growing
+
+    def _add_tokens(self, step: int, r: Array, c: Array, fed: FedFrom) -> None:
+        mine = fed.choose(r)
+        self.tokens.update(mine.ravel().tolist())
+        self.margins.append(float(fed.margins(r).min()))
+        if not np.array_equal(mine, fed.choose(c)):
+            self.flipped.append(step)
 
     def _is_cut(self) -> bool:
         return self._slices is not None and not self._slices.layout.smooth_map

@@ -10,12 +10,13 @@ import numpy as np
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_outputs
-from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
+from ndld_flow.models.tensors import Array, TensorSpec, shape_text
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.runtimes.protocol import Session
+from ndld_flow.samples.feedback import FedFrom, Feedback, check_feedback, find_feedback, states_only
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.samples.sequences import Feedback, Sequences, check_feedback, find_feedback, make_sequences
+from ndld_flow.samples.sequences import Sequences, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed, fits
 
 Outputs = Mapping[str, Array | None]
@@ -37,27 +38,25 @@ class States:
         `arrays` are the inputs that are no states, and first states. Raises `ModelError` for an output that its input
         does not accept.
         """
-        fed = {**self.values, **arrays}
-        bound = model.bind(fed)
+        given = {**self.values, **arrays}
+        bound = model.bind(given)
         bound.run()
         outputs = bound.outputs()
-        self.values = {name: self._state(name, output, outputs[output]) for name, output in self._feedback.items()}
-        return fed, outputs
+        self.values = {name: self._value(name, fed, outputs[fed.output]) for name, fed in self._feedback.items()}
+        return given, outputs
 
-    def _state(self, name: str, output: str, value: Array | None) -> Array:
+    def _value(self, name: str, fed: FedFrom, output: Array | None) -> Array:
         spec = self._specs[name]
-        dtype = numpy_dtype(spec.dtype)
-        if value is None or dtype is None:
-            raise ModelError(
-                f'{self._model}: output "{output}" is not a tensor of numbers, and cannot become "{name}".'
-            )
+        try:
+            value = fed.value(output, spec)
+        except ModelError as error:
+            raise ModelError(f"{self._model}: {error}") from None
         if spec.shape is not None and not fits(value.shape, spec.shape):
             raise ModelError(
-                f'{self._model}: output "{output}" has the shape {shape_text(value.shape)}, and its input "{name}" '
+                f'{self._model}: output "{fed.output}" has the shape {shape_text(value.shape)}, and its input "{name}" '
                 f"takes {spec.shape_text}."
             )
-        with np.errstate(over="ignore"):
-            return value.astype(dtype, copy=False)
+        return value
 
 
 class AppendedParts:
@@ -66,7 +65,7 @@ class AppendedParts:
     """
 
     def __init__(self, feedback: Feedback) -> None:
-        self._inputs = {output: name for name, output in feedback.items()}
+        self._inputs = {fed.output: name for name, fed in states_only(feedback).items()}
         self.growing: set[str] = set()
         """Outputs that were cut to their new part."""
 

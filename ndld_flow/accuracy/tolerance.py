@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ndld_flow.base.declared_metrics import Returns
 from ndld_flow.base.quantities import Fraction, apart, parse_percent
 from ndld_flow.base.settings import Settings
-from ndld_flow.records.accuracy import OutputKind, higher_is_better
+
+if TYPE_CHECKING:
+    from ndld_flow.records.accuracy import OutputKind
 
 AtLeast = Annotated[float, Field(ge=0)]
 
@@ -35,7 +37,10 @@ class Tolerance(Settings):
     other metrics are computed over all elements of an output, in float64.
     """
 
-    slices: Literal["default", "loose", "off"] = "default"
+    # YAML 1.1 reads `off` as false.
+    slices: Annotated[
+        Literal["default", "loose", "off"], BeforeValidator(lambda given: "off" if given is False else given)
+    ] = "default"
     """Bounds on `slice_rms`, `slice_max` and `position_rms`: `default` (5 %, 10 %, 20 %) passes fp16 and lossless
     changes, `loose` (20 %, 40 %, 60 %) is for INT8 and BF16, `off` judges no slices. For class maps they bound
     `iou_loss` (3 %, 12 %)."""
@@ -142,6 +147,8 @@ def outside(
     """
     if not metrics:
         return []
+    from ndld_flow.records.accuracy import higher_is_better
+
     sentences = []
     for metric, bound in bounds.items():
         value = metrics.get(metric)

@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
 from ndld_flow.inputs import Shape
-from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.runtimes.tensorrt.release_names import Release
 from ndld_flow.step import DataFile, RunsCode
 
 Typing = Literal["default", "strong", "obey", "prefer"]
@@ -20,18 +22,6 @@ MemoryPool = Literal[
     "workspace", "dla_managed_sram", "dla_local_dram", "dla_global_dram", "tactic_dram", "tactic_shared_memory"
 ]
 
-
-def _not_a_number(given: object) -> object:
-    if isinstance(given, int | float):
-        raise ValueError(
-            f'write it in quotes, as a number 10.10 would be 10.1: `release: "{given}"`, '
-            f"on the command line 'steps.NAME.release=\"{given}\"'"
-        )
-    return given
-
-
-Release = Annotated[str, BeforeValidator(_not_a_number), Field(pattern=r"^$|^\d+(\.\d+){0,3}$")]
-"""A release of a library, as text: `10.8`."""
 
 ComputeCapability = Annotated[
     str,
@@ -156,10 +146,11 @@ class BuildSettings(Settings):
     backend: EngineBackend | None = None
     """`tensorrt` or `tensorrt_rtx`; by default the installed one, or TensorRT if both are."""
     release: Release = ""
-    """The required release, such as `"10.8"`; by default any supported one."""
+    """The required release, such as `"10.8"`; by default any supported one. If it is not installed, pip installs it
+    into a private environment when it is needed."""
     library: Annotated[Path | None, RunsCode()] = None
-    """A TensorRT other than the installed one: a virtual environment that has it, or the folder of an unpacked
-    TensorRT archive."""
+    """A TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT, unpacked
+    or not."""
     profiles: tuple[dict[str, ShapeSetting], ...] = ()
     """Optimization profiles, each a mapping of inputs to their shapes; by default one profile from the recipe's
     `inputs:`."""
@@ -225,6 +216,10 @@ class BuildSettings(Settings):
     the earlier tactics, is neither read nor written."""
     verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
     """Level of detail that the engine keeps about its layers; reports need `detailed`."""
+    mark_outputs: tuple[NamePattern, ...] = ()
+    """Tensors to mark as outputs too, by names or patterns of tensors or nodes; `*` marks all. TensorRT fuses layers
+    differently then, so that such an engine is for inspection only: `check_accuracy` compares its layers
+    (`layers_engine`), and `profile`, `package` and exports reject it."""
     advanced: AdvancedSettings = AdvancedSettings()
     """The rest of TensorRT's builder configuration."""
 

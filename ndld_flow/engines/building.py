@@ -13,10 +13,12 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
-from ndld_flow.engines.foresight import choose_library, describe_missing
+from ndld_flow.engines.foresight import describe_missing, find_build_library
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
-from ndld_flow.runtimes.tensorrt.library import TITLES, Library
+from ndld_flow.records.engine_backend import TITLES
+from ndld_flow.runtimes.tensorrt.library import Library, is_of_release
+from ndld_flow.runtimes.tensorrt.required_library import provide_library
 from ndld_flow.store.files import make_folder, share
 from ndld_flow.store.kinds import Engine
 
@@ -36,9 +38,10 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
     afterwards, and ends with this one if this one is killed.
     """
     settings = request.settings
-    library = choose_library(settings)
+    library = find_build_library(settings)
     if missing := describe_missing(settings, library):
         raise BackendError(missing)
+    library = provide_library(library, lambda text: progress(0, 0, text))
     folder = request.scratch / "building"
     folder.mkdir()
     job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
@@ -50,7 +53,14 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
         raise _died(request, library, ended)
     if answer.error:
         raise _error(answer, request)
-    return Build.model_validate_json((request.out / Engine.build).read_bytes())
+    build = Build.model_validate_json((request.out / Engine.build).read_bytes())
+    versions = library.version, build.version  # the key has the former; one may be shorter
+    if not (is_of_release(*versions) or is_of_release(*reversed(versions))):
+        raise BackendError(
+            f"{TITLES[library.backend]} {library.version} ({library.origin}) was to build the engine, and "
+            f"{build.version} was imported: remove that one from PYTHONPATH and LD_LIBRARY_PATH, or set `library` to it"
+        )
+    return build
 
 
 def see_one_gpu(device: int) -> dict[str, str]:

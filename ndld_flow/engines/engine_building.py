@@ -13,6 +13,7 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
+from ndld_flow.engines.marked_outputs import mark_outputs
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
 from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save_timing_cache, timing_cache_path
@@ -28,8 +29,9 @@ from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
+from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
-from ndld_flow.runtimes.tensorrt.library import TITLES, Bindings, Bound, import_bindings
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound, import_bindings
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 from ndld_flow.runtimes.tensorrt.release_names import names_of_bindings
 from ndld_flow.store.digest import digest_file
@@ -61,6 +63,8 @@ class _Ready:
     constraints: tuple[Constraint, ...]
     timing: TimingCache | None
     calibrator: Bound = None
+    marked: tuple[str, ...] = ()
+    """Tensors that are outputs for inspection only."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,15 @@ def _prepare(building: _Building) -> _Ready:
     flags = trt.NetworkDefinitionCreationFlag
     creation_flags = sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
     parsed = parse_model(trt, builder, model, settings, creation_flags)
+    marked, marking_notes = mark_outputs(parsed, model, settings.mark_outputs)
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
     constraints = casts or _constrain_layers(building, parsed, config, requested)
     calibrator = _calibrate(building, parsed, config, profiles[0])
     timing = _load_timings(building, config)
-    building.notes += filter(None, [assumed_batch(profiles)])
-    return _Ready(parsed, config, profiles, constraints, timing, calibrator)
+    building.notes += [*filter(None, [assumed_batch(profiles)]), *marking_notes]
+    return _Ready(parsed, config, profiles, constraints, timing, calibrator, marked)
 
 
 def _make_builder(building: _Building, logger: Bound) -> Bound:
@@ -259,6 +264,7 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
     return {
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),
+        "marked_outputs": ready.marked,
         "layers": add_evidence(
             with_requested_precisions(layers, {each.node: each.precision for each in ready.constraints}),
             building.request.model,

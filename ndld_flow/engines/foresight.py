@@ -14,23 +14,22 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.typing_modes import decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
-from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import INSTALLING, TITLES, Library, find_library
+from ndld_flow.precision.constraints.constraints import requested_precisions as read_requested
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
+from ndld_flow.runtimes.tensorrt.library import INSTALLING, Library, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import (
     Names,
-    known_releases,
     names_of_release,
     release_title,
     short_release,
 )
+from ndld_flow.runtimes.tensorrt.required_library import choose_library, describe_other_release
 from ndld_flow.step import Foresight
 
-_ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 
-
-def choose_library(settings: BuildSettings) -> Library:
-    """Return the library to build with. Raises BackendError if the folder of `library` has none."""
-    return find_library(settings.backend or _backend_of(settings.release), settings.library)
+def find_build_library(settings: BuildSettings) -> Library:
+    """Return the library to build with, which may have to be created. Raises BackendError if `library` has none."""
+    return choose_library(settings.backend, settings.release, settings.library)
 
 
 def describe_missing(settings: BuildSettings, library: Library) -> str:
@@ -42,32 +41,7 @@ def describe_missing(settings: BuildSettings, library: Library) -> str:
             rtx = INSTALLING["tensorrt_rtx"]
             return f"{library.missing}; or TensorRT-RTX, which builds without a GPU too: {rtx}"
         return library.missing
-    if library.found and is_of_release(library.version, settings.release):
-        return ""
-    version = settings.release if settings.release.count(".") == 3 else f"{settings.release}.*"
-    pip = f"`pip install '{_ON_PYPI[library.backend]}=={version}'`"
-    name = TITLES[library.backend]
-    if not library.found:
-        return f"{name} {settings.release} is not installed: {pip}, or set `library` to its folder"
-    where = "is installed" if library.origin == "installed" else f"is in the {library.origin}"
-    return (
-        f"{name} {settings.release} is required, but {library.version} {where}: {pip} into an environment of its own "
-        "and set `library` to its folder, or change `release`"
-    )
-
-
-def is_of_release(version: str, release: str) -> bool:
-    """Return True for `10.8.0.43` where `10.8` is required."""
-    wanted = release.split(".")
-    return version.split(".")[: len(wanted)] == wanted
-
-
-def _backend_of(release: str) -> EngineBackend | None:
-    """Return the backend of a release: TensorRT-RTX began at 1, TensorRT has reached 10."""
-    if not release:
-        return None
-    majors = {known.split(".")[0] for known in known_releases("tensorrt_rtx")}
-    return "tensorrt_rtx" if release.split(".", maxsplit=1)[0] in majors else "tensorrt"
+    return describe_other_release(library, settings.release)
 
 
 def foresee_build(settings: BuildSettings) -> Foresight:
@@ -76,7 +50,7 @@ def foresee_build(settings: BuildSettings) -> Foresight:
     """
     problems = tuple(_missing_files(settings))
     try:
-        library = choose_library(settings)
+        library = find_build_library(settings)
     except BackendError as error:  # the folder that `library` names has nothing usable
         return Foresight(problems=problems, lacks=(str(error),))
     missing = describe_missing(settings, library)
@@ -92,17 +66,22 @@ def foresee_build(settings: BuildSettings) -> Foresight:
     return Foresight((*_notes(settings, names, library, release),), problems, lacks)
 
 
-def foresee_ranges(settings: BuildSettings, model: Path) -> tuple[str, ...]:
+def foresee_ranges(settings: BuildSettings, model: Path, requested: frozenset[str]) -> tuple[str, ...]:
     """Return the problem of a weakly typed INT8 build without ranges of tensors; empty if there is none.
 
+    INT8 is allowed by the settings, or by a precision constraint of a node: `requested` are those that are not in the
+    model yet.
     TensorRT notices it only after minutes: "Calibration failure occurred with no scaling factors detected".
     """
     from ndld_flow.models.external_files import mentions
 
-    if not settings.int8 or settings.calibration_cache is not None or settings.placeholder_ranges:
+    if settings.calibration_cache is not None or settings.placeholder_ranges:
+        return ()
+    cause = "`int8: true`" if settings.int8 else _int8_constraint(settings, model, requested)
+    if not cause:
         return ()
     try:
-        library = choose_library(settings)
+        library = find_build_library(settings)
         release = settings.release if describe_missing(settings, library) else library.version
         names = names_of_release(library.backend, release) if release else None
     except RequestError:  # `foresee_build` reports it
@@ -110,10 +89,24 @@ def foresee_ranges(settings: BuildSettings, model: Path) -> tuple[str, ...]:
     if names is None or decide_typing(settings, names).strongly_typed or mentions(model, b"QuantizeLinear"):
         return ()
     return (
-        f"`int8: true`: {release_title(names)} needs the ranges of tensors for INT8, and nothing gives them: the model "
+        f"{cause}: {release_title(names)} needs the ranges of tensors for INT8, and nothing gives them: the model "
         "has no Q/DQ nodes (QuantizeLinear, DequantizeLinear). Add a step `quantize` with `target: tensorrt`, or set "
-        "`calibration_cache`; `placeholder_ranges: true` is only for measuring speed",
+        f"{'' if settings.int8 else '`int8: true` and '}`calibration_cache`; `placeholder_ranges: true` is only for "
+        "measuring speed",
     )
+
+
+def _int8_constraint(settings: BuildSettings, model: Path, requested: frozenset[str]) -> str:
+    """Return the precision constraint that allows INT8; empty if none does."""
+    if settings.typing not in ("obey", "prefer"):
+        return ""
+    if "int8" in requested:
+        return f"`typing: {settings.typing}` with nodes constrained to int8"
+    try:
+        node = next((node for node, precision in read_requested(model).items() if precision == "int8"), None)
+    except RequestError:  # the step that reads the model reports it
+        return ""
+    return "" if node is None else f"`typing: {settings.typing}` with node {short_name(node)!r} constrained to int8"
 
 
 def _notes(settings: BuildSettings, names: Names, library: Library, release: str) -> Iterator[str]:

@@ -14,10 +14,10 @@ from ndld_flow.base.text import short_name, shortened
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.models.external_files import mentions
 from ndld_flow.models.files import read_proto, unname_dims
-from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
-from ndld_flow.runtimes.tensorrt.library import TITLES, Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _SHOWN_ERRORS = 5
 _NAMED_AS_UNKNOWN = b"\x12\x01?"

@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import milliseconds
+from ndld_flow.base.quantities import milliseconds, seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
@@ -23,6 +23,10 @@ from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, Te
 from ndld_flow.runtimes.protocol import LayerPass, SessionFacts
 from ndld_flow.samples.feeds import Feed, note_assumed
 from ndld_flow.store.digest import digest_file
+
+_LONG_FIRST_PASS_MS = 1000.0
+_LONG_FIRST_PASS = 20.0
+"""Times the median of later passes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         model_digest=request.digest,
         engine_digest="" if built_file is None else digest_file(built_file),
         backend=request.session.names().backend,
+        runtime=request.session.traits(first.devices),
         providers=tuple(first.devices),
         machine=describe_machine(),
         versions=request.session.library_versions(first.versions)
@@ -87,6 +92,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         timeline_basis=layers.timeline_basis,
         roofs=measured.roofs,
         layer_pass_ms=layers.pass_ms,
+        layers_wait_for_device=layers.waits_for_device,
         measured_at=session.measured_at,
         sitting=session.id,
         peak_memory_bytes=max(answer.peak_bytes for answer in measured.answers),
@@ -95,6 +101,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
             *first.notes,
             *note_assumed(measured.feeds),
             *_sequence_notes(measured),
+            *_first_pass_note(measured),
             *doubts(measured.before),
             *disturbed(session.during),
             *layers.notes,
@@ -119,6 +126,19 @@ def _sequence_notes(measured: Measured) -> list[str]:
     return notes
 
 
+def _first_pass_note(measured: Measured) -> list[str]:
+    """Return a note if the first pass of a process takes far longer than later ones."""
+    timings = [answer.timings[0] for answer in measured.answers]
+    first_ms = statistics.median(timing.first_pass_ms for timing in timings)
+    usual_ms = statistics.median(statistics.median(timing.latency_ms) for timing in timings)
+    if first_ms < _LONG_FIRST_PASS_MS or first_ms < _LONG_FIRST_PASS * usual_ms:
+        return []
+    return [
+        f"the first pass of a process takes {seconds(first_ms / 1e3)}, a later one {milliseconds(usual_ms)}: the "
+        "runtime chooses algorithms and allocates memory in it"
+    ]
+
+
 def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
     return tuple(
         TensorInfo(name=name, dtype=feed.values.dtype.name, shape=feed.values.shape, data=feed.description)
@@ -141,6 +161,7 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
     return ProfileRun(
         latency_ms=tuple(timing.latency_ms),
         load_ms=answer.load_ms,
+        first_pass_ms=timing.first_pass_ms,
         peak_memory_bytes=answer.peak_bytes,
         started_s=timing.began_s - began_s,
         starts_ms=tuple(timing.starts_ms),
@@ -171,7 +192,7 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
         for word in ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
     }
     metrics["latency.cov"] = Metric(value=latency.cov)
-    metrics["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
+    metrics["throughput.median"] = Metric(value=latency.throughput_per_s * profile.concurrent_inferences, unit="1/s")
     firsts = {info.shape[0] for info in profile.inputs if info.shape}
     if len(firsts) == 1:  # the items of one inference
         items_per_s = metrics["throughput.median"].value * firsts.pop()
@@ -196,16 +217,10 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     metrics |= profile.tensor_cores.metrics if profile.tensor_cores is not None else {}
     metrics |= _device_metrics(profile)
     for point in profile.batches:
-        items_per_s = point.items_per_s * _side_by_side(profile)
+        items_per_s = point.items_per_s * profile.concurrent_inferences
         metrics[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
         metrics[f"batch_{point.batch}.throughput.median"] = Metric(value=items_per_s, unit="1/s")
     return metrics
-
-
-def _side_by_side(profile: Profile) -> int:
-    """Return the number of inferences in one pass."""
-    streams = profile.options.get("streams", 1)
-    return streams if isinstance(streams, int) else 1
 
 
 def _device_metrics(profile: Profile) -> dict[str, Metric]:

@@ -15,6 +15,7 @@ from ndld_flow.measure.worker_job import Answer, FeedFile, Job, Part, write_feed
 from ndld_flow.models.tensors import Array
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest
+from ndld_flow.samples.feedback import Feedback
 
 
 def run_worker(
@@ -71,7 +72,7 @@ class ProcessRuns:
     progress: Progress
     steps: Sequence[Mapping[str, FeedFile]] = ()
     """Inputs of the further steps of a sequence."""
-    feedback: Mapping[str, str] = field(default_factory=dict)
+    feedback: Feedback = field(default_factory=dict)
     layers: RecordingPlan | None = None
     """The recording in each of the first runs, as many as the minimum number of runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -87,12 +88,18 @@ class ProcessRuns:
         number = len(self.answers) + 1
         share = self.plan.share(self.tally.least)
         part = Part(self.feeds, share, steps=tuple(self.steps), feedback=self.feedback)
-        job = Job(self.model, self.session, (part,), self._recording(number))
+        recording = self._recording(number)
+        alone = recording is not None and bool(recording.environment)
+        job = Job(self.model, self.session, (part,), None if alone else recording)
         report = self._reporter(number, share.passes)
         report(0, share.passes, "starting a process")
         started = time.perf_counter()
         answer = run_worker(job, self.folder / f"run-{number}", report, self.environment)
         used_ms = (time.perf_counter() - started) * 1e3 - answer.recording_ms
+        if recording is not None and alone:
+            only_layers = replace(job, layers=recording, times_passes=False)
+            variables = {**self.environment, **recording.environment}
+            answer.recording = run_worker(only_layers, self.folder / f"layers-{number}", report, variables).recording
         self.tally.add(answer.timings[0], used_ms)
         self.answers.append(answer)
 

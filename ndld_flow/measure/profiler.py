@@ -27,9 +27,10 @@ from ndld_flow.models.files import model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.profile import BatchPoint, Profile
 from ndld_flow.runtimes.protocol import LayerPass
+from ndld_flow.samples.feedback import check_feedback, find_feedback
 from ndld_flow.samples.feeds import Feed, make_feeds
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.samples.sequences import Sequences, check_feedback, find_feedback, make_sequences
+from ndld_flow.samples.sequences import Sequences, make_sequences
 
 
 @dataclass

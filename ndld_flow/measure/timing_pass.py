@@ -22,7 +22,10 @@ class TimingPlan:
     duration_ms: float = 0.0
     """Minimum duration of measuring."""
     limit_ms: float = 0.0
-    """Maximum duration of warm-up and measuring together (one pass is always measured); 0 for no limit."""
+    """Maximum duration of warm-up and measuring together, after the first pass; 0 for no limit.
+
+    One pass is always measured. The first warm-up pass does not count: on a GPU it takes seconds, in which the runtime
+    searches for algorithms, and only milliseconds would be left for passes."""
     warmup_passes: int = 0
     """Minimum number of passes before the measured ones."""
     warmup_ms: float = 0.0
@@ -70,8 +73,8 @@ def time_passes(
     """
     clock = time.perf_counter_ns
     timing = Timing()
-    entered = clock()
     _warm_up(run, plan, timing, copies, steps)
+    warmed_ms = timing.warmup_ms - timing.first_pass_ms
     if steps:
         steps.restart()
     with paused_garbage_collection():
@@ -88,7 +91,7 @@ def time_passes(
             timing.starts_ms.append((before - started) / 1e6)
             _add_details(timing, copies, device_times)
             is_enough = _is_enough(timing, plan, (after - started) / 1e6, steps)
-            if not is_enough and plan.limit_ms and (after - entered) / 1e6 >= plan.limit_ms:
+            if not is_enough and plan.limit_ms and warmed_ms + (after - started) / 1e6 >= plan.limit_ms:
                 timing.limit_reached = True
             if is_enough or timing.limit_reached:
                 first = timing.starts_ms[0]
@@ -128,7 +131,8 @@ def _warm_up(
         run()
         timing.warmup_passes += 1
         timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6
-        if timing.warmup_ms >= limit_ms:
+        timing.first_pass_ms = timing.first_pass_ms or timing.warmup_ms
+        if timing.warmup_ms - timing.first_pass_ms >= limit_ms:
             break
     if copies and timing.warmup_passes:
         copies.to_device()

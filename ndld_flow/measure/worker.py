@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
-from ndld_flow.models.tensors import Array, numpy_dtype
+from ndld_flow.models.tensors import Array
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress
 from ndld_flow.runtimes.protocol import Binding, DeviceTimes, RecordingPlan, Session, Timing
@@ -77,7 +77,7 @@ def main() -> None:
     progress = process.start_worker()
     try:
         job = Job.read(folder / JOB)
-        answer = _measure(job, progress)
+        answer = _measure(job, progress) if job.times_passes else Answer()
         if job.layers:
             _record(job, job.layers, answer, folder, progress)
     except RequestError as error:
@@ -120,7 +120,7 @@ def _measure(job: Job, progress: ReportProgress) -> Answer:
 def _record(job: Job, plan: RecordingPlan, answer: Answer, folder: Path, progress: ReportProgress) -> None:
     """Record the layers after the session without a profiler is released."""
     started = time.perf_counter()
-    timed = len(answer.timings[0].latency_ms)
+    timed = sum(len(timing.latency_ms) for timing in answer.timings[:1])
     progress(timed, timed, "opening the model for its layers")
     recording = job.session.record_layers(
         job.model,
@@ -150,7 +150,7 @@ class _SequenceBinding:
 
     def __init__(self, session: Session, part: Part) -> None:
         self._session, self._part = session, part
-        self._dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in session.describe().inputs}
+        self._specs = {spec.name: spec for spec in session.describe().inputs}
         self.count = 1 + len(part.steps)
         self._next = 0
         self._bound = session.bind(read_feeds(part.feeds), on_device=True)
@@ -163,15 +163,12 @@ class _SequenceBinding:
             feeds = read_feeds(self._part.feeds)
         else:
             outputs = self._bound.outputs()
-            states = {name: self._state(name, outputs[output]) for name, output in self._part.feedback.items()}
+            states = {
+                name: fed.value(outputs[fed.output], self._specs[name]) for name, fed in self._part.feedback.items()
+            }
             feeds = {**states, **read_feeds(self._part.steps[self._next - 1])}
         self._bound = self._session.bind(feeds, on_device=True)
         self._next = (self._next + 1) % self.count
-
-    def _state(self, name: str, value: Array | None) -> Array:
-        if value is None:
-            raise ModelError(f'the output that input "{name}" is fed from is not a tensor.')
-        return value.astype(self._dtypes[name] or value.dtype, copy=False)
 
     def run(self) -> None:
         self._bound.run()

@@ -14,6 +14,7 @@ from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest, Timing
 from ndld_flow.runtimes.registry import find_runtime
+from ndld_flow.samples.feedback import FedFrom, Feedback
 
 ANSWER = "answer.json"
 """The file that a worker writes into its job's folder."""
@@ -38,19 +39,23 @@ class Part:
     """Prefix of the pass's number in progress messages."""
     steps: tuple[Mapping[str, FeedFile], ...] = ()
     """Inputs of the further steps of a sequence, without its states; `feeds` are those of the first step."""
-    feedback: Mapping[str, str] = field(default_factory=dict)
+    feedback: Feedback = field(default_factory=dict)
     """Input -> the output whose value it has at the next step."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Open a model once and time its parts in order; then open it again to record its layers."""
+    """Open a model once and time its parts in order; then open it again to record its layers.
+
+    Without `times_passes`, the parts are not timed, and only layers are recorded.
+    """
 
     model: Path
     session: SessionRequest
     parts: tuple[Part, ...]
     layers: RecordingPlan | None = None
     """Recording of the layers, on the inputs of the first part."""
+    times_passes: bool = True
 
     def write(self, file: Path) -> None:
         values = {
@@ -59,6 +64,7 @@ class Job:
             "session": self.session.to_json(),
             "parts": [asdict(part) for part in self.parts],
             "layers": None if self.layers is None else asdict(self.layers),
+            "times_passes": self.times_passes,
         }
         file.write_text(json.dumps(values, default=str), encoding="utf-8")
 
@@ -71,13 +77,13 @@ class Job:
                 TimingPlan(**part["plan"]),
                 part["what"],
                 tuple({name: FeedFile(**feed) for name, feed in step.items()} for step in part["steps"]),
-                part["feedback"],
+                {name: FedFrom(**{**fed, "shape": tuple(fed["shape"])}) for name, fed in part["feedback"].items()},
             )
             for part in raw["parts"]
         )
         layers = RecordingPlan(**raw["layers"]) if raw["layers"] else None
         session = find_runtime(raw["runtime"]).read_request(raw["session"])
-        return cls(Path(raw["model"]), session, tuple(parts), layers)
+        return cls(Path(raw["model"]), session, tuple(parts), layers, raw["times_passes"])
 
 
 @dataclass

@@ -12,15 +12,20 @@ runs a model. Measuring processes start with this module, so it imports little.
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 
 if TYPE_CHECKING:  # `plan` imports this module: no numpy
     from ndld_flow.models.tensors import Array, TensorSpec
-    from ndld_flow.records.profile import Layer, Roofs, Span
+    from ndld_flow.records.execution import BuiltFile
+    from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits, Span
 
 ReportPasses = Callable[[int, int], None]
 """Called as `report(done, total)` between passes."""
@@ -60,6 +65,8 @@ class Timing:
     """Time on the device without copies."""
     warmup_passes: int = 0
     warmup_ms: float = 0.0
+    first_pass_ms: float = 0.0
+    """Duration of the first warm-up pass; 0 without a warm-up."""
     began_s: float = 0.0
     """`time.monotonic` at the first measured pass: it is the same clock in all processes."""
     limit_reached: bool = False
@@ -84,9 +91,13 @@ class SessionFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of libraries that only the measuring process loads."""
     facts: Mapping[str, int | str | bool] = field(default_factory=dict)
-    """Further facts, such as memory in bytes."""
+    """Further facts, such as memory in bytes. Two have a meaning for comparisons: `concurrent_inferences`, the number
+    of inferences in a pass (1 if it is missing), and `inference_precision`, the types in which layers compute if the
+    runtime does not use those of the model."""
     notes: tuple[str, ...] = ()
-    """Notes for the profile."""
+    """Notes for the record, such as inputs that are cast."""
+    device_name: str = ""
+    """The name of the device that runs it, such as `NVIDIA H200`; empty if `devices` says it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class RecordingPlan:
     """Events of one pass; None if they must be counted in a trial pass."""
     keep_optimized: bool = True
     """Write the optimized model; once is enough for any number of process runs."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for a process of its own that records the layers; if empty, the process that times passes does."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,8 @@ class LayerPass:
     """Number of passes in each recording."""
     timeline: tuple[Span, ...] = ()
     timeline_basis: str = ""
+    waits_for_device: bool = False
+    """Each layer waited until the device had computed it: its time includes launching and waiting."""
 
 
 class Binding(Protocol):
@@ -141,6 +156,34 @@ class Binding(Protocol):
         """Return name -> dtype and shape of the outputs of the last pass."""
 
 
+class HostBinding:
+    """The part of a binding whose tensors are in the host's memory: nothing is copied, and no device has a clock.
+
+    A subclass has `run` and `outputs`.
+    """
+
+    can_copy = False
+
+    def copy_in(self) -> None:
+        """Do nothing: the device's memory is the host's."""
+
+    def copy_out(self) -> None:
+        """Do nothing: the device's memory is the host's."""
+
+    def device_times(self) -> DeviceTimes:
+        """Return no times."""
+        return DeviceTimes()
+
+    def outputs(self) -> dict[str, Array | None]:
+        """Return the outputs of the last pass by name; None for one that is not a dense tensor."""
+        raise NotImplementedError
+
+    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return name -> dtype and shape of the tensors among the outputs of the last pass."""
+        known = {name: value for name, value in self.outputs().items() if value is not None}
+        return {name: (value.dtype.name, tuple(value.shape)) for name, value in known.items()}
+
+
 class Session(Protocol):
     """An open model."""
 
@@ -162,6 +205,38 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Release the model and its memory."""
+
+
+@dataclass(frozen=True)
+class PrivatePackages:
+    """Part of a request whose library may come from a private environment (`environments.py`).
+
+    It precedes `SessionRequest` among the bases: ``class Request(PrivatePackages, SessionRequest)``.
+    """
+
+    site: str = field(default="", kw_only=True)
+    """The environment's site-packages; empty for the installed library."""
+
+    @property
+    def needs_process(self) -> bool:
+        return bool(self.site)
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        return {"PYTHONPATH": os.pathsep.join([self.site, *before])} if self.site else {}
+
+    def check_imported(self, module: str) -> None:
+        """Raise BackendError if the library was imported from elsewhere than the environment: it would be another."""
+        place = getattr(sys.modules[module], "__file__", None) or ""
+        if self.site and not Path(place).is_relative_to(self.site):
+            raise BackendError(f"{module} was imported from {place}, and not from the environment in {self.site}.")
+
+    def private_versions(self, *names: str) -> dict[str, str]:
+        """Return the versions of the environment's distributions among these names; empty without an environment."""
+        from importlib.metadata import distributions
+
+        found = {each.metadata["Name"]: each.version for each in distributions(path=[self.site])} if self.site else {}
+        return {name: found[name] for name in names if name in found}
 
 
 @dataclass(frozen=True)
@@ -188,6 +263,12 @@ class SessionRequest(ABC):
     def names(self) -> RuntimeNames:
         """Return the runtime's names."""
 
+    @property
+    def needs_process(self) -> bool:
+        """Return whether sessions that compute values run in a process of their own (`session_process.py`): the library
+        may be one of another environment, or crash."""
+        return False
+
     # In the process that measures:
 
     @abstractmethod
@@ -196,6 +277,34 @@ class SessionRequest(ABC):
 
         Raises `BackendError` if a library or device is missing, `ModelError` if the model is refused.
         """
+
+    def open_changed(self, model: Path, changed: bytes) -> Session:
+        """Open a changed model, as bytes, whose external data are in the folder of `model`. Raises as `open` does.
+
+        By default it is written to a file with a copy of its external data, which is deleted when it is open.
+        """
+        import tempfile
+
+        if self.built_file() is not None:
+            raise RequestError(f"{self.names().library} runs {self.built_file()}, whose tensors cannot be changed.")
+        from ndld_flow.models.files import save_changed
+
+        with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
+            path = Path(folder) / model.name
+            save_changed(changed, model, path)
+            try:
+                return self.open(path)
+            except NdldFlowError as error:
+                error.args = (str(error).replace(str(path), str(model)),)
+                raise
+
+    def brief(self) -> Self:
+        """Return the request for a session that runs only a few times, which is worth little preparation."""
+        return self
+
+    def unfused(self) -> Self:
+        """Return the request for a session that computes each node on its own, if the runtime can."""
+        return self
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
@@ -233,9 +342,23 @@ class SessionRequest(ABC):
         """Return the file that runs instead of the model, such as an engine."""
         return None
 
+    def describe_built_file(self) -> BuiltFile | None:
+        """Return the record of `built_file`."""
+        return None
+
+    def refuse_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise `RequestError` for shapes of inputs that the built file is known not to accept, before it is open."""
+        return
+
     def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
         """Return the versions of the runtime's libraries; `reported` are those of `SessionFacts`."""
         return {name.replace("_", "-"): version for name, version in reported.items()}
+
+    def traits(self, devices: Sequence[str]) -> RuntimeTraits:
+        """Return the facts by which profiles are compared and judged; `devices` are those of `SessionFacts`."""
+        from ndld_flow.records.profile import RuntimeTraits
+
+        return RuntimeTraits(on_gpu=self.measured_gpu() is not None)
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         """Yield sentences on the meaning of the measurement; `copied` when copies were measured separately."""

@@ -10,20 +10,38 @@ from typing import TYPE_CHECKING, Any
 
 from ndld_flow import runtimes
 from ndld_flow.base.errors import RequestError
-from ndld_flow.runtimes.protocol import SessionRequest
+
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.protocol import SessionRequest
 
 if TYPE_CHECKING:  # measuring processes import this module
     from importlib.metadata import EntryPoint
     from pathlib import Path
 
     from ndld_flow.machine.check import Check
-    from ndld_flow.runtimes.settings import RuntimeSettings
+    from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.settings import Builder, RuntimeSettings
 
 ENTRY_POINTS = "ndld_flow.runtimes"
 """Group in which an installed package lists its runtimes: `name = "package.module:RUNTIME"`. The name is the `runtime`
 of the runtime's requests."""
 _FIRST = "onnxruntime"
 """The default runtime."""
+_OTHERS = frozenset(
+    {
+        "environments",
+        "kept_library",
+        "one_runtime",
+        "pip_environment",
+        "protocol",
+        "registry",
+        "rounding",
+        "session_process",
+        "session_worker",
+        "settings",
+    }
+)
+"""Modules of this folder that are no runtimes: plans import only those that are."""
 
 
 class Runtime(ABC):
@@ -43,6 +61,10 @@ class Runtime(ABC):
         `library` is the environment or archive of a TensorRT to try instead of the installed one. Raises BackendError
         when there is none.
         """
+        return ()
+
+    def kept_libraries(self) -> Iterable[KeptLibrary]:
+        """Return the libraries that runs have created in the user's cache folder."""
         return ()
 
 
@@ -67,6 +89,17 @@ def find_settings() -> list[type[RuntimeSettings]]:
     return [runtime.settings() for runtime in find_runtimes()]
 
 
+def settings_of(backend: str) -> type[RuntimeSettings] | None:
+    """Return the settings class that a value of `backend` chooses; None for an unknown one."""
+    return next((each for each in find_settings() if backend in each.backends()), None)
+
+
+def find_builder(backend: str) -> Builder | None:
+    """Return how to build what a runtime runs instead of a model; None if it runs models, or is unknown."""
+    settings = settings_of(backend)
+    return None if settings is None else settings.builder
+
+
 def plugin_versions(settings: RuntimeSettings) -> dict[str, str]:
     """Return the version of the package that a runtime comes from; empty for one of this folder."""
     from ndld_flow.machine.plugins import plugin_version
@@ -79,7 +112,7 @@ def plugin_versions(settings: RuntimeSettings) -> dict[str, str]:
 
 
 def _built_in_names() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(runtimes.__path__)}
+    return {module.name for module in pkgutil.iter_modules(runtimes.__path__)} - _OTHERS
 
 
 def _installed() -> dict[str, EntryPoint]:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, get_args
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.settings import Settings
-from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.step import Foresight
 from ndld_flow.store.kinds import Artifact, Onnx
 
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.protocol import SessionRequest
+
 ReadArtifact = Callable[[str], Artifact]
 """Returns the artifact of the step that a setting names."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The step that builds what a runtime runs instead of the model."""
+
+    step: str
+    """The type of the step. It has a setting `backend` too; the runtime's setting `engine` names the step."""
+    file_setting: str
+    """The runtime's setting that names a built file instead."""
+    shared_settings: tuple[str, ...] = ()
+    """Settings of the runtime that the step must have too."""
 
 
 class RuntimeSettings(Settings):
@@ -28,14 +44,26 @@ class RuntimeSettings(Settings):
     reports_tactics: ClassVar[bool] = False
     """Its layers have tactics, from which the use of Tensor Cores is known."""
 
+    builder: ClassVar[Builder | None] = None
+    """How `ndld-flow profile` builds what it runs; None if it runs models."""
+
     @property
     def device(self) -> str:
         """Return the device that is measured and held exclusively: `cpu`, or `gpu-0`."""
         return "cpu"
 
+    @classmethod
+    def backends(cls) -> tuple[str, ...]:
+        """Return the values of `backend` that choose this runtime."""
+        return get_args(cls.model_fields["backend"].annotation)
+
     def foresee(self) -> Foresight:
         """Return what is missing on this machine."""
         return Foresight()
+
+    def with_engine(self, step: str) -> RuntimeSettings:
+        """Return the settings with the engine of another step. Raises `RequestError` for a runtime without engines."""
+        raise RequestError(f"{self.title} runs no engine, but the one of step {step} is named for it.")
 
     @abstractmethod
     def library_versions(self) -> dict[str, str]:

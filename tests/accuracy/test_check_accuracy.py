@@ -413,16 +413,15 @@ def test_the_worst_sample_is_chosen_by_the_first_bounded_metric() -> None:
     assert worst_sample((), ["cosine"]) is None
 
 
-def test_empty_outputs_are_compared(tmp_path: Path) -> None:
+def test_empty_outputs_are_undecided(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [0, 4]}})
-    assert ran.result.passed
-    assert ran.result.summary == "nothing to compare: within tolerance"
+    assert (ran.result.passed, ran.result.inconclusive) == (False, True)
     assert accuracy.outputs[0].metrics == {}
 
 
 def test_records_of_version_1_are_read() -> None:
     accuracy = Accuracy.model_validate_json(VERSION_1)
-    assert accuracy.format_version == 4
+    assert accuracy.format_version == 6
     assert accuracy.passed
     assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
     assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy
@@ -444,6 +443,29 @@ def test_outputs_are_paired_by_name_then_by_order() -> None:
     assert pair_names(["a"], ["b", "c"]) == (("a", None), (None, "b"), (None, "c"))
 
 
+NO_VALUES = {
+    "NaN": ("right.onnx", "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n y = Div(z, z) }"),
+    "infinity": ("right.onnx", "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n e = Exp(z) \n y = Div(e, z) }"),
+    "nothing": ("right.onnx", "g (float[2] x) => (int64[1, N] y) { z = Sub(x, x) \n y = NonZero(z) }"),
+}
+
+
+@pytest.mark.parametrize("values", NO_VALUES)
+def test_outputs_without_values_are_undecided(in_folder: Path, values: str) -> None:
+    """A model that is ruined already, or samples without a detection, show nothing about the candidate."""
+    name, text = NO_VALUES[values]
+    write_model(Path(name), text)
+    Path("recipe.yaml").write_text(
+        "name: nan\nmodel: right.onnx\nsteps:\n  clean: {step: sanitize}\n"
+        "  agree: {step: check_accuracy, candidate: clean, reference: source}\n"
+    )
+    done = run_once("recipe.yaml")
+    assert done.exit_code == 4
+    assert "accuracy (undecided: no value to compare)" in done.verdict
+    page = Path(done.report).read_text()
+    assert "no value can be compared" in page
+
+
 def test_a_gate_on_an_output_of_only_nan_fails(in_folder: Path) -> None:
     write_model(Path("right.onnx"), "g (float[2] x) => (float[2] y) { y = Identity(x) }")
     write_model(Path("ruined.onnx"), "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n y = Div(z, z) }")
@@ -454,3 +476,13 @@ def test_a_gate_on_an_output_of_only_nan_fails(in_folder: Path) -> None:
     )
     done = run_once("recipe.yaml")
     assert [gate.passed for gate in done.gates] == [False] * 3
+
+
+def test_slices_are_turned_off_as_the_documentation_writes_it(in_folder: Path) -> None:
+    """YAML 1.1, as PyYAML reads it, makes `off` a boolean."""
+    write_model(Path("right.onnx"), "g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    Path("recipe.yaml").write_text(
+        "name: sliced\nmodel: right.onnx\nsteps:\n"
+        "  agree: {step: check_accuracy, candidate: source, tolerance: {slices: off, cosine: 0.999}}\n"
+    )
+    assert run_once("recipe.yaml").passed

@@ -733,3 +733,18 @@ def test_tensor_names_never_become_file_names(tmp_path: Path) -> None:
     assert "\x1b" not in ran.result.summary
     written = [path.relative_to(ran.out).as_posix() for path in ran.out.rglob("*") if path.is_file()]
     assert all(path == ActivationsDocument.main or path.startswith(("maps/0", "arrays/0")) for path in written)
+
+
+def test_several_stopping_points_are_all_inspected(tmp_path: Path) -> None:
+    """The run stops after the last of them, whatever their order; a later node may be invalid."""
+    graph = (
+        "g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)"
+        " { a = Neg(x) b = Tanh(a) c = Relu(b) d = Nothing(c) y = Relu(d) }"
+    )
+    _, both = look(tmp_path / "both", graph, until=["c", "a"], tensors=["b"])
+    assert list(named(both)) == ["a", "b", "c"]
+    assert both.stopped_at == "c, a"
+    _, one = look(tmp_path / "one", graph, until="c", tensors=["b"])
+    assert list(named(one)) == ["b"]
+    with pytest.raises(RequestError, match='until: the model has no tensor and no node "z"'):
+        look(tmp_path / "none", graph, until=["a", "z"])

@@ -28,13 +28,13 @@ from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
 from ndld_flow.base.errors import RequestError
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.accuracy import LayerDivergence
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import convert, normal
 from tests.support.models_run import write_model
 
 Array = npt.NDArray[Any]
-PLAIN = SessionSettings()
+PLAIN = OnnxruntimeRequest()
 X: dict[str, Any] = {"x": normal(1, 3, 16, 16)}
 
 
@@ -60,7 +60,7 @@ def test_every_tensor_is_captured_even_if_fusion_would_remove_it(tmp_path: Path,
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     expected: Any = ReferenceEvaluator(model).run(None, X)
-    (result,) = capture(path, names, [X], SessionSettings(optimization=level), tmp_path)
+    (result,) = capture(path, names, [X], OnnxruntimeRequest(optimization=level), tmp_path)
     assert set(result) == set(names)
     for name, array in zip(names, expected, strict=True):
         np.testing.assert_allclose(result[name], array, rtol=1e-4, atol=1e-5)

@@ -138,6 +138,9 @@ def ask(folder: Path) -> dict[str, Asked]:
         "preferred": Asked(constrain(make_cnn(folder / "p.onnx"), Conv_0="int8"), {**RTX, "typing": "prefer"}),
         "strings": Asked(write_model(folder / "strings.onnx", STRINGS), RTX),
         "too_large": Asked(relu, {**RTX, "profiles": [{"x": shapes([1, 4], [1, 4], [2**70, 4])}]}),
+        "marked": Asked(cnn, {**RTX, "mark_outputs": ["Conv_*", "Shape_23", "/^Relu_3_out$/"]}),
+        "marks_nothing": Asked(cnn, {**RTX, "mark_outputs": ["Shape_23", "y"]}),
+        "marks_wrong": Asked(cnn, {**RTX, "mark_outputs": ["Conv_99"]}),
         "unheard": Asked(constrain(make_cnn(folder / "u.onnx"), Conv_0="fp16"), RTX),
     }
     return asked | {f"level_{level}": Asked(relu, {**RTX, "optimization_level": level}) for level in range(5)}
@@ -223,6 +226,24 @@ def test_an_engine_is_the_same_bytes_again(came: Mapping[str, Came]) -> None:
 
 def test_external_weights_are_read(came: Mapping[str, Came]) -> None:
     assert came["external"].build.memory.weights_bytes > 32 * 32 * 4
+
+
+def test_marked_tensors_are_outputs_of_a_build_of_their_own(came: Mapping[str, Came]) -> None:
+    """By patterns of nodes and of tensors; TensorRT itself computes shapes, so that their tensors are not there."""
+    build, plain = came["marked"].build, came["plain"].build
+    assert build.marked_outputs == ("Conv_0_out", "Relu_3_out", "Conv_4_out", "Conv_8_out", "Conv_20_out")
+    assert [tensor.name for tensor in build.outputs] == ["y", *build.marked_outputs]
+    assert plain.marked_outputs == ()
+    assert came["marked"].engine != came["plain"].engine
+    fused = [layer for layer in plain.layers if {"Conv_0", "Relu_3"} <= set(layer.onnx_nodes)]
+    assert fused
+    assert not [layer for layer in build.layers if {"Conv_0", "Relu_3"} <= set(layer.onnx_nodes)]
+    assert any("5 tensors marked as outputs for inspection" in note for note in build.notes)
+    assert any("1 selected tensor is not in TensorRT's network" in note and "Shape_23" in note for note in build.notes)
+    assert "none of the selected tensors can be marked (Shape_23_out)" in came["marks_nothing"].error
+    assert (
+        'mark_outputs: "Conv_99" matches no tensor and no node of the model; did you mean' in came["marks_wrong"].error
+    )
 
 
 # Shapes

@@ -87,6 +87,7 @@ def list_settings(folder: Path) -> dict[str, Setting]:
         "batch": plain(
             lambda b, e: e["profiles"][0]["shapes"]["x"] == [[1, 4], [2, 4], [3, 4]], batch={"opt": 2, "max": 3}
         ),
+        "mark_outputs": plain(lambda b, e: bool(b.marked_outputs), mark_outputs=["*"]),
         "compute_capabilities": plain(lambda b, e: e["targets"] == ["SM86"], compute_capabilities=["8.6"]),
         "typing strong": plain(lambda b, e: b.network_flags == ("STRONGLY_TYPED",), typing="strong"),
         "typing obey": plain(lambda b, e: "constraints" in b.typing, typing="obey"),

@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.engines import foresight
-from ndld_flow.engines import foresight as chosen_library
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import OWN_SETTINGS, refuse_settings
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.runtimes.tensorrt import required_library
 from ndld_flow.runtimes.tensorrt.library import Library
 from ndld_flow.runtimes.tensorrt.release_names import Names, known_releases, names_of_release
 from tests.support import models
@@ -325,7 +325,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
                 return Library(backend, version, None, origin, missing)
             return Library(wanted, "", None, "not installed", "it is not installed: pip install it")
 
-        monkeypatch.setattr(chosen_library, "find_library", find)
+        monkeypatch.setattr(required_library, "find_library", find)
         monkeypatch.setattr(foresight, "describe_machine", lambda: machine)
         monkeypatch.setattr(foresight, "has_nvidia_gpu", lambda: bool(gpus) or more.get("cpu") == "aarch64")
 
@@ -390,12 +390,11 @@ def test_refittable_weights_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
 def test_problems_are_those_of_the_requested_release(here: Any) -> None:
     here("tensorrt_rtx", "1.7.1.116")
     seen = foresee_build(settings("{release: '11.4', fp16: true}"))
-    assert seen.notes == ("TensorRT 11.4: strongly typed; for this machine's GPU",)
-    assert seen.problems == refused("fp16: true", names_of("11.4"))
-    assert seen.lacks == (
-        "TensorRT 11.4 is not installed: `pip install 'tensorrt==11.4.*'`, or set `library` to its folder",
-        NO_GPU,
+    assert seen.notes == (
+        "TensorRT 11.4 (private environment, which the run creates): strongly typed; for this machine's GPU",
     )
+    assert seen.problems == refused("fp16: true", names_of("11.4"))
+    assert seen.lacks == (NO_GPU,)
 
 
 def test_another_release_than_the_installed_one(here: Any) -> None:
@@ -405,10 +404,15 @@ def test_another_release_than_the_installed_one(here: Any) -> None:
         "TensorRT 10.1 is not supported: give 10.8 or later, such as 11.4.",
     )
     seen = foresee_build(settings("{release: 10.8.0.43, fp16: true}"))
-    assert seen.notes == ("TensorRT 10.8: weakly typed: FP16, TF32; for this machine's GPU",)
-    assert seen.lacks == (
-        "TensorRT 10.8.0.43 is required, but 10.16.1.11 is installed: `pip install 'tensorrt==10.8.0.43'` into an "
-        "environment of its own and set `library` to its folder, or change `release`",
+    assert seen.notes == (
+        "TensorRT 10.8 (private environment, which the run creates): weakly typed: FP16, TF32; for this machine's GPU",
+    )
+    assert seen.lacks == ()
+    (lack,) = foresee_build(settings("release: '12.1'")).lacks
+    assert lack == (
+        "TensorRT 12.1 is required, but 10.16.1.11 is installed: `pip install 'tensorrt==12.1.*'` into an environment "
+        "of its own and set `library` to its folder, or change `release`; ndld_flow does not know this release, so "
+        "give all four numbers, and it installs TensorRT when needed"
     )
     here("tensorrt", "10.16.1.11", ["NVIDIA L4"], origin="archive /opt/trt")
     seen = foresee_build(settings("{release: '10.16', library: /opt/trt}"))
@@ -622,6 +626,46 @@ def test_int8_without_ranges_is_a_problem_before_anything_runs(
     if is_refused:
         with pytest.raises(BackendError, match="Add a step `quantize` with `target: tensorrt`"):
             api.run(recipe, outputs=in_folder / "outputs")
+
+
+OBEY: dict[str, Any] = {**INT8, "int8": False, "typing": "obey"}
+CONV_INT8: dict[str, Any] = {"step": "constrain_precision", "op_types": {"Conv": "int8"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_refused"),
+    [
+        ({"mark": CONV_INT8, "engine": OBEY}, True),
+        ({"mark": CONV_INT8, "clean": {"step": "sanitize"}, "engine": {**OBEY, "typing": "prefer"}}, True),
+        ({"mark": {"step": "constrain_precision", "list_file": "list.txt"}, "engine": OBEY}, True),
+        ({"mark": CONV_INT8, "engine": {**OBEY, "int8": True, "placeholder_ranges": True}}, False),
+        ({"mark": CONV_INT8, "engine": {**OBEY, "typing": "default"}}, False),
+        ({"mark": {**CONV_INT8, "op_types": {"Conv": "fp16"}}, "engine": OBEY}, False),
+        ({"mark": CONV_INT8, "small": {"step": "quantize"}, "engine": OBEY}, False),
+        ({"mark": CONV_INT8, "engine": {**OBEY, "from": "source"}}, False),
+    ],
+)
+def test_int8_by_a_constraint_without_ranges_is_a_problem_too(
+    in_folder: Path, steps: Mapping[str, Any], is_refused: bool
+) -> None:
+    """A constraint allows the builder to use INT8, as `int8: true` does."""
+    make_cnn(in_folder / "model.onnx")
+    (in_folder / "list.txt").write_text("Conv_0:INT8, Conv_2:fp16\n")
+    recipe = {"name": "ranges", "model": "model.onnx", "inputs": {"x": {"shape": [1, 3, 16, 16]}}, "steps": steps}
+    problems = api.plan(recipe, outputs=in_folder / "outputs")[-1].foresee().problems  # type: ignore[index]
+    assert [problem.partition(": TensorRT 10.8 needs the ranges")[0] for problem in problems] == (
+        [f"`typing: {steps['engine']['typing']}` with nodes constrained to int8"] if is_refused else []
+    )
+
+
+def test_int8_by_a_constraint_of_the_model_itself_is_a_problem(in_folder: Path) -> None:
+    make_cnn(in_folder / "model.onnx")
+    recipe: dict[str, Any] = {"name": "ranges", "model": "model.onnx", "steps": {"mark": CONV_INT8}}
+    assert api.run(recipe, outputs=in_folder / "outputs").passed
+    recipe["steps"]["engine"] = OBEY
+    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    [problem] = engine.foresee().problems
+    assert problem.startswith("`typing: obey` with node 'Conv_0' constrained to int8: TensorRT 10.8 needs the ranges")
 
 
 def test_a_quantized_model_has_its_ranges(in_folder: Path) -> None:

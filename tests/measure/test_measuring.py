@@ -19,6 +19,7 @@ from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds, write_feeds
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import RecordingPlan, Timing
+from ndld_flow.samples.feedback import FedFrom
 
 CALM = [10.0, 10.1, 9.95, 10.05, 10.02]
 ROUGH = [10.0, 14.0, 9.0, 12.0, 11.0]
@@ -178,7 +179,7 @@ def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     job = Job(
         hostile,
         session,
-        (Part(feeds, plan, "batch 2: ", (feeds,), {"s": "t"}),),
+        (Part(feeds, plan, "batch 2: ", (feeds,), {"s": FedFrom("t", "argmax", 1, (1, 1))}),),
         RecordingPlan(4, None, keep_optimized=False),
     )
     job.write(tmp_path / "job.json")

@@ -32,6 +32,7 @@ from ndld_flow.processes import launch as parent
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import RecordingPlan
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx, ProfileDocument
@@ -184,6 +185,28 @@ def test_recording_layers_does_not_use_the_budget(model: Path, tmp_path: Path, m
         lambda *_: None,
     ).run_once()
     assert -recording_ms < tally.used_ms < 0
+
+
+def test_layers_that_need_other_variables_are_recorded_in_a_process_of_their_own(model: Path, tmp_path: Path) -> None:
+    plan = RecordingPlan(3, environment={"NDLD_FLOW_TEST": "1"})
+    runs = ProcessRuns(
+        model,
+        OnnxruntimeRequest(),
+        write_feeds({"x": np.ones((1, 8), np.float32)}, tmp_path),
+        Tally(MeasuringPlan(**HERE), 1),
+        tmp_path,
+        lambda *_: None,
+        layers=plan,
+    )
+    runs.run_once()
+    (answer,) = runs.answers
+    recording = Path(answer.recording)
+    assert recording.parent == tmp_path / "layers-1"
+    assert answer.timings[0].latency_ms
+    layers = OnnxruntimeRequest().read_layers(model, [recording], plan, answer.timings)
+    assert layers.waits_for_device
+    assert len(layers.pass_ms) == 3
+    assert any("each launch waits for the device (NDLD_FLOW_TEST=1)" in note for note in layers.notes)
 
 
 def test_loading_uses_the_budget() -> None:

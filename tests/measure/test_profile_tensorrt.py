@@ -25,7 +25,8 @@ from ndld_flow.measure.worker_job import Job
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.records.build import Build
+from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.runner.measure_model import profile_model
@@ -37,13 +38,11 @@ from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.request import EngineRequest
 from ndld_flow.step import Context, Turn
-from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Engine, Onnx, ProfileDocument
-from tests.support.cuda_standin import compile_cudart
+from tests.support.engine_standins import Standins, make_standins
 from tests.support.models_engine import constrain
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
-from tests.support.tensorrt_standin import write_standin
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 NONZERO = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
@@ -55,36 +54,9 @@ UP_TO_FOUR = {"x": {"min": [1, 8], "opt": [2, 8], "max": [4, 8]}}
 NAMES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 
 
-@dataclass(frozen=True)
-class Standins:
-    """Libraries and engines that tests share: building one takes a process."""
-
-    folder: Path
-    cudart: Path
-    built: dict[str, Path]
-
-    def library(self, backend: EngineBackend, release: str) -> Path:
-        place = self.folder / f"{backend}-{release}"
-        if not place.exists():
-            write_standin(place, release, backend)
-        return place
-
-    def engine(self, library: Path, backend: str, graph: str, settings: dict[str, Any]) -> Path:
-        """The folder of an engine's files."""
-        key = json.dumps([str(library), graph, settings], sort_keys=True)
-        if key not in self.built:
-            folder = self.folder / f"built-{len(self.built)}"
-            folder.mkdir()
-            given = {"backend": backend, "library": str(library)} | settings
-            model = write_model(folder / "m.onnx", graph)
-            self.built[key] = run_step(BuildEngine, model, folder / "ran", given).out
-        return self.built[key]
-
-
 @pytest.fixture(scope="module")
 def standins(tmp_path_factory: pytest.TempPathFactory) -> Standins:
-    folder = tmp_path_factory.mktemp("standins")
-    return Standins(folder, compile_cudart(tmp_path_factory.mktemp("cudart")), {})
+    return make_standins(tmp_path_factory)
 
 
 @dataclass(frozen=True)
@@ -401,7 +373,9 @@ def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
 def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench, tmp_path: Path) -> None:
     engine = trt.engine()
     other = _with_build(engine, tmp_path / "other", model_digest="another", label="half")
-    with pytest.raises(RequestError, match=r"step builds built its engine from half, and candidate is .*`from: half`"):
+    with pytest.raises(
+        RequestError, match=r"step builds built its engine from half, and candidate is .*\(`from: half`\)"
+    ):
         trt.profile(other)
     foreign = _with_build(engine, tmp_path / "foreign", backend="tensorrt_rtx")
     with pytest.raises(RequestError, match=r"for TensorRT-RTX, and TensorRT does not run it: set `backend: tensorrt_r"):
@@ -412,6 +386,11 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
     (tmp_path / "other" / Engine.build).write_text("{}")
     with pytest.raises(RequestError, match="no readable record of its build"):
         trt.profile(other)
+
+
+def test_an_engine_with_marked_outputs_is_not_measured(trt: Bench) -> None:
+    with pytest.raises(RequestError, match=r"^builds has tensors marked as outputs .*measure one without them"):
+        trt.profile(trt.engine(mark_outputs=["a"]))
 
 
 def test_an_engine_of_another_release_names_both_versions(standins: Standins, trt: Bench) -> None:
@@ -605,7 +584,7 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
     [
         ({"backend": "tensorrt"}, r"add a step `engine: \{step: build_engine, backend: tensorrt\}` before this one"),
         ({"backend": "tensorrt", "engine": "e", "engine_file": "f"}, "either `engine` or `engine_file`"),
-        ({"backend": "tensorrt", "engine": "e", "threads": 2}, r"`threads`: for ONNX Runtime only"),
+        ({"backend": "tensorrt", "engine": "e", "threads": 2}, r"`threads`: for ONNX Runtime or OpenVINO only"),
         ({"engine": "e", "cuda_graph": True}, r"`engine`, `cuda_graph`: for TensorRT only, .*`backend: tensorrt_rtx`"),
         ({"lock_clocks": True}, "need a GPU, but this step measures on the CPU"),
         ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
@@ -633,8 +612,8 @@ def test_missing_requirements_are_foreseen(trt: Bench) -> None:
         pytest.skip("needs a machine without a GPU")
     here = step_of(backend="tensorrt", engine="e", library=str(trt.library)).foresee()
     assert here.lacks == (
-        "no NVIDIA GPU here, and profile needs one for TensorRT: remove the step with '~steps.NAME', or use "
-        "`backend: onnxruntime`",
+        "no NVIDIA GPU here, and TensorRT needs one to run an engine: run the step on a machine that has one (`on: "
+        "TARGET`), remove it with '~steps.NAME', or use ONNX Runtime",
     )
     nothing = step_of(backend="tensorrt", engine="e", library=str(trt.folder)).foresee()
     assert "has no TensorRT" in nothing.lacks[0]
@@ -755,7 +734,6 @@ def test_allowed_differences_between_engine_and_model() -> None:
 
 
 def test_values_of_shape_tensors_have_a_range_too() -> None:
-    sizes = EngineTensor("sizes", "int64", (2,), is_input=True, on_host=True)
-    refuse_shape(sizes, [3, 5], [(1, 1), (2, 2), (4, 8)], 0)
+    refuse_shape("sizes", [3, 5], [(1, 1), (2, 2), (4, 8)], 0, values=True)
     with pytest.raises(RequestError, match=r'input "sizes": values 9x5 are outside .* \(1x1 to 4x8, optimization'):
-        refuse_shape(sizes, [9, 5], [(1, 1), (2, 2), (4, 8)], 0)
+        refuse_shape("sizes", [9, 5], [(1, 1), (2, 2), (4, 8)], 0, values=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.cli.plain import PlainLines
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.devices import FOLDER_VARIABLE
+from ndld_flow.runner.devices import find_shared_folders, name_machine
 from ndld_flow.runner.events import Event, StepWaits
+from ndld_flow.store.tickets import TicketFolders, TicketNote
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started
 
@@ -274,7 +274,10 @@ def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureF
     free = threading.Event()
 
     def hold() -> None:
-        with FileLock(Path(os.environ[FOLDER_VARIABLE]) / "ndld_flow-scales.lock"):
+        folders = TicketFolders(find_shared_folders(), name_machine())
+        note = TicketNote(devices=("scales",), shown="scales", who="step speed of other", run_pid=1)
+        with folders.ticket(note) as ticket:
+            ticket.hold()
             held.set()
             free.wait(60)
 
@@ -295,8 +298,9 @@ def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureF
 
     done = api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
     other.join()
-    assert waits == ["the scales, held by another measurement"]
-    assert "waits for the scales, held by another measurement" in capsys.readouterr().out  # without a terminal, too
+    assert len(waits) == 1
+    assert re.fullmatch(r"scales, held by step speed of other \(user \S+, pid \d+\) since [\d:]{8}", waits[0])
+    assert f"waits for {waits[0]}" in capsys.readouterr().out  # without a terminal, too
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     assert run.steps[0].record is not None
     assert run.steps[0].record.started_at > waited[0], "the work begins when the device is held"

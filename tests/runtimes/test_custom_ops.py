@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -16,6 +15,7 @@ from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from tests.support import models
 from tests.support.command_line import ndld_flow
+from tests.support.custom_libraries import compile_library
 from tests.support.editing_fixtures import parse
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -24,15 +24,6 @@ g (float[2, 64] x) => (float[2, 64] y) {
     [scale] s = com.acme.Scaled (m)
     [relu] y = Relu (s)
 }"""
-
-
-def compile_library(path: Path, factor: int = 2) -> Path:
-    """Write a library with the operator `com.acme::Scaled`, which multiplies by a factor."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    source = Path(__file__).parents[1] / "support" / "custom_op.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", f"-DFACTOR={factor}", "-o", path, source], check=True)
-    return path
 
 
 @pytest.fixture
@@ -124,3 +115,57 @@ def test_a_model_without_the_library_is_refused_with_the_operator(folder: Path) 
     done = ndld_flow("run", "r.yaml", cwd=folder)
     assert done.returncode == 2
     assert "com.acme:Scaled" in done.stdout + done.stderr
+
+
+def test_steps_that_examine_models_load_the_library(folder: Path) -> None:
+    write_recipe(
+        folder,
+        {
+            "lint": {},
+            "sanitize": {},
+            "fix_shapes": {"from": "source", "shapes": {"x": [2, 64]}},
+            "half": {"step": "convert_fp16", "from": "source"},
+            "marked": {
+                "step": "constrain_precision",
+                "from": "source",
+                "op_types": {"Relu": "fp16"},
+            },
+            "typed": {"step": "apply_precision", "from": "marked"},
+            "edit": {"from": "source", "operations": [{"rename_tensors": {"names": {"m": "product"}}}]},
+            "small": {"step": "quantize", "from": "source", "min_intensity": 0},
+        },
+    )
+    done = ndld_flow("run", "r.yaml", "--trust", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = folder / "outputs/runs/r/latest"
+    assert "is not a registered" not in (run / "log.txt").read_text()
+    findings = json.loads((run / "lint/findings.json").read_text())
+    assert [found["check"] for found in findings["findings"]] == ["unknown_op"]
+    assert "does not load `custom_ops`" in findings["checks_skipped"]["polygraphy"]
+    types = {
+        info.name: info.type.tensor_type.elem_type for info in onnx.load(run / "sanitize/model.onnx").graph.value_info
+    }
+    assert types["s"] == onnx.TensorProto.FLOAT  # only the library declares it
+
+
+@pytest.mark.parametrize("libraries", [True, False])
+def test_a_result_that_the_operators_of_the_library_reject_is_refused(folder: Path, libraries: bool) -> None:
+    """Without the library neither model loads, so that nothing can be said of the result."""
+    cast = {"insert_node": {"op_type": "Cast", "attributes": {"to": "float16"}, "before": "scale", "input": 0}}
+    write_recipe(folder, {"edit": {"operations": [cast]}}, libraries)
+    done = ndld_flow("run", "r.yaml", "--trust", cwd=folder)
+    if libraries:
+        assert done.returncode == 2, done.stdout
+        assert "ONNX Runtime loads its source, but not the result" in done.stderr
+        assert "of operator (Scaled) in node (scale) is invalid" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "does not load the source either" in (folder / "outputs/runs/r/latest/log.txt").read_text()
+
+
+def test_a_library_that_does_not_load_stops_a_step_that_examines_models(folder: Path) -> None:
+    (folder / "libacme.so").write_bytes(b"no library")
+    write_recipe(folder, {"sanitize": {}})
+    done = ndld_flow("run", "r.yaml", "--trust", cwd=folder)
+    assert done.returncode == 2
+    assert "`custom_ops`: ONNX Runtime does not load" in done.stderr

@@ -14,7 +14,8 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.records.build import Build
+from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.records.profile import Profile
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
 from tests.support.models import make_cnn
@@ -92,6 +93,7 @@ def test_the_cuda_provider_is_measured_with_its_copies(bench: Bench) -> None:
     for each in profile.runs:
         assert len(each.h2d_ms) == len(each.d2h_ms) == len(each.latency_ms)
     assert "CUDAExecutionProvider" in {layer.provider for layer in profile.layers}
+    assert profile.layers_wait_for_device
     assert profile.machine.gpus
 
 
@@ -184,6 +186,67 @@ def test_a_prebuilt_engine_is_measured(bench: Bench, backend: EngineBackend) -> 
     built = bench.run({"engine": engine_steps(backend)["engine"]}) / "engine/model.engine"
     speed = {name: value for name, value in engine_steps(backend)["speed"].items() if name != "engine"}
     check_times(read_measured(bench.run({"speed": {**speed, "engine_file": str(built)}})))
+
+
+def engine_check(backend: EngineBackend, engine: str = "engine", **settings: Any) -> dict[str, Any]:
+    """Compare an engine with its model in ONNX Runtime on the CPU."""
+    runtime = {"backend": backend, "engine": engine}
+    return {"step": "check_accuracy", "reference": "source", "candidate": "source", "runtime": runtime, **settings}
+
+
+def read_accuracy(run: Path) -> Accuracy:
+    return Accuracy.model_validate_json((run / "agree/accuracy.json").read_bytes())
+
+
+@both_backends
+def test_an_engine_agrees_with_its_model(bench: Bench, backend: EngineBackend) -> None:
+    """In several shapes and, for a prebuilt engine, without a record of its build."""
+    library = require_engines(backend)
+    engine = engine_steps(backend)["engine"]
+    run = bench.run({"engine": engine, "agree": engine_check(backend, samples=3)})
+    accuracy = read_accuracy(run)
+    assert accuracy.sample_count == 3
+    assert accuracy.outputs[0].metrics["cosine"] > 0.999
+    execution = accuracy.execution_candidate
+    assert execution is not None
+    assert library.version in execution.library
+    assert execution.device in " ".join(read_build(run).machine.gpus)
+    assert execution.built is not None
+    assert execution.built.digest == read_build(run).engine_digest
+    prebuilt = engine_check(backend) | {
+        "runtime": {"backend": backend, "engine_file": str(run / "engine/model.engine")}
+    }
+    [note] = [note for note in read_accuracy(bench.run({"agree": prebuilt})).notes if " ran as the engine " in note]
+    assert "of unknown source" in note
+    with pytest.raises(RequestError, match="outside of what the engine allows"):
+        bench.run({"engine": engine, "agree": engine_check(backend, inputs={"x": {"shape": [9, 3, 16, 16]}})})
+
+
+@both_backends
+def test_layers_of_a_marked_engine_are_compared(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    engine = engine_steps(backend)["engine"]
+    marked = {**engine, "mark_outputs": ["Conv_*"]}
+    check = engine_check(backend, layers=True, layers_engine="marked")
+    accuracy = read_accuracy(bench.run({"engine": engine, "marked": marked, "agree": check}))
+    assert [layer.node for layer in accuracy.layers] == ["Conv_0", "Conv_4", "Conv_8", "Conv_20"]
+    assert all(layer.metrics["cosine"] > 0.999 for layer in accuracy.layers)
+    assert accuracy.layers_built is not None
+    assert accuracy.layers_built.name == "marked"
+
+
+def test_an_engine_ruined_by_int8_fails(bench: Bench) -> None:
+    """Placeholder ranges are for measuring speed only: whoever ships such an engine must hear of it."""
+    library = require_engines("tensorrt")
+    if int(library.version.split(".")[0]) > 10:
+        pytest.skip(f"TensorRT {library.version} builds no weakly typed INT8 engines")
+    engine = engine_steps("tensorrt", int8=True, fp16=True, placeholder_ranges=True)["engine"]
+    with pytest.raises(AssertionError, match="agree"):
+        bench.run({"engine": engine, "agree": engine_check("tensorrt")})
+    run = bench.run({"engine": engine, "agree": engine_check("tensorrt", tolerance=None)})
+    good = bench.run({"engine": engine_steps("tensorrt", fp16=True)["engine"], "agree": engine_check("tensorrt")})
+    errors = [read_accuracy(each).outputs[0].metrics["relative_rms"] for each in (run, good)]
+    assert errors[0] > 5 * errors[1]
 
 
 @pytest.mark.parametrize("mode", ["strong", "obey"])

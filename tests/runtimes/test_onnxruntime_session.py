@@ -12,12 +12,21 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
+from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory_of, short_name, with_fallbacks
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, catch_native_output, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
+    OnnxruntimeSession,
+    SessionSettings,
+    catch_native_output,
+    open_model,
+)
+from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
+from ndld_flow.store.kinds import Artifact, Onnx
 from tests.support.models_run import write_model
 
 RELU = "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }"
@@ -139,6 +148,36 @@ def test_all_dtypes_are_accepted_and_returned(dtype: str, tmp_path: Path) -> Non
     assert np.array_equal(returned.astype(np.float32), given.astype(np.float32))
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2"])
+def test_elements_of_less_than_a_byte_keep_their_values(dtype: str, count: int, tmp_path: Path) -> None:
+    """ONNX Runtime packs them; numpy has a byte for each."""
+    element = onnx.TensorProto.DataType.Value(dtype.upper())
+    graph = f"g ({dtype}[n] x) => (float[n] y, {dtype}[n] z) {{ y = Cast<to = 1>(x) z = Cast<to = {element}>(y) }}"
+    info = ml_dtypes.iinfo(dtype)
+    given = np.resize(np.arange(info.min, info.max + 1)[::-1], count)
+    binding = open_model(write_model(tmp_path / "m.onnx", graph, opset=25), SessionSettings()).bind(
+        {"x": given.astype(getattr(ml_dtypes, dtype))}
+    )
+    binding.run()
+    outputs = binding.outputs()
+    assert outputs["y"] is not None and outputs["z"] is not None
+    assert outputs["y"].tolist() == given.tolist()
+    assert outputs["z"].dtype == dtype
+    assert outputs["z"].astype(np.int8).tolist() == given.tolist()
+
+
+def test_outputs_of_scales_without_mantissa(tmp_path: Path) -> None:
+    graph = "g (float[n] x) => (float8e8m0[n] y) { y = Cast<to = 24>(x) }"
+    binding = open_model(write_model(tmp_path / "m.onnx", graph, opset=25), SessionSettings()).bind(
+        {"x": np.array([1, 2, 0.25], np.float32)}
+    )
+    binding.run()
+    outputs = binding.outputs()
+    assert outputs["y"] is not None
+    assert outputs["y"].astype(np.float32).tolist() == [1, 2, 0.25]
+
+
 def test_outputs_of_strings_and_non_tensors(tmp_path: Path) -> None:
     graph = "g (float[n] x) => (seq(float[m]) s, string[n] t) { s = SplitToSequence(x) t = Cast <to = 8> (x) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
@@ -149,6 +188,20 @@ def test_outputs_of_strings_and_non_tensors(tmp_path: Path) -> None:
     assert outputs["t"] is not None
     assert outputs["t"].tolist() == ["1", "1"]
     assert binding.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
+
+
+@pytest.mark.parametrize("declared", ["2, 2", "1, 2, 3", "n", "1, 2, 2"])
+def test_outputs_whose_declared_shape_is_wrong(declared: str, tmp_path: Path) -> None:
+    text = f"g (float[4] x, int64[m] s) => (float[{declared}] y) {{ y = Reshape(x, s) }}"
+    binding = open_model(write_model(tmp_path / "m.onnx", text), SessionSettings()).bind(
+        {"x": np.arange(4, dtype=np.float32), "s": np.array([1, 2, 2])}
+    )
+    for _ in range(3):
+        binding.run()
+        assert binding.output_shapes() == {"y": ("float32", (1, 2, 2))}
+        outputs = binding.outputs()
+        assert outputs["y"] is not None
+        assert outputs["y"].tolist() == [[[0, 1], [2, 3]]]
 
 
 def test_the_optimized_model_has_external_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -198,3 +251,43 @@ def test_threads_catch_output_in_turn() -> None:
     for thread in threads:
         thread.join()
     assert sorted(texts) == [word * 20 for word in "abcd"]
+
+
+def test_a_plugin_that_does_not_load_is_refused_with_the_reason(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    missing = str(tmp_path / "missing.so")
+    with pytest.raises(BackendError, match=r"does not load .*missing\.so: .*cannot open shared object file"):
+        open_model(model, SessionSettings(provider="own", provider_library=missing))
+    no_plugin = onnx.onnx_cpp2py_export.__file__
+    with pytest.raises(BackendError, match="CreateEpFactories"):
+        open_model(model, SessionSettings(provider="own", provider_library=no_plugin))
+
+
+def test_a_plugin_without_a_device_is_refused(tmp_path: Path) -> None:
+    """OpenVINO's plugin 1.8.1 loads on any x86-64 CPU, and supports those of Intel."""
+    plugin = pytest.importorskip("onnxruntime_ep_openvino", reason="needs the plugin of OpenVINO")
+    [library] = Path(plugin.__file__).parent.glob("libonnxruntime_providers_openvino_plugin.so")
+    model = write_model(tmp_path / "m.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    settings = SessionSettings(provider="OpenVINOExecutionProvider", provider_library=str(library))
+    try:
+        assert open_model(model, settings).providers[0] == "OpenVINOExecutionProvider"
+    except BackendError as error:
+        assert "loads, but offers no device on this machine" in str(error)
+
+
+def test_settings_of_a_session_reach_onnx_runtime(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", RELU)
+    settings = OnnxruntimeSettings(memory_pattern=False, spinning=False, threads=2, affinity="1")
+    session = settings.request(Onnx(model, "m", "digest"), dict[str, Artifact]().__getitem__).open(model)
+    assert isinstance(session, OnnxruntimeSession)
+    options = session.session.get_session_options()
+    assert not options.enable_mem_pattern
+    entries = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op_thread_affinities")
+    assert [options.get_session_config_entry(f"session.{entry}") for entry in entries] == ["0", "0", "1"]
+
+
+def test_affinities_must_fit_the_threads() -> None:
+    with pytest.raises(ValidationError, match="set `threads: 3`"):
+        OnnxruntimeSettings(affinity="1;2-3", threads=2)
+    with pytest.raises(ValidationError, match="affinity"):
+        OnnxruntimeSettings(affinity="1;rm -rf", threads=3)

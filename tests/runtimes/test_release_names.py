@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import known_releases, names_of_bindings, names_of_release, releases_with
 from tests.support.tensorrt_standin.write_release_names import SHIPPED, read_names, shipped_form
 
@@ -30,7 +30,7 @@ def source() -> dict[str, Any]:
 
 def test_the_shipped_names_agree_with_the_source(source: dict[str, Any]) -> None:
     releases = source["releases"]
-    assert len(releases) == 15
+    assert len(releases) == 17
     for release in releases:
         backend: EngineBackend = "tensorrt_rtx" if release.startswith("rtx-") else "tensorrt"
         names = names_of_release(backend, release.removeprefix("rtx-"))
@@ -51,7 +51,7 @@ def test_the_shipped_file_is_what_its_script_writes(source: dict[str, Any]) -> N
 def test_releases_are_known_in_order() -> None:
     known = known_releases("tensorrt")
     assert (known[0], known[-1], len(known)) == ("10.8.0.43", "11.4.0.106", 14)
-    assert known_releases("tensorrt_rtx") == ("1.7.1.116",)
+    assert known_releases("tensorrt_rtx") == ("1.5.0.114", "1.6.1.120", "1.7.1.116")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_old_releases_and_invalid_versions_are_refused(asked: str) -> None:
 
 
 def test_old_releases_of_rtx_are_refused_by_its_name() -> None:
-    with pytest.raises(RequestError, match=r"TensorRT-RTX 1\.6 is not supported: give 1\.7 or later"):
-        names_of_release("tensorrt_rtx", "1.6")
+    with pytest.raises(RequestError, match=r"TensorRT-RTX 1\.4 is not supported: give 1\.5 or later"):
+        names_of_release("tensorrt_rtx", "1.4")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ int nvmlDeviceGetApplicationsClock(void *handle, unsigned which, unsigned *clock
     *clock = number("STANDIN_CLOCK", 1000) + which;
     return 0;
 }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    *major = handle == (void *)1 ? 8 : 7; *minor = handle == (void *)1 ? 0 : 5; return 0;
+}
 int nvmlDeviceGetEccMode(void *handle, unsigned *now, unsigned *later) { (void)handle; *now = *later = 1; return 0; }
 int nvmlDeviceGetMigMode(void *handle, unsigned *now, unsigned *later) {
     (void)handle; *now = 0; *later = number("STANDIN_MIG_LATER", 0); return 0;

@@ -20,6 +20,8 @@ from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
 from ndld_flow.samples.images import find_layout, swap_red_and_blue
 from ndld_flow.samples.model_matching import SharedInputs
+from ndld_flow.samples.noise_settings import Noise as NoiseSettings
+from ndld_flow.samples.received_images import write_received_images
 from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import SampleSettings
 
@@ -46,6 +48,11 @@ class Noise:
         where = f", on {', '.join(self.inputs)}" if self.inputs else ""
         models = (", both models" if self.on_reference else ", candidate only") if compared else ""
         return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}{models}"
+
+
+def added_noise(given: NoiseSettings) -> Noise:
+    """Return the noise that a recipe describes."""
+    return Noise(given.kind, given.amount, given.inputs, given.seed, given.applies_to == "both")
 
 
 def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
@@ -98,25 +105,18 @@ _FAR = (-1.0, 2.0)
 """Normalized pixels are 0 to 1; values this far outside are not normalized pixels, and are stretched instead."""
 
 
-def write_picture(values: Array, given: InputSpec, path: Path) -> bool:
-    """Write the first item of a batch as PNG with `scale`, `mean`, `std` and `color` undone, noise included.
-
-    Return False and write nothing for values that are not an image: those of another rank, or with other than 1, 3 or 4
-    channels.
-    """
-    pixels = _pixels(values, given)
-    if pixels is None:
-        return False
-    channels = pixels.shape[2]
-    image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+def _write_picture(pixels: Array, path: Path) -> None:
+    """Write an image as PNG, reduced to `LARGEST_SIDE`."""
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     path.parent.mkdir(exist_ok=True)
     image.save(path, format="PNG")
-    return True
 
 
 def _pixels(values: Array, given: InputSpec) -> Array | None:
-    """Return bytes of shape [height, width, channels]."""
+    """Return uint8 [height, width, channels] of the first item of a batch, with `scale`, `mean`, `std` and `color`
+    undone; None for values of another rank, or with other than 1, 3 or 4 channels.
+    """
     if values.ndim not in (3, 4) or not values.size:
         return None
     item = values[0] if values.ndim == 4 else values
@@ -131,7 +131,7 @@ def _pixels(values: Array, given: InputSpec) -> Array | None:
     wide = np.nan_to_num(scaled / (255 * given.scale if given.scale else 1.0), posinf=0, neginf=0)
     low, high = float(wide.min()), float(wide.max())
     if low < _FAR[0] or high > _FAR[1]:
-        wide = (wide - low) / (high - low)
+        wide = (wide - low) / ((high - low) or 1.0)
     pixels: Array = np.rint(np.clip(wide, 0, 1) * 255).astype(np.uint8)
     return pixels
 
@@ -170,6 +170,10 @@ class Fed:
     reference: Arrays
     """Arrays under the reference's names, or the candidate's if there is no reference."""
     candidate: Arrays
+    feeds: Mapping[str, Feed]
+    """Values under the reference's names, with noise."""
+    clean: Mapping[str, Feed]
+    """The same without noise."""
 
 
 class Feeding:
@@ -210,6 +214,11 @@ class Feeding:
         """Return the samples fed so far; labels of a loader are kept in full."""
         return tuple(self.shown if self._loaded else with_short_labels(self.shown))
 
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Return the inputs of the reference."""
+        return self._inputs.specs
+
     def first_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return input of the reference -> its shape in the first sample."""
         first = next(iter(self._samples))
@@ -223,12 +232,14 @@ class Feeding:
         """Yield all samples in order; write images of the first `pictures` into `out`."""
         for number, sample in enumerate(self._samples):
             noisy = self._with_noise(sample, number)
+            if number == 0:
+                write_received_images(noisy.feeds, out)
             picture = self._picture(noisy, out, number) if number < pictures else ""
             descriptions = {name: feed.description for name, feed in noisy.feeds.items()}
             self.shown.append(SampleShown(label=sample.label, inputs=descriptions, picture=picture))
             of_reference = noisy if self._noise is not None and self._noise.on_reference else sample
             plain = {name: feed.values for name, feed in of_reference.feeds.items()}
-            yield Fed(plain, self._inputs.for_candidate(noisy.feeds))
+            yield Fed(plain, self._inputs.for_candidate(noisy.feeds), noisy.feeds, sample.feeds)
 
     def _with_noise(self, sample: Sample, number: int) -> Sample:
         if self._noise is None:
@@ -241,13 +252,22 @@ class Feeding:
         return replace(sample, feeds=feeds)
 
     def _picture(self, sample: Sample, out: Path, number: int) -> str:
-        """Write an image of the first input that is one and return its file. Generated values are not images, whatever
-        their shape.
-        """
+        """Write an image of the first input that is one and return its file."""
         name = f"samples/{number}.png"
         for input_name, feed in sample.feeds.items():
-            given = self._given.get(input_name, InputSpec())
-            read = self._loaded or patterns_of(given.data)
-            if read and write_picture(feed.values, given, out / name):
+            pixels = self.pixels(input_name, feed)
+            if pixels is not None:
+                _write_picture(pixels, out / name)
                 return name
         return ""
+
+    def given(self, name: str) -> InputSpec:
+        """Return the recipe's settings of an input."""
+        return self._given.get(name, InputSpec())
+
+    def pixels(self, name: str, feed: Feed) -> Array | None:
+        """Return uint8 [height, width, channels] of the first image of an input, noise included; None for values that
+        are not an image. Generated values are none, whatever their shape.
+        """
+        given = self.given(name)
+        return _pixels(feed.values, given) if self._loaded or patterns_of(given.data) else None

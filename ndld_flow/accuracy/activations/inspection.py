@@ -27,23 +27,26 @@ from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_settings import SampleSettings
 
 
-def truncate_after(source: Path, target: Path, until: str) -> tuple[str, ...]:
-    """Write the model up to a tensor, or a node with all its outputs; return the tensors that end it.
+def truncate_after(source: Path, target: Path, until: Sequence[str]) -> tuple[str, ...]:
+    """Write the model up to the last of some tensors, or nodes with all their outputs; return these tensors.
 
     All nodes before it in the order of execution stay, and all inputs. Raises `RequestError` with the nearest name
     if the main graph has neither such a tensor nor such a node.
     """
     model = load_model(source)
     graph = model.graph
-    last, ends = _found(graph, until)
+    found = [_found(graph, name) for name in until]
     nodes = list(graph)
-    later = nodes[nodes.index(last) + 1 :]
+    last = max(nodes.index(node) for node, _ in found)
+    later = nodes[last + 1 :]
+    ends = list(dict.fromkeys(value for _, values in found for value in values))
     graph.outputs[:] = ends
     graph.remove(later, safe=True)
     unused = [name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_input()]
@@ -65,6 +68,7 @@ def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
     raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, names)}')
 
 
+_UNFUSED = "ran in {} in its own arithmetic; a tensor that is read is an output, across which it fuses no nodes"
 _CUT, _STORED = "cut.onnx", "stored.onnx"
 
 
@@ -94,8 +98,8 @@ def report_original_paths(folders: Mapping[Path, InspectedModel]) -> Iterator[No
         raise
 
 
-def truncate_model(side: InspectedModel, until: str, scratch: Path) -> InspectedModel:
-    """Return the model up to `until`, or the whole model if that is empty."""
+def truncate_model(side: InspectedModel, until: Sequence[str], scratch: Path) -> InspectedModel:
+    """Return the model up to the last of `until`, or the whole model if there is none."""
     if not until:
         return side
     target = scratch / _CUT
@@ -103,23 +107,27 @@ def truncate_model(side: InspectedModel, until: str, scratch: Path) -> Inspected
     return InspectedModel(target, side.label)
 
 
-def truncate_reference(side: InspectedModel, until: str, scratch: Path) -> tuple[InspectedModel, tuple[str, ...]]:
-    """Truncate the reference, which runs in full if it has no such tensor, and return a note about that."""
+def truncate_reference(
+    side: InspectedModel, until: Sequence[str], scratch: Path
+) -> tuple[InspectedModel, tuple[str, ...]]:
+    """Truncate the reference, which runs in full if it lacks one of the tensors, and return a note about that."""
     try:
         return truncate_model(side, until, scratch), ()
     except RequestError:
-        return side, (f"{side.label} has no tensor or node {until} and ran to its end",)
+        return side, (f"{side.label} has no tensor or node {' or '.join(until)} and ran to its end",)
 
 
 @dataclass(frozen=True)
 class PreparedModel:
     """A model that is ready to run."""
 
+    label: str
+    view_path: Path
+    """The model as stored."""
     view: ModelView
-    """View of the model as stored."""
     running: Path
     """The model that runs in its place."""
-    settings: SessionSettings
+    settings: SessionRequest
     scratch: Path
     emulated: bool
     notes: tuple[str, ...]
@@ -141,14 +149,15 @@ class PreparedModel:
 
 
 def prepare_model(
-    side: InspectedModel, shapes: Mapping[str, tuple[int, ...]], stored: bool, settings: SessionSettings, scratch: Path
+    side: InspectedModel, shapes: Mapping[str, tuple[int, ...]], stored: bool, settings: SessionRequest, scratch: Path
 ) -> PreparedModel:
     """Prepare a model to run on inputs of these shapes; `stored` rounds its fp16 and bf16 tensors after every node."""
     target = scratch / _STORED
     emulated = emulate_stored(side.path, target) if stored else None
     running = side.path if emulated is None else target
     notes = () if emulated is None else tuple(f"{side.label}: {note}" for note in emulated.notes)
-    return PreparedModel(ModelView(side.path, shapes), running, settings, scratch, emulated is not None, notes)
+    view = ModelView(side.path, shapes)
+    return PreparedModel(side.label, side.path, view, running, settings, scratch, emulated is not None, notes)
 
 
 Progress = Callable[[int, int, str], None]
@@ -158,18 +167,30 @@ Progress = Callable[[int, int, str], None]
 class Request:
     """The tensors to inspect, the samples, and limits of the maps."""
 
-    settings: SessionSettings
+    settings: OnnxruntimeRequest
     given: Mapping[str, InputSpec]
     samples: SampleSettings
     selection: TensorSelection
     limits: Format
     maps: MapLimits
-    until: str = ""
+    until: Sequence[str] = ()
+    """Tensors or nodes; the run stops after the last of them."""
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     """Pattern -> layout of the tensors that match it; the first match counts."""
     noise: Noise | None = None
     stored: bool = True
     """Round fp16 and bf16 tensors to their type after every node."""
+    runtime: SessionRequest | None = None
+    """Runs the inspected model, in its own arithmetic; None for ONNX Runtime with `settings`, which runs the
+    reference."""
+
+    @property
+    def describes(self) -> str:
+        """Return the execution provider that runs the inspected model, or its runtime and device."""
+        if self.runtime is None:
+            return full_name(self.settings.provider)
+        names = self.runtime.names()
+        return f"{names.library} {names.device}"
 
 
 def inspect_tensors(
@@ -208,22 +229,25 @@ def _inspect(
     feeding = Feeding(inputs, request.given, request.samples, request.noise, candidate.label, whole)
     shapes = feeding.first_shapes()
     own = {feeding.candidate_name(name): shape for name, shape in shapes.items()}
-    mine = prepare_model(cut, own, request.stored, request.settings, folders[0])
+    stored = request.stored and request.runtime is None
+    mine = prepare_model(cut, own, stored, request.runtime or request.settings, folders[0])
     other = (
         prepare_model(cut_reference, shapes, request.stored, request.settings, folders[1]) if cut_reference else None
     )
     inspection = _Inspection(_select_tensors(mine.view, other.view if other else None, request), request, out)
     inspection.run(mine, other, feeding, progress)
+    if request.runtime is not None:
+        notes = (*notes, f"{candidate.label} {_UNFUSED.format(request.runtime.names().library)}")
     notes_of_all = (*notes, *mine.notes, *(other.notes if other else ()), *feeding.notes, *inspection.notes)
     tensors = tuple(meter.record() for meter in inspection.meters)
     return Activations(
         model=candidate.label,
         reference=reference.label if reference else "",
-        provider=full_name(request.settings.provider),
+        provider=request.describes,
         arithmetic="stored" if any(side.emulated for side in (mine, other) if side) else "native",
         range_format=request.limits.precision,
         noise=request.noise.describe(compared=reference is not None) if request.noise else "",
-        stopped_at=request.until,
+        stopped_at=", ".join(request.until),
         samples=feeding.record(),
         tensors=tensors,
         divergence=tuple(layer for meter in inspection.meters if (layer := meter.divergence())),
@@ -235,6 +259,9 @@ def _inspect(
 def _select_tensors(view: ModelView, reference: ModelView | None, request: Request) -> list[InspectedTensor]:
     """Return the tensors to inspect, in order. Raises `RequestError` for names and patterns that match nothing."""
     names = choose(view.choice(reference), request.selection)
+    if len(request.until) > 1:  # each stopping point is of interest, whatever else is selected
+        wanted = {*names, *view.outputs}
+        names = [name for name in (*view.inputs, *view.places) if name in wanted]
     layouts = _layouts(names, view, request.layouts)
     return [
         InspectedTensor(
@@ -301,7 +328,7 @@ class _Inspection:
             if name not in candidate or candidate[name].dtype.kind not in "biufV":
                 self.notes.append(f"{name} ({tensor.op_type}) is not a numeric tensor and was skipped")
                 continue
-            mine, other = _plain(candidate[name]), _plain(reference[name]) if name in reference else None
+            mine, other = plain_values(candidate[name]), plain_values(reference[name]) if name in reference else None
             if other is not None and other.shape != mine.shape:
                 shapes = f"{shape_text(other.shape)} in the reference, {shape_text(mine.shape)} here"
                 self.notes.append(f"{name} is {shapes}, so it is not compared")
@@ -312,11 +339,11 @@ class _Inspection:
 
 def _sides(meter: TensorMeter, candidate: Arrays, reference: Arrays) -> dict[str, Array]:
     name = meter.tensor.name
-    sides = {"candidate": _plain(candidate[name])}
-    return sides | {"reference": _plain(reference[name])} if meter.compared else sides
+    sides = {"candidate": plain_values(candidate[name])}
+    return sides | {"reference": plain_values(reference[name])} if meter.compared else sides
 
 
-def _plain(values: Array) -> Array:
+def plain_values(values: Array) -> Array:
     """Return values in a dtype that numpy computes with: bfloat16 and the like as float32, which holds them exactly."""
     if values.dtype.isbuiltin == 1:
         return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -21,28 +21,26 @@ from ndld_flow.models.files import load_model, read_proto
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import free_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
+from ndld_flow.runtimes.protocol import Session, SessionRequest
 
 _SIZE_OPSET = 13
 """Opset of a model that imports no version of the default domain."""
 
 
-def open_inside(
-    path: Path, tensors: Sequence[str], settings: SessionSettings, changed: bytes | None = None
-) -> OnnxruntimeSession:
+def open_inside(path: Path, tensors: Sequence[str], settings: SessionRequest, changed: bytes | None = None) -> Session:
     """Open a model with these tensors of the main graph as its outputs.
 
-    Nodes that they do not need are removed. `changed` is opened instead of the file, as by `open_model`. Raises as
-    `open_model` does.
+    Nodes that they do not need are removed. `changed` is opened instead of the file, as by `open_changed`, which
+    raises the same errors.
     """
     proto = read_proto(path) if changed is None else onnx.ModelProto.FromString(changed)
     outputs = {output.name: output for output in proto.graph.output}
     _set_outputs(proto, [outputs.get(name, onnx.ValueInfoProto(name=name)) for name in tensors])
-    return open_model(path, settings, proto.SerializeToString())
+    return settings.open_changed(path, proto.SerializeToString())
 
 
 def count_elements(
-    path: Path, tensors: Sequence[str], feeds: Mapping[str, Array], settings: SessionSettings
+    path: Path, tensors: Sequence[str], feeds: Mapping[str, Array], settings: SessionRequest
 ) -> dict[str, int]:
     """Run a model once and return how many elements these tensors have.
 
@@ -55,7 +53,7 @@ def count_elements(
     _set_outputs(proto, [helper.make_tensor_value_info(count, TensorProto.INT64, []) for count in counts])
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("", _SIZE_OPSET))
-    bound = open_model(path, settings, proto.SerializeToString()).bind(feeds)
+    bound = settings.open_changed(path, proto.SerializeToString()).bind(feeds)
     bound.run()
     return {counts[name]: int(size) for name, size in bound.outputs().items() if size is not None}
 
@@ -159,13 +157,13 @@ def _names_read(node: ir.Node) -> Iterator[str]:
 
 
 def tensor_bytes(
-    path: Path, places: Sequence[TensorPlace], feeds: Mapping[str, Array], settings: SessionSettings
+    path: Path, places: Sequence[TensorPlace], feeds: Mapping[str, Array], settings: SessionRequest
 ) -> dict[str, int]:
     """Return tensor -> bytes of its values for these feeds, by shape inference, else by a run."""
     counts = _inferred_counts(path, feeds)
     unknown = [place.name for place in places if place.name not in counts and place.type]
     if unknown:
-        counts |= count_elements(path, unknown, feeds, replace(settings, optimization="disabled"))
+        counts |= count_elements(path, unknown, feeds, settings.unfused())
     return {place.name: counts.get(place.name, 0) * _element_bytes(place.type) for place in places}
 
 
@@ -229,7 +227,7 @@ def capture(
     path: Path,
     tensors: Sequence[str],
     samples: Iterable[Feeds],
-    settings: SessionSettings,
+    settings: SessionRequest,
     scratch: Path,
     budget: int = BUDGET_BYTES,
 ) -> Iterator[dict[str, Array]]:
@@ -237,11 +235,11 @@ def capture(
 
     If a sample's tensors exceed `budget` bytes, the model runs several times over all samples, and the arrays are
     mapped from files in `scratch`, which are deleted with the next sample. Tensors in bodies and non-tensors are
-    skipped. ONNX Runtime reads external data from its original place. Raises `RequestError` for a name that no node of
-    the model computes, `ModelError` and `BackendError` as `open_model`.
+    skipped. ONNX Runtime reads external data from its original place; other runtimes get a copy. Raises `RequestError`
+    for a name that no node of the model computes, `ModelError` and `BackendError` as `SessionRequest.open`.
     """
     places = chosen_places(path, tensors)
-    return _captured(path, places, samples, replace(settings, memory_reuse=False), scratch, budget)
+    return _captured(path, places, samples, settings.brief(), scratch, budget)
 
 
 def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlace, ...]:
@@ -262,14 +260,14 @@ def capture_part(
     path: Path,
     tensors: Sequence[str],
     samples: Iterable[Feeds],
-    settings: SessionSettings,
+    settings: SessionRequest,
     changed: bytes | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Yield the values of these tensors, all held at once, one dict per sample; non-tensors are left out.
 
-    `changed` is run instead of the file, as by `open_model`.
+    `changed` is run instead of the file, as by `open_changed`.
     """
-    model = open_inside(path, tensors, replace(settings, memory_reuse=False), changed)
+    model = open_inside(path, tensors, settings.brief(), changed)
     for feeds in samples:
         bound = model.bind(feeds)
         bound.run()
@@ -280,7 +278,7 @@ def _captured(
     path: Path,
     places: Sequence[TensorPlace],
     samples: Iterable[Feeds],
-    settings: SessionSettings,
+    settings: SessionRequest,
     scratch: Path,
     budget: int,
 ) -> Iterator[dict[str, Array]]:

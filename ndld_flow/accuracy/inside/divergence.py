@@ -32,7 +32,7 @@ from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LayerDivergence
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
@@ -96,7 +96,15 @@ class Observed:
     """A model whose inner tensors are captured."""
 
     path: Path
-    settings: SessionSettings
+    settings: SessionRequest
+
+    def names(self) -> frozenset[str]:
+        """Return the tensors that can be captured."""
+        return frozenset(place.name for place in chosen_places(self.path, None))
+
+    def captured(self, part: Sequence[str], samples: Iterable[Feeds]) -> Iterator[dict[str, Array]]:
+        """Yield the values of these tensors, one dict per sample."""
+        return capture_part(self.path, part, samples, self.settings)
 
 
 @dataclass
@@ -161,7 +169,7 @@ def diverge(
     for number, part in enumerate(parts):
         mine, theirs = tee(iter(samples))
         cast = (shared.for_candidate({name: Feed(array, "") for name, array in feeds.items()}) for feeds in theirs)
-        pairs = zip(_captured(reference, part, mine), _captured(candidate, part, cast), strict=True)
+        pairs = zip(reference.captured(part, mine), candidate.captured(part, cast), strict=True)
         for sample, (r, c) in enumerate(pairs):
             progress(number * len(samples) + sample, len(parts) * len(samples), "comparing layers")
             for name in part:
@@ -175,13 +183,9 @@ def _layers(
     reference: Observed, candidate: Observed, tensors: Sequence[str] | None, precision: str
 ) -> dict[str, _Layer]:
     limits = FORMAT_LIMITS.get(precision)
-    theirs = {place.name for place in chosen_places(candidate.path, None)}
+    theirs = candidate.names()
     return {
         place.name: _Layer(place, None if limits is None else RangeMeter(place.name, limits))
         for place in chosen_places(reference.path, tensors)
         if place.name in theirs and element_of(place.type) in _FLOATS
     }
-
-
-def _captured(model: Observed, part: Sequence[str], samples: Iterable[Feeds]) -> Iterator[dict[str, Array]]:
-    return capture_part(model.path, part, samples, model.settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.records.accuracy import TensorRange
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import SessionRequest
 
 _FP32 = tensor_of(ir.DataType.FLOAT)
 _WITHOUT_TWIN = (
@@ -208,7 +208,7 @@ class LocalError:
 
 
 def local_errors(
-    source: Path, precision: str, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
+    source: Path, precision: str, samples: Collection[Mapping[str, Array]], settings: SessionRequest, scratch: Path
 ) -> dict[str, LocalError]:
     """Return first output of a node -> its error at `fp16` or `bf16`, for every fp32 node that can have that type.
 
@@ -232,7 +232,7 @@ def local_errors(
         return {}
     measured.add_inputs(samples)
     changed = proto_with_external_data(model, path).SerializeToString()
-    quick = replace(settings, optimization="disabled")
+    quick = settings.unfused()
     for part in measured.parts(path, first, quick):
         for arrays in capture_part(path, part, samples, quick, changed):
             measured.add(arrays)
@@ -261,7 +261,7 @@ class _Measured:
         tensors = (name for twin in twins for name in (*twin.inputs, *twin.outputs))
         self._ranges = {name: RangeMeter(name, FORMATS[dtype]) for name in tensors}
 
-    def parts(self, path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> list[list[str]]:
+    def parts(self, path: Path, feeds: Mapping[str, Array], settings: SessionRequest) -> list[list[str]]:
         """Return groups of tensors to capture at once: those of the model, followed by the copies'."""
         places = [place for place in tensors_of(path) if place.name in self._ranges and place.can_be_captured]
         sizes = tensor_bytes(path, places, feeds, settings)

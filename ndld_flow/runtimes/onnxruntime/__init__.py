@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.registry import Runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ndld_flow.machine.check import Check
+    from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import onnxruntime as ort
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import shortened, suggest
 from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
 
 CPU = "CPUExecutionProvider"
@@ -26,6 +27,22 @@ def full_name(provider: str) -> str:
     Raises `BackendError` with the nearest names if ONNX Runtime has no such provider, or this build of it does not
     include it.
     """
+    name = known_name(provider)
+    available = list(ort.get_available_providers())
+    if name not in available:
+        here = ", ".join(short_name(each) for each in available)
+        raise BackendError(
+            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {_build_advice(name)}, or "
+            "choose another provider."
+        )
+    return name
+
+
+def known_name(provider: str) -> str:
+    """Return `CUDAExecutionProvider` for `cuda`, also if this build of ONNX Runtime does not include it.
+
+    Raises `BackendError` with the nearest names if no build does.
+    """
     everything: list[str] = list(ort.get_all_providers())
     names = {name.lower(): name for name in everything}
     names |= {name.removesuffix(_SUFFIX).lower(): name for name in everything} | _EXTRA_SHORT
@@ -35,14 +52,39 @@ def full_name(provider: str) -> str:
             f'"{provider}" is not an execution provider of ONNX Runtime {ort.__version__}; '
             f"{suggest(provider, [short_name(each) for each in ort.get_available_providers()])}"
         )
-    available = list(ort.get_available_providers())
-    if name not in available:
-        here = ", ".join(short_name(each) for each in available)
-        raise BackendError(
-            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {_build_advice(name)}, or "
-            "choose another provider."
-        )
     return name
+
+
+def find_plugin_devices(provider: str, library: str) -> tuple[str, list[Any]]:
+    """Load a plugin library; return the provider's full name and the devices of this machine that it can use.
+
+    Raises `BackendError` with the reason if the library does not load, has no such provider, or no device for it.
+    """
+    before = {device.ep_name for device in ort.get_ep_devices()}
+    if library not in _plugins:
+        try:
+            ort.register_execution_provider_library(library, library)
+        except Exception as error:  # ONNX Runtime raises its own classes
+            reason = shortened(" ".join(str(error).split()).rpartition("FAIL : ")[2], 600)
+            raise BackendError(
+                f"`provider_library`: ONNX Runtime {ort.__version__} does not load {library}: {reason}."
+            ) from None
+        _plugins[library] = {device.ep_name for device in ort.get_ep_devices()} - before
+    offered = _plugins[library]
+    if not offered:
+        raise BackendError(
+            f"`provider_library`: {library} loads, but offers no device on this machine: its provider does not support "
+            "this CPU, GPU or NPU, or lacks its driver. Set `provider: cpu` and remove `provider_library`."
+        )
+    names = {name.lower(): name for name in offered} | {short_name(name): name for name in offered}
+    name = names.get(provider.lower())
+    if name is None:
+        raise BackendError(f'`provider_library`: {library} has no provider "{provider}"; {suggest(provider, offered)}')
+    return name, [device for device in ort.get_ep_devices() if device.ep_name == name]
+
+
+_plugins: dict[str, set[str]] = {}
+"""Library -> its providers: ONNX Runtime registers a library once in a process."""
 
 
 def _build_advice(provider: str) -> str:

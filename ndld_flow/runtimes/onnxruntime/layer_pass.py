@@ -13,10 +13,11 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.quantities import milliseconds
 from ndld_flow.models.files import load_model
 from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
 from ndld_flow.records.measurement import LatencySummary
-from ndld_flow.records.profile import Span
+from ndld_flow.records.profile import Layer, Span
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
 from ndld_flow.runtimes.onnxruntime.layer_details import (
     LayerOrigins,
@@ -58,17 +59,32 @@ def read_layers(
     except ModelError:  # the model only adds origins of layers; the measurement is valid without it
         ran = None
     nodes, traced = _trace(load_model(source), joined, ran)
+    layers = tuple(describe_layer(index, node) for index, node in enumerate(nodes))
     timeline, basis = _timeline(recordings, runs, joined)
     for recording in recordings:
         recording.unlink()
     return LayerPass(
-        layers=tuple(describe_layer(index, node) for index, node in enumerate(nodes)),
+        layers=layers,
         pass_ms=tuple(joined.pass_ms),
-        notes=(*_shortcomings(joined, plan.passes * len(runs), parallel), traced),
+        notes=(*_shortcomings(joined, plan, len(runs), parallel), *_waits(layers, plan), traced),
         layer_runs=tuple(len(run.pass_ms) for run in runs),
         timeline=timeline,
         timeline_basis=basis,
+        waits_for_device=bool(plan.environment),
     )
+
+
+def _waits(layers: Sequence[Layer], plan: RecordingPlan) -> Iterator[str]:
+    shortest_ms = min((layer.median_ms for layer in layers if layer.median_ms > 0), default=0.0)
+    if plan.environment and shortest_ms:
+        yield (
+            f"times of layers are those of passes in which each launch waits for the device ({_shown(plan)}): they "
+            f"include launching and waiting, at most the {milliseconds(shortest_ms)} of the shortest layer"
+        )
+
+
+def _shown(plan: RecordingPlan) -> str:
+    return " ".join(f"{name}={value}" for name, value in plan.environment.items())
 
 
 def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
@@ -123,8 +139,8 @@ def _timeline(
     return (), ""
 
 
-def _shortcomings(measured: MeasuredPasses, requested: int, parallel: bool) -> Iterator[str]:
-    passes = len(measured.pass_ms)
+def _shortcomings(measured: MeasuredPasses, plan: RecordingPlan, runs: int, parallel: bool) -> Iterator[str]:
+    passes, requested = len(measured.pass_ms), plan.passes * runs
     if passes < requested:
         yield (
             f"{passes} layer passes instead of {requested}: ONNX Runtime keeps no more than {MAX_EVENTS:,} events, and "
@@ -133,7 +149,7 @@ def _shortcomings(measured: MeasuredPasses, requested: int, parallel: bool) -> I
     if measured.unreadable_lines:
         yield f"{measured.unreadable_lines} lines of ONNX Runtime's profile could not be read"
     devices = sorted({node.provider for node in measured.nodes.values()} - {CPU, ""})
-    if devices:
+    if devices and not plan.environment:
         yield (
             f"times of layers on {', '.join(devices)} are those of the host: ONNX Runtime's profiler does not wait for "
             "the device"

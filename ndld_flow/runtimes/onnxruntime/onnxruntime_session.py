@@ -19,19 +19,30 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 
+from ndld_flow.base.dtype_names import bits_of_dtype
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import shortened
 from ndld_flow.models.likely_inputs import suggest_shapes
-from ndld_flow.models.tensors import Array, TensorSpec, dtype_of_ort, numpy_dtype, shape_text
+from ndld_flow.models.tensors import (
+    Array,
+    TensorSpec,
+    dtype_of_ort,
+    dtype_text,
+    numpy_dtype,
+    pack_elements,
+    shape_text,
+    unpack_elements,
+)
 from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
+    find_plugin_devices,
     full_name,
     memory_of,
     provider_advice,
     short_name,
     with_fallbacks,
 )
-from ndld_flow.runtimes.protocol import DeviceTimes, SessionFacts
+from ndld_flow.runtimes.protocol import DeviceTimes, HostBinding, SessionFacts
 
 _LOCK = threading.Lock()
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -119,6 +130,12 @@ class SessionSettings:
     memory_reuse: bool = True
     """Plan the sharing of memory by tensors when the model is opened. Without it, a model of a thousand nodes and
     dynamic dimensions opens in a fifth of the time, which is worthwhile for few runs."""
+    memory_pattern: bool = True
+    """Allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
+    affinity: str = ""
+    """Processors of each thread but the first, as ONNX Runtime writes them; empty lets it choose."""
+    provider_library: str | None = None
+    """Absolute path of the plugin library with the provider."""
     spinning: bool = True
     """Threads busy-wait for the next operator: fast, but it occupies all processors."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
@@ -158,11 +175,13 @@ class OnnxruntimeSession:
     def close(self) -> None:
         """Do nothing: ONNX Runtime releases the model with the last reference to this session and its bindings."""
 
-    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> OnnxruntimeBinding:
-        """Copy the inputs to the provider's memory.
+    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> OnnxruntimeBinding | UnboundInputs:
+        """Copy the inputs to the provider's memory; ONNX Runtime cannot bind strings, and gets them in each run.
 
         With `on_device` the outputs stay there too, so that a run copies nothing between host and device.
         """
+        if any(array.dtype.kind in "UO" for array in feeds.values()):
+            return UnboundInputs(self, feeds)
         return OnnxruntimeBinding(self, feeds, self.memory if on_device else ("cpu", 0))
 
 
@@ -179,25 +198,40 @@ class OnnxruntimeBinding:
         self._values = {name: _ort_value(name, array, model) for name, array in feeds.items()}
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
-        for name in self._names:
-            self._binding.bind_output(name, *outputs_to)
+        self._outputs_to = outputs_to
+        self._bind_outputs()
+        self._has_run = self._is_misdeclared = False
         self._waits = outputs_to[0] != "cpu"
         # Host copies are kept only if they are copied again.
         self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
-        self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
-        self._shapes = {name: tuple(array.shape) for name, array in feeds.items()}
+        self._fed = _facts_of(feeds)
 
     def run(self) -> None:
         """Run the model once and wait for its outputs. Raises `ModelError` if it fails."""
+        if self._is_misdeclared:
+            self._bind_outputs()
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
-            raise ModelError(
-                f"{self._model.path} fails at run time: {_one_paragraph(error)}. Its inputs were {self._fed}; "
-                f"{suggest_shapes(self._model.path, self._shapes)}"
-            ) from None
+            raise _failed(self._model.path, self._fed, error) from None
         if self._waits:
             self._binding.synchronize_outputs()
+        if not self._has_run:
+            self._has_run, self._is_misdeclared = True, self._has_other_shapes()
+
+    def _bind_outputs(self) -> None:
+        """Let the next run allocate the outputs."""
+        for name in self._names:
+            self._binding.bind_output(name, *self._outputs_to)
+
+    def _has_other_shapes(self) -> bool:
+        """Return whether an output has a shape that contradicts the one that the model declares.
+
+        ONNX Runtime computes such outputs, but refuses to write them into the memory of the last run.
+        """
+        declared = {output.name: output.shape for output in self._session.get_outputs()}
+        values = zip(self._names, self._binding.get_outputs(), strict=True)
+        return any(value.is_tensor() and _contradicts(value.shape(), declared[name]) for name, value in values)
 
     @property
     def can_copy(self) -> bool:
@@ -232,6 +266,58 @@ class OnnxruntimeBinding:
         }
 
 
+class UnboundInputs(HostBinding):
+    """A model with inputs that are copied in each run: strings, and those next to them."""
+
+    def __init__(self, model: OnnxruntimeSession, feeds: Mapping[str, Array]) -> None:
+        self._model, self._feeds = model, feeds
+        self._names = list(dict.fromkeys(output.name for output in model.session.get_outputs()))
+        self._outputs: list[Any] = []
+
+    def run(self) -> None:
+        """Run the model once. Raises `ModelError` if it fails."""
+        try:
+            self._outputs = self._model.session.run(self._names, self._feeds)
+        except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
+            raise _failed(self._model.path, _facts_of(self._feeds), error) from None
+
+    def outputs(self) -> dict[str, Array | None]:
+        """Return the outputs of the last pass by name; None for a non-tensor (a sequence, a map)."""
+        tensors = (value if isinstance(value, np.ndarray) else None for value in self._outputs)
+        return dict(zip(self._names, tensors, strict=True))
+
+    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return name -> dtype and shape of the outputs of the last pass."""
+        declared = {output.name: dtype_of_ort(output.type) for output in self._model.session.get_outputs()}
+        return {
+            name: (declared[name], () if value is None else tuple(value.shape))
+            for name, value in self.outputs().items()
+        }
+
+
+_Fed = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""Input -> dtype and shape of its values."""
+
+
+def _facts_of(feeds: Mapping[str, Array]) -> _Fed:
+    return {name: (array.dtype, tuple(array.shape)) for name, array in feeds.items()}
+
+
+def _failed(path: Path, given: _Fed, error: Exception) -> ModelError:
+    fed = ", ".join(f"{name} {dtype_text(dtype)} {shape_text(shape)}" for name, (dtype, shape) in given.items())
+    shapes = {name: shape for name, (_, shape) in given.items()}
+    return ModelError(
+        f"{path} fails at run time: {_one_paragraph(error)}. Its inputs were {fed}; {suggest_shapes(path, shapes)}"
+    )
+
+
+def _contradicts(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
+    """Return whether a shape contradicts a declared one, which is empty if nothing is declared."""
+    if len(shape) != len(declared):
+        return bool(declared)
+    return any(isinstance(size, int) and size != actual for actual, size in zip(shape, declared, strict=True))
+
+
 def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OnnxruntimeSession:
     """Open a model on the requested provider.
 
@@ -239,13 +325,18 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     `BackendError` with the loader's reason when the provider is unknown, missing, or does not load (ONNX Runtime would
     silently fall back to the CPU); `ModelError` when ONNX Runtime refuses the model.
     """
-    provider = full_name(settings.provider)
+    if settings.provider_library is not None:
+        provider, devices = find_plugin_devices(settings.provider, settings.provider_library)
+    else:
+        provider, devices = full_name(settings.provider), []
     options = {
         name: str(int(value)) if isinstance(value, bool) else str(value)
         for name, value in settings.provider_options.items()
     }
     memory = memory_of(provider, options)
     session_options = _session_options(settings)
+    if devices:
+        session_options.add_provider_for_devices(devices[:1], options)
     if changed is not None:
         session_options.add_session_config_entry(_DATA_FOLDER, str(path.parent.resolve()))
     started = time.perf_counter()
@@ -254,7 +345,8 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
             session = ort.InferenceSession(
                 path if changed is None else changed,
                 session_options,
-                providers=with_fallbacks(provider, options),
+                # A plugin is named by the session's options, which ONNX Runtime ignores next to a list of providers.
+                providers=[] if devices else with_fallbacks(provider, options),
                 enable_fallback=0,
             )
     except Exception as error:
@@ -302,8 +394,12 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if parallel else ort.ExecutionMode.ORT_SEQUENTIAL
     options.enable_cpu_mem_arena = settings.memory_arena
     options.enable_mem_reuse = settings.memory_reuse
+    options.enable_mem_pattern = settings.memory_pattern
+    if settings.affinity:
+        options.add_session_config_entry("session.intra_op_thread_affinities", settings.affinity)
     if not settings.spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for library in settings.custom_ops:
         _load_custom_ops(options, library)
     for name, size in settings.free_dimensions.items():
@@ -391,7 +487,12 @@ def _ort_value(name: str, array: Array, model: OnnxruntimeSession) -> ort.OrtVal
         import onnx_ir as ir  # imported lazily: measuring processes import this module, and few models need it
 
         element = ir.DataType.from_numpy(packed.dtype).value
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
+        if bits_of_dtype(packed.dtype.name) == 8 * packed.itemsize:
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
+        value = ort.OrtValue.ortvalue_from_shape_and_type(packed.shape, element)
+        data = pack_elements(packed)
+        ctypes.memmove(value.data_ptr(), data, len(data))
+        return value
     except Exception as error:
         raise ModelError(
             f'input "{name}" of {model.path}: ONNX Runtime on {short_name(model.providers[0])} does not accept '
@@ -407,5 +508,8 @@ def _array(value: ort.OrtValue) -> Array | None:
         return np.asarray(value.numpy())
     # numpy has no such dtype, so ONNX Runtime returns no array: copy the bytes and reinterpret them.
     shape: Sequence[int] = value.shape()
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)
+    count, bits = int(np.prod(shape, dtype=np.int64)), bits_of_dtype(dtype.name) or 8 * dtype.itemsize
+    data = ctypes.string_at(value.data_ptr(), -(-count * bits // 8))
+    if bits < 8:
+        return unpack_elements(data, count, dtype).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)

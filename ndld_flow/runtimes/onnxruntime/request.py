@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from ndld_flow.models.tensors import Array, TensorSpec, fix_dimensions
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
@@ -13,6 +13,7 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSessio
 from ndld_flow.runtimes.protocol import (
     SEPARATE_COPIES,
     LayerPass,
+    PrivatePackages,
     RecordingPlan,
     ReportPasses,
     RuntimeNames,
@@ -22,11 +23,13 @@ from ndld_flow.runtimes.protocol import (
 )
 
 if TYPE_CHECKING:  # a measuring process imports few modules
-    from ndld_flow.records.profile import Layer, Roofs
+    from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits
+
+_ON_NVIDIA = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider")
 
 
 @dataclass(frozen=True)
-class OnnxruntimeRequest(SessionSettings, SessionRequest):
+class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     """A model to open in ONNX Runtime, with the settings of its session."""
 
     runtime: ClassVar[str] = "onnxruntime"
@@ -36,7 +39,20 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
         return RuntimeNames("onnxruntime", "ONNX Runtime", self.provider, advice)
 
     def open(self, model: Path) -> OnnxruntimeSession:
-        return open_model(model, self)
+        session = open_model(model, self)
+        self.check_imported("onnxruntime")
+        return session
+
+    def open_changed(self, model: Path, changed: bytes) -> OnnxruntimeSession:
+        session = open_model(model, self, changed)
+        self.check_imported("onnxruntime")
+        return session
+
+    def brief(self) -> Self:
+        return replace(self, memory_reuse=False)
+
+    def unfused(self) -> Self:
+        return replace(self, optimization="disabled")
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
@@ -46,6 +62,8 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
         return record_layers(model, self, feeds, plan, folder, report)
 
     def measured_gpu(self) -> int | None:
+        if self.provider_library is not None:
+            return None
         return None if full_name(self.provider) == CPU else int(self.provider_options.get("device_id", 0))
 
     def declared_inputs(self, model: Path) -> tuple[TensorSpec, ...]:
@@ -54,8 +72,14 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
     def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
         from ndld_flow.machine.versions import read_version
 
+        private = self.private_versions("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
         distribution, _, version = read_version("onnxruntime").partition(" ")
-        return {distribution: version}
+        return private or {distribution: version}
+
+    def traits(self, devices: Sequence[str]) -> RuntimeTraits:
+        from ndld_flow.profiles.read.onnxruntime_profile import onnxruntime_traits
+
+        return onnxruntime_traits(devices)
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         if facts.devices[0] != CPU:
@@ -66,7 +90,12 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
     def plan_recording(self, model: Path, passes: int) -> RecordingPlan:
         from ndld_flow.runtimes.onnxruntime.layer_pass import count_events
 
-        return RecordingPlan(passes, count_events(model))
+        # ONNX Runtime's profiler reads the host's clock: unless each launch on an NVIDIA GPU waits for its kernel, a
+        # layer's time is that of its launch, and a layer that waits has the time of those before it.
+        captures = any("cuda_graph" in name for name in self.provider_options)
+        known = self.provider_library is None
+        waits = known and full_name(self.provider) in _ON_NVIDIA and not captures
+        return RecordingPlan(passes, count_events(model), environment={"CUDA_LAUNCH_BLOCKING": "1"} if waits else {})
 
     def read_layers(
         self, model: Path, recordings: Sequence[Path], plan: RecordingPlan, timings: Sequence[Timing]
@@ -80,4 +109,4 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 
-        return measure_roofs(self, layers)
+        return None if self.provider_library is not None else measure_roofs(self, layers)

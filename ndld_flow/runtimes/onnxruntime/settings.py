@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ndld_flow.base.settings import Settings
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
 from ndld_flow.machine.versions import read_version
-from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.step import DataFile, Foresight, RunsCode
 from ndld_flow.store.kinds import Onnx
+
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.protocol import SessionRequest
 
 ProviderOption = str | int | float | bool
 CustomOps = Annotated[tuple[Path, ...], DataFile(), RunsCode()]
@@ -58,6 +61,18 @@ def loaded_paths(libraries: CustomOps) -> tuple[str, ...]:
     return tuple(str(library.absolute()) for library in libraries)
 
 
+class LoadsCustomOps(Settings):
+    """The setting of steps that only examine models: their types and shapes, and whether ONNX Runtime loads them."""
+
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`, to infer the types behind them and to
+    check that the result loads. They need a trusted recipe."""
+
+    @property
+    def operator_libraries(self) -> tuple[str, ...]:
+        return loaded_paths(self.custom_ops)
+
+
 class OnnxruntimeSettings(RuntimeSettings):
     """Settings of a session in ONNX Runtime."""
 
@@ -74,12 +89,15 @@ class OnnxruntimeSettings(RuntimeSettings):
         "graph_optimization_level": "optimization",
         "execution_mode": "execution",
         "enable_cpu_mem_arena": "memory_arena",
+        "enable_mem_pattern": "memory_pattern",
+        "allow_spinning": "spinning",
+        "intra_op_thread_affinities": "affinity",
     }
     in_every_key: ClassVar[bool] = True
 
     backend: Literal["onnxruntime"] = "onnxruntime"
-    """The runtime: ONNX Runtime, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`). Settings
-    below that begin with ONNX Runtime or TensorRT apply only to that runtime; TensorRT means both."""
+    """The runtime: ONNX Runtime, OpenVINO, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`).
+    Settings below that begin with the name of a runtime apply only to that one; TensorRT means both."""
     provider: str = "cpu"
     """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. A provider that does not load
     is an error."""
@@ -96,6 +114,16 @@ class OnnxruntimeSettings(RuntimeSettings):
     """ONNX Runtime: run operators one after another, or in parallel."""
     memory_arena: bool = True
     """ONNX Runtime: use the memory arena, which keeps memory between passes."""
+    memory_pattern: bool = True
+    """ONNX Runtime: allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
+    spinning: bool = True
+    """ONNX Runtime: threads busy-wait for the next operator, which is faster and occupies their processors."""
+    affinity: Annotated[str, Field(pattern=r"^(\d+([,-]\d+)*(;\d+([,-]\d+)*)*)?$", max_length=4000)] = ""
+    """ONNX Runtime: processors of each thread but the first, counted from 1, such as `2;3` or `1-2;3-4`; `threads` must
+    be one more than their number. By default, ONNX Runtime chooses."""
+    provider_library: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """ONNX Runtime: a plugin library that has the provider, such as `libonnxruntime_providers_openvino_plugin.so`. It
+    needs a trusted recipe."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """ONNX Runtime: dimension name -> size, fixed before optimization, so that shapes are constants."""
     custom_ops: CustomOps = ()
@@ -107,6 +135,9 @@ class OnnxruntimeSettings(RuntimeSettings):
         return "cpu" if on_cpu else f"gpu-{self.provider_options.get('device_id', 0)}"
 
     def foresee(self) -> Foresight:
+        if self.provider_library is not None:
+            lost = f"`provider_library`: there is no file {self.provider_library}"
+            return Foresight(lacks=() if self.provider_library.is_file() else (lost,))
         short = self.provider.lower().removesuffix("executionprovider")
         if short not in _NEED_NVIDIA:
             return Foresight()
@@ -126,4 +157,16 @@ class OnnxruntimeSettings(RuntimeSettings):
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         values = {name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
-        return OnnxruntimeRequest(**{**values, "custom_ops": loaded_paths(self.custom_ops)})
+        library = None if self.provider_library is None else str(self.provider_library.absolute())
+        paths = {"custom_ops": loaded_paths(self.custom_ops), "provider_library": library}
+        return OnnxruntimeRequest(**{**values, **paths})
+
+    @model_validator(mode="after")
+    def _check_affinity(self) -> OnnxruntimeSettings:
+        pinned = self.affinity.count(";") + 1 if self.affinity else 0
+        if pinned and self.threads != pinned + 1:
+            raise ValueError(
+                f"`affinity` has the processors of {pinned} of the threads, and one more runs passes: set `threads: "
+                f"{pinned + 1}`"
+            )
+        return self

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.registry import Runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ndld_flow.machine.check import Check
+    from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
 
 
@@ -30,6 +31,11 @@ class _TensorRt(Runtime):
         from ndld_flow.runtimes.tensorrt.trial import examine
 
         return examine(library)
+
+    def kept_libraries(self) -> Iterable[KeptLibrary]:
+        from ndld_flow.runtimes.tensorrt.required_library import find_kept_libraries
+
+        return find_kept_libraries()
 
 
 RUNTIME: Runtime = _TensorRt()

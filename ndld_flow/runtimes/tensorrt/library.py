@@ -12,15 +12,16 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
 _PACKAGES = re.compile(
     r"""(tensorrt(_rtx)?(_cu\d+)?(_bindings|_libs)?(\.libs)?|nvidia(_\w+)?)  # packages
@@ -64,7 +65,6 @@ def unpack_wheel(wheel: Path, target: Path) -> None:
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
 """Backends in order of preference."""
 
-TITLES: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 INSTALLING: dict[EngineBackend, str] = {
     "tensorrt": "pip install 'ndld-flow[tensorrt]' (fetched from NVIDIA's own index, pypi.nvidia.com)",
     "tensorrt_rtx": "pip install 'ndld-flow[rtx]' (Linux x86-64, Windows)",
@@ -85,6 +85,28 @@ _EXPECTED = (
 )
 
 
+_SYSTEM = Path("/")
+_SYSTEM_SITES = (
+    *(("usr/lib", "python3", "dist-packages"), ("usr/lib", "python3.*", "dist-packages")),
+    *(("usr/local/lib", "python3.*", "dist-packages"), ("usr/lib64", "python3.*", "site-packages")),
+    ("usr/lib", "python3.*", "site-packages"),
+)
+"""Where packages of Debian, Ubuntu and Jetson (`python3-libnvinfer`), and of Red Hat, put the bindings. The loader
+finds their libraries by itself."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """How to create a TensorRT in the user's cache folder (`required_library.py`)."""
+
+    folder: Path
+    """Where it will be."""
+    requirement: str = ""
+    """Requirement for pip, such as `tensorrt==10.16.1.11`."""
+    archive: Path | None = None
+    """An archive to unpack instead."""
+
+
 @dataclass(frozen=True)
 class Library:
     """One TensorRT, or the fact that it is missing."""
@@ -102,6 +124,8 @@ class Library:
     """An archive's wheel for this Python."""
     shared: tuple[Path, ...] = ()
     """Folders of its shared libraries, for the loader of the child process."""
+    supply: Supply | None = None
+    """How to create it, if only its version is known yet."""
 
     @property
     def found(self) -> bool:
@@ -113,6 +137,7 @@ class Library:
         From another environment the child sees only TensorRT and NVIDIA's libraries. `scratch` is an existing folder
         that must outlive the child. Raises BackendError if an archive's wheel cannot be unpacked.
         """
+        assert self.supply is None, "it must be created first, or the child would import the installed one"
         variables = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if self.backend == "tensorrt_rtx" else "0"}
         if self.folder is None or self.origin == "installed":
             return variables
@@ -129,7 +154,9 @@ class Library:
 
 
 def find_library(backend: EngineBackend | None, place: Path | None = None) -> Library:
-    """Return the installed TensorRT, or the one in `place`. It reads only metadata, in milliseconds.
+    """Return the installed TensorRT, or that of the system's packages, or the one in `place`.
+
+    It reads only metadata, in milliseconds.
 
     Without a backend it is TensorRT if that is found, else TensorRT-RTX. If nothing is installed, the result names what
     is missing. Raises BackendError if `place` has nothing that this Python can import.
@@ -140,7 +167,10 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
         for each in wanted:
             version, site, missing = _look_up(each, None)
             if not version and not missing:
-                missing = f"{TITLES[each]} is not installed: {INSTALLING[each]}"
+                of_system, others = find_of_system(each)
+                libraries += of_system
+                hints = "".join(f"; {other}" for other in others)
+                missing = f"{TITLES[each]} is not installed: {INSTALLING[each]}{hints}"
             origin = "installed" if site else "not installed"
             libraries.append(Library(each, "" if missing else version, site, origin, missing))
         return next((library for library in libraries if library.found), libraries[0])
@@ -149,6 +179,40 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
     if not libraries:
         raise BackendError(_nothing_found(folder, wanted))
     return next((library for library in libraries if library.found), libraries[0])
+
+
+def find_of_system(backend: EngineBackend) -> tuple[list[Library], list[str]]:
+    """Return the complete TensorRTs in the system's packages that this Python does not see, such as from a virtual
+    environment, and the reasons why it cannot import others.
+    """
+    found: list[Library] = []
+    unusable: list[str] = []
+    for place in _system_sites():
+        version, site, missing = _look_up(backend, place)
+        if not version or missing or str(place) in sys.path:
+            continue
+        try:
+            _refuse_other_python(place, backend, version)
+        except BackendError as error:
+            unusable.append(str(error))
+        else:
+            found.append(Library(backend, version, site, f"system {place}"))
+    return found, unusable
+
+
+def _system_sites() -> Iterator[Path]:
+    for folder, pythons, site in _SYSTEM_SITES:
+        note_path(_SYSTEM / folder)
+        for python in sorted((_SYSTEM / folder).glob(pythons)):
+            note_path(python / site)  # a package that is installed later may create it
+            if (python / site).is_dir():
+                yield python / site
+
+
+def is_of_release(version: str, release: str) -> bool:
+    """Return True for `10.8.0.43` where `10.8` is required."""
+    wanted = release.split(".")
+    return version.split(".")[: len(wanted)] == wanted
 
 
 def find_libraries(place: Path | None = None) -> list[Library]:

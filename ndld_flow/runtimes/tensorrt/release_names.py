@@ -10,15 +10,28 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import takewhile
-from typing import Protocol, TypedDict
+from typing import Annotated, Protocol, TypedDict
+
+from pydantic import BeforeValidator, Field
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import TITLES
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
 _RTX = "rtx-"
+
+
+def _not_a_number(given: object) -> object:
+    if isinstance(given, int | float):
+        raise ValueError(
+            f'write it in quotes, as a number 10.10 would be 10.1: `release: "{given}"`, '
+            f"on the command line 'steps.NAME.release=\"{given}\"'"
+        )
+    return given
+
+
+Release = Annotated[str, BeforeValidator(_not_a_number), Field(pattern=r"^$|^\d+(\.\d+){0,3}$")]
+"""A release of a library, as text: `10.8`."""
 
 
 class _Document(TypedDict):
@@ -127,6 +140,8 @@ def _minor(release: str) -> str:
 
 @cache
 def _document() -> _Document:
+    from importlib.resources import files
+
     document: _Document = json.loads(files(__package__).joinpath("release_names.json").read_text())
     return document
 

@@ -22,6 +22,9 @@ from ndld_flow.runtimes.protocol import (
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 
 if TYPE_CHECKING:  # measuring processes import this module
+    from ndld_flow.records.build import BuiltProfile
+    from ndld_flow.records.execution import BuiltFile
+    from ndld_flow.records.profile import RuntimeTraits
     from ndld_flow.runtimes.tensorrt.library import Library
 
 
@@ -33,6 +36,11 @@ class EngineRequest(EngineSettings, SessionRequest):
 
     installation: Library | None = None
     """The TensorRT to run it with; a measuring process has it already, from its environment."""
+    origin: BuiltFile | None = None
+    """The record of the engine's file; a measuring process does not get it."""
+    profile: BuiltProfile | None = None
+    """The optimization profile that is used; None if it is not known before the engine is open, and in a measuring
+    process."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
@@ -40,15 +48,20 @@ class EngineRequest(EngineSettings, SessionRequest):
         paths = {name: Path(values[name]) for name in ("engine", "model")}
         specs = {
             name: tuple(
-                TensorSpec(raw["name"], raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
+                TensorSpec(**{**raw, "shape": None if raw["shape"] is None else tuple(raw["shape"])})
                 for raw in values[name]
             )
             for name in ("inputs", "outputs")
         }
-        return cls(**{**values, **paths, **specs, "plugins": tuple(map(Path, values["plugins"]))})
+        marked, plugins = tuple(values["marked"]), tuple(map(Path, values["plugins"]))
+        return cls(**{**values, **paths, **specs, "marked": marked, "plugins": plugins})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(replace(self, installation=None))
+        return asdict(replace(self, installation=None, origin=None, profile=None))
+
+    @property
+    def needs_process(self) -> bool:
+        return True
 
     def names(self) -> RuntimeNames:
         return RuntimeNames(self.backend, "TensorRT", self.backend, "Rebuild the engine")
@@ -73,6 +86,22 @@ class EngineRequest(EngineSettings, SessionRequest):
 
     def built_file(self) -> Path:
         return self.engine
+
+    def describe_built_file(self) -> BuiltFile | None:
+        return self.origin
+
+    def refuse_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        from ndld_flow.runtimes.tensorrt.engine.engine_tensors import refuse_shape
+
+        for name, allowed in self.profile.inputs.items() if self.profile is not None else ():
+            if name in shapes and not allowed.values:
+                bounds = (allowed.min, allowed.opt, allowed.max)
+                refuse_shape(name, shapes[name], bounds, self.optimization_profile)
+
+    def traits(self, devices: Sequence[str]) -> RuntimeTraits:
+        from ndld_flow.records.profile import RuntimeTraits
+
+        return RuntimeTraits(library=self.backend.replace("_", "-"), runs_engine=True, on_gpu=True)
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         from ndld_flow.base.quantities import size

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, ValidationError, model_validator
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.records.document import read_document
-from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
-from ndld_flow.runtimes.tensorrt.library import TITLES, find_library
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
+from ndld_flow.runtimes.settings import Builder, ReadArtifact, RuntimeSettings
+from ndld_flow.runtimes.tensorrt.release_names import Release
 from ndld_flow.step import DataFile, Foresight, Reads, RunsCode
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine, Onnx
+
+if TYPE_CHECKING:
+    from ndld_flow.records.build import Build, BuiltProfile
+    from ndld_flow.records.execution import BuiltFile
+    from ndld_flow.runtimes.protocol import SessionRequest
+    from ndld_flow.runtimes.tensorrt.library import Library
 
 
 class TensorrtSettings(RuntimeSettings):
@@ -35,6 +42,7 @@ class TensorrtSettings(RuntimeSettings):
     in_every_key: ClassVar[bool] = True
     reports_device_times: ClassVar[bool] = True
     reports_tactics: ClassVar[bool] = True
+    builder: ClassVar[Builder | None] = Builder("build_engine", "engine_file", ("library", "gpu"))
 
     backend: EngineBackend
     engine: Annotated[str | None, Reads(Engine)] = None
@@ -44,8 +52,10 @@ class TensorrtSettings(RuntimeSettings):
     trust_engine: Annotated[bool, RunsCode()] = False
     """TensorRT: allow code embedded in the engine to run (version compatible engines contain some)."""
     library: Annotated[Path | None, RunsCode()] = None
-    """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or the folder of an
-    unpacked TensorRT archive."""
+    """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT,
+    unpacked or not."""
+    release: Release = ""
+    """TensorRT: the required release, as in `build_engine`; an engine needs the release that built it."""
     gpu: Annotated[int, Field(ge=0)] = 0
     """TensorRT: index of the GPU in nvidia-smi."""
     refit: bool = True
@@ -66,7 +76,7 @@ class TensorrtSettings(RuntimeSettings):
     def _check_engine(self) -> TensorrtSettings:
         if self.engine is None and self.engine_file is None:
             raise ValueError(
-                f"`backend: {self.backend}` measures an engine: add a step `engine: {{step: build_engine, backend: "
+                f"`backend: {self.backend}` runs an engine: add a step `engine: {{step: build_engine, backend: "
                 f"{self.backend}}}` before this one and name it here with `engine: engine`, or give `engine_file`"
             )
         if self.engine is not None and self.engine_file is not None:
@@ -81,7 +91,24 @@ class TensorrtSettings(RuntimeSettings):
         return Foresight(lacks=tuple(self._find_lacks()))
 
     def library_versions(self) -> dict[str, str]:
-        return {self.backend: find_library(self.backend, self.library).version or "not installed"}
+        return {self.backend: self.choose_library().version or "not installed"}
+
+    def with_engine(self, step: str) -> TensorrtSettings:
+        return self.model_copy(update={"engine": step, "engine_file": None})
+
+    def choose_library(self) -> Library:
+        """Return the TensorRT that runs the engine, which may have to be created. Raises BackendError if `library` has
+        none.
+        """
+        from ndld_flow.runtimes.tensorrt.required_library import choose_library
+
+        return choose_library(self.backend, self.release, self.library)
+
+    def find_lack(self, library: Library) -> str:
+        """Return why a library cannot run the engine and how to get the right one; empty if it can."""
+        from ndld_flow.runtimes.tensorrt.required_library import describe_other_release
+
+        return describe_other_release(library, self.release) if self.release else library.missing
 
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
         engine = None if self.engine is None else read("engine")
@@ -90,15 +117,15 @@ class TensorrtSettings(RuntimeSettings):
 
     def _find_lacks(self) -> Iterator[str]:
         try:
-            missing = find_library(self.backend, self.library).missing
+            missing = self.find_lack(self.choose_library())
         except BackendError as error:
             missing = str(error)
         if missing:
             yield missing
         if not has_nvidia_gpu():
             yield (
-                f"no NVIDIA GPU here, and profile needs one for {TITLES[self.backend]}: remove the step with "
-                "'~steps.NAME', or use `backend: onnxruntime`"
+                f"no NVIDIA GPU here, and {TITLES[self.backend]} needs one to run an engine: run the step on a machine "
+                "that has one (`on: TARGET`), remove it with '~steps.NAME', or use ONNX Runtime"
             )
 
 
@@ -106,22 +133,26 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
     """Return the request to open the engine of a step, or if that is None, the engine file of the settings.
 
     Raises `RequestError` if the engine belongs to another model or another library, or needs something that is not
-    allowed; `BackendError` if TensorRT is not installed.
+    allowed; `BackendError` if TensorRT is not installed, or the engine is known not to run in this release or on this
+    GPU.
     """
     from ndld_flow.models.files import model_inputs, model_outputs
     from ndld_flow.runtimes.tensorrt.request import EngineRequest
+    from ndld_flow.runtimes.tensorrt.required_library import provide_library
 
-    library = find_library(settings.backend, settings.library)
-    if not library.found:
-        raise BackendError(f"{library.missing}.")
-    build = None if engine is None else _read_build(engine)
-    file, weights = settings.engine_file, model.path
-    if engine is not None and build is not None:
-        _refuse_other(settings, engine, build, model)
-        typed = engine.folder / Engine.typed_model
-        # The weights of a model with Casts are in the model that the builder received.
-        file, weights = engine.path, typed if typed.is_file() else model.path
+    library = settings.choose_library()
+    if missing := settings.find_lack(library):
+        raise BackendError(f"{missing}.")
+    file = settings.engine_file if engine is None else engine.path
     assert file is not None  # the settings were validated
+    build = None if engine is None else _read_build(engine)
+    weights = model.path
+    if engine is not None and build is not None:
+        typed = engine.folder / Engine.typed_model
+        _refuse_other(settings, engine, build, model, typed)
+        _refuse_elsewhere(settings, engine, build, library)
+        # The weights of a model with Casts are in the model that the builder received.
+        weights = typed if typed.is_file() else model.path
     without_weights = build is not None and build.options.get("weights") == "strip"
     return EngineRequest(
         backend=settings.backend,
@@ -129,6 +160,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         model=weights,
         inputs=model_inputs(model.path),
         outputs=model_outputs(model.path),
+        marked=() if build is None else build.marked_outputs,
         built_with="" if build is None else build.version,
         # An engine that a step has just built from this model has its weights, unless they were stripped.
         refit=settings.refit and (build is None or without_weights),
@@ -141,11 +173,36 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         cuda_graph=settings.cuda_graph,
         transfers=settings.transfers,
         spin_wait=settings.spin_wait,
-        installation=library,
+        installation=provide_library(library, lambda _: None),
+        origin=_describe_file(file, engine, build),
+        profile=_profile_of(settings, build),
     )
 
 
+def _describe_file(file: Path, engine: Engine | None, build: Build | None) -> BuiltFile:
+    from ndld_flow.records.execution import BuiltFile
+
+    name = str(file) if engine is None else engine.label
+    if build is None:
+        return BuiltFile(name=name, digest=digest_file(file))
+    return BuiltFile(
+        name=name,
+        digest=build.engine_digest,
+        model=build.label,
+        built_with=build.library,
+        precision=build.typing,
+        marked=build.marked_outputs,
+    )
+
+
+def _profile_of(settings: TensorrtSettings, build: Build | None) -> BuiltProfile | None:
+    profiles = () if build is None else build.profiles
+    return profiles[settings.optimization_profile] if settings.optimization_profile < len(profiles) else None
+
+
 def _read_build(engine: Engine) -> Build:
+    from ndld_flow.records.build import Build
+
     try:
         return read_document(Build, engine.folder / Engine.build)
     except (OSError, ValidationError):
@@ -154,21 +211,19 @@ def _read_build(engine: Engine) -> Build:
         ) from None
 
 
-def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, model: Onnx) -> None:
+def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, model: Onnx, typed: Path) -> None:
+    """Refuse an engine of another library or model; `typed` is the model with Casts that the builder may have got."""
     step = f"step {engine.label}"
     if build.backend != settings.backend:
         raise RequestError(
             f"{step} built its engine for {TITLES[build.backend]}, and {TITLES[settings.backend]} does not run it: set "
             f"`backend: {build.backend}`."
         )
-    if model.digest != build.model_digest:
-        # The builder may have received a model with Casts instead of its input.
-        typed = engine.folder / Engine.typed_model
-        if not typed.is_file() or digest_file(typed) != digest_file(model.path):
-            raise RequestError(
-                f"{step} built its engine from {build.label}, and {model.label} is another model: set "
-                f"`from: {build.label}`, or name an engine of {model.label}."
-            )
+    if model.digest != build.model_digest and (not typed.is_file() or digest_file(typed) != digest_file(model.path)):
+        raise RequestError(
+            f"{step} built its engine from {build.label}, and {model.label} is another model: read {build.label} "
+            f"(`from: {build.label}`), or name an engine of {model.label}."
+        )
     if build.options.get("weights") == "strip" and not settings.refit:
         raise RequestError(f"the engine of {step} has no weights: it runs only with `refit: true`.")
     embedded = not build.options.get("exclude_lean_runtime") or bool(build.options.get("plugins"))
@@ -176,6 +231,23 @@ def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, mode
         raise RequestError(
             f"the engine of {step} contains embedded code (version_compatible: true), which runs only if it "
             "is allowed: set `trust_engine: true`, or build it with `exclude_lean_runtime: true` and without plugins."
+        )
+
+
+def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: Build, library: Library) -> None:
+    """Refuse an engine that its record shows not to run in this release, or on this GPU, before it is opened."""
+    called, title = f"the engine of step {engine.label}", TITLES[settings.backend]
+    if build.version != library.version and not build.options.get("version_compatible"):
+        raise BackendError(
+            f"{called} was built by {title} {build.version}, and this is {library.version}: rebuild it, set `library` "
+            "or `release` to the other release, or build it with `version_compatible: true`."
+        )
+    gpus = visible_gpus()
+    capability = gpus[settings.gpu].compute_capability if settings.gpu < len(gpus) else UNKNOWN
+    if build.compute_capabilities and capability not in (UNKNOWN, *build.compute_capabilities):
+        raise BackendError(
+            f"{called} was built for compute capability {' or '.join(build.compute_capabilities)}, and GPU "
+            f"{settings.gpu} ({gpus[settings.gpu].name}) has {capability}: add it to `compute_capabilities`."
         )
 
 

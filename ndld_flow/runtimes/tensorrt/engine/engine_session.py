@@ -11,13 +11,16 @@ from typing import Any
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
+from ndld_flow.machine.container_limits import UNKNOWN
+from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.models.tensors import Array
+from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.runtimes.protocol import SessionFacts
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, tensors_of
 from ndld_flow.runtimes.tensorrt.engine.execution import EngineBinding, one_paragraph
-from ndld_flow.runtimes.tensorrt.library import TITLES, import_bindings
+from ndld_flow.runtimes.tensorrt.library import import_bindings
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 
 _OTHER_RELEASE = re.compile(r"expecting library version ([\d.]+) got(?: library version)? ([\d.]+)", re.IGNORECASE)
@@ -168,6 +171,7 @@ class EngineSession:
             versions=self.versions,
             facts=self.facts,
             notes=self.notes,
+            device_name=_device_name(self.request.gpu),
         )
 
     def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> EngineBinding:
@@ -207,7 +211,7 @@ def open_engine(request: EngineSettings) -> EngineSession:
     runtime, engine = load_engine(trt, request, messages)
     load_ms = (time.perf_counter() - started) * 1e3
     tensors = tensors_of(trt, engine)
-    refuse_other_model(tensors, request.inputs, request.outputs, f"the engine {request.engine}")
+    refuse_other_model(tensors, request.inputs, request.outputs, f"the engine {request.engine}", request.marked)
     _refuse_profile(engine, request)
     notes = [*note_casts(tensors, request.inputs)]
     if (request.refit or request.without_weights) and engine.refittable:
@@ -241,6 +245,11 @@ def open_engine(request: EngineSettings) -> EngineSession:
         notes=tuple(notes),
         captures_graphs=hasattr(config, "cuda_graph_strategy"),
     )
+
+
+def _device_name(gpu: int) -> str:
+    gpus = visible_gpus()
+    return gpus[gpu].name if gpu < len(gpus) and gpus[gpu].name != UNKNOWN else f"GPU {gpu}"
 
 
 def _refuse_profile(engine: Any, request: EngineSettings) -> None:  # noqa: ANN401

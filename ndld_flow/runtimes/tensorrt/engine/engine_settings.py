@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.models.tensors import TensorSpec
 
 if TYPE_CHECKING:  # measuring processes start with this module
-    from ndld_flow.records.build import EngineBackend
+    from ndld_flow.records.engine_backend import EngineBackend
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class EngineSettings:
     inputs: tuple[TensorSpec, ...]
     """Inputs that the model declares; the engine must have the same."""
     outputs: tuple[TensorSpec, ...]
+    marked: tuple[str, ...] = ()
+    """Tensors of the model that the engine has as outputs too, for inspection."""
     built_with: str = ""
     """Version of the TensorRT that built it; empty if that is not known."""
     refit: bool = False

@@ -60,10 +60,18 @@ def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN40
 
 
 def refuse_other_model(
-    tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], called: str
+    tensors: Mapping[str, EngineTensor],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    called: str,
+    marked: Sequence[str] = (),
 ) -> None:
-    """Raise `RequestError` with all differences if an engine's inputs and outputs differ from the model's."""
-    differences = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
+    """Raise `RequestError` with all differences if an engine's inputs and outputs differ from the model's.
+
+    `marked` are further outputs.
+    """
+    own = {name: tensor for name, tensor in tensors.items() if tensor.is_input or name not in marked}
+    differences = [*_differences(own, inputs, "input"), *_differences(own, outputs, "output")]
     if differences:
         raise RequestError(
             f"{called} is not of this model: {'; '.join(differences)}. Name the model that it was built from, or "
@@ -80,17 +88,19 @@ def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]
     )
 
 
-def refuse_shape(tensor: EngineTensor, given: Sequence[int], allowed: Sequence[Sequence[int]], profile: int) -> None:
-    """Raise `RequestError` if a shape (or a shape tensor's values) is outside of its bounds."""
+def refuse_shape(
+    name: str, given: Sequence[int], allowed: Sequence[Sequence[int]], profile: int, *, values: bool = False
+) -> None:
+    """Raise `RequestError` if the shape of an input (or the values of a shape tensor) is outside of its bounds."""
     low, _, high = allowed
     fits = len(given) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, given, high, strict=True))
     if fits:
         return
-    value = f"values {shape_text(given)} are" if tensor.on_host else f"shape {shape_text(given)} is"
+    value = f"values {shape_text(given)} are" if values else f"shape {shape_text(given)} is"
     exactly = list(low) == list(high)
     span = shape_text(low) if exactly else f"{shape_text(low)} to {shape_text(high)}"
     raise RequestError(
-        f'input "{short_name(tensor.name)}": {value} outside of what the engine allows ({span}, '
+        f'input "{short_name(name)}": {value} outside of what the engine allows ({span}, '
         f"optimization profile {profile}). Change the recipe's `inputs:`, choose another `optimization_profile`, or "
         "build the engine for it."
     )

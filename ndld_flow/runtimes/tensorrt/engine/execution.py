@@ -20,6 +20,7 @@ from ndld_flow.runtimes.protocol import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, refuse_shape
+from ndld_flow.runtimes.tensorrt.library import import_bindings
 
 _LONGEST = 400
 
@@ -39,6 +40,29 @@ class _Buffer:
     """0 for a shape tensor, which TensorRT reads and writes in the host's memory."""
 
 
+def make_output_allocator(trt: Any, device: int, capacity: int) -> Any:  # noqa: ANN401
+    """Return an allocator for an output whose size depends on data: it gives `capacity` bytes at `device`.
+
+    Its `shape` is that of the last inference, or None.
+    """
+
+    class OutputAllocator(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)  # the bindings require this explicit call
+            self.shape: tuple[int, ...] | None = None
+
+        def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+            return device if size <= capacity else 0
+
+        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Sequence[int]) -> None:
+            self.shape = tuple(shape)
+
+    return OutputAllocator()
+
+
 class Lane:
     """An execution context with its tensors bound; `enqueue` and then `wait` are one inference."""
 
@@ -48,6 +72,8 @@ class Lane:
         self._cuda = cuda
         self._inputs: list[_Buffer] = []
         self._outputs: dict[str, _Buffer] = {}
+        self._allocators: dict[str, Any] = {}
+        """Output whose shape depends on data -> its allocator."""
         self._graph = 0
         self._enqueue_ms = 0.0
         self._begin, self._computing, self._computed, self._end = self._events = tuple(
@@ -62,9 +88,19 @@ class Lane:
         ctypes.memmove(buffer.host, values.ctypes.data, min(values.nbytes, buffer.bytes))
         self._inputs.append(buffer)
 
-    def bind_output(self, tensor: EngineTensor) -> None:
+    def bind_output(self, tensor: EngineTensor, trt: Any) -> None:  # noqa: ANN401
         """Allocate memory for an output. The context must know all inputs."""
-        self._outputs[tensor.name] = self._bind(tensor, self._bytes_of_output(tensor))
+        buffer = self._outputs[tensor.name] = self._bind(tensor, self._bytes_of_output(tensor))
+        if -1 in tuple(self.context.get_tensor_shape(tensor.name)) and buffer.device:
+            allocator = make_output_allocator(trt, buffer.device, buffer.bytes)
+            if self.context.set_output_allocator(tensor.name, allocator):
+                self._allocators[tensor.name] = allocator
+
+    def output_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an output, after an inference if it depends on data; -1 for an unknown dimension."""
+        allocator = self._allocators.get(name)
+        known = None if allocator is None else allocator.shape
+        return tuple(self.context.get_tensor_shape(name)) if known is None else tuple(known)
 
     def capture(self) -> None:
         """Capture the context's work in a CUDA graph, which later passes launch. One pass must have run before.
@@ -133,11 +169,11 @@ class Lane:
 
     def read_output(self, tensor: EngineTensor) -> Array | None:
         """Return a copied output; None for one in blocks, with gaps, without a numpy dtype, or of unknown shape."""
-        shape, dtype = tuple(self.context.get_tensor_shape(tensor.name)), numpy_dtype(tensor.dtype)
+        shape, dtype = self.output_shape(tensor.name), numpy_dtype(tensor.dtype)
         if dtype is None or (bits_of_dtype(tensor.dtype) or 0) < 8 or -1 in shape:
             return None
         buffer, packed = self._outputs[tensor.name], math.prod(shape) * dtype.itemsize
-        if buffer.bytes != packed:
+        if buffer.bytes != packed and not (tensor.name in self._allocators and tensor.padding[0] < 0):
             return None
         return np.frombuffer(ctypes.string_at(buffer.host, packed), dtype).reshape(shape)
 
@@ -266,9 +302,9 @@ class EngineBinding:
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return name -> dtype and shape; -1 if it depends on data."""
-        context = self._lanes[0].context
+        lane = self._lanes[0]
         return {
-            name: (tensor.dtype, tuple(context.get_tensor_shape(name)))
+            name: (tensor.dtype, lane.output_shape(name))
             for name, tensor in self._tensors.items()
             if not tensor.is_input
         }
@@ -288,7 +324,7 @@ class EngineBinding:
                 allowed = self._engine.get_tensor_profile_shape(name, profile)
                 given = list(array.shape)
             if allowed:
-                refuse_shape(tensor, given, [tuple(each) for each in allowed], profile)
+                refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.on_host)
 
     def _choose_profile(self, lane: Lane) -> None:
         profile = self._request.optimization_profile
@@ -309,7 +345,7 @@ class EngineBinding:
             raise BackendError(f"TensorRT cannot infer the shapes of {', '.join(map(short_name, unknown))}.")
         for tensor in self._tensors.values():
             if not tensor.is_input:
-                lane.bind_output(tensor)
+                lane.bind_output(tensor, import_bindings(self._request.backend))
 
 
 def _close_all(lanes: list[Lane]) -> None:

@@ -196,6 +196,7 @@ class Build:
             "profiles": self._profiles(),
             "layers": [layer.as_dict() for layer in layers],
             "weights": digests_of(model.weights),
+            "ranges": self._ranges(),
             "marked": sorted(self.network._refittable),
             "plugins": list(self.config.plugins_to_serialize),
             "model": packed(model.graph),
@@ -215,6 +216,11 @@ class Build:
             }
             for tensor in held
         ]
+
+    def _ranges(self) -> dict[str, float]:
+        """Tensor -> the largest magnitude that INT8 represents there."""
+        tensors = [tensor for layer in self.network._layers for tensor in layer._outputs]
+        return {tensor._name: max(map(abs, tensor._range)) for tensor in tensors if tensor._range is not None}
 
     def _profiles(self) -> list[dict[str, Any]]:
         """Without a profile there is one, of the network's fixed shapes."""

@@ -13,7 +13,8 @@ MAGIC = b"STANDIN-ENGINE\n"
 def write_plan(engine: dict[str, Any], weights: dict[str, bytes]) -> bytes:
     """The bytes of an engine. Weights that are stripped are left out."""
     kept = {} if engine["stripped"] else weights
-    engine = {**engine, "weights_kept": {name: len(data) for name, data in kept.items()}}
+    sizes = {name: len(data) for name, data in kept.items()}
+    engine = {**engine, "weights_kept": sizes, "weights_order": list(sizes)}
     head = json.dumps(engine, sort_keys=True).encode()
     return MAGIC + len(head).to_bytes(8, "little") + head + b"".join(kept.values())
 

@@ -1,0 +1,58 @@
+"""Custom operators of a recipe: one place for an operator's reference, its library and its TensorRT plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from ndld_flow.base.settings import Settings, fields_of
+from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.step import DataFile, RunsCode
+
+OperatorName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+::)?[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+"""`com.acme::Scaled`; `Scaled` in the default domain, where TensorRT's plugins are."""
+PYTHON = ".py"
+
+
+class CustomOperator(Settings):
+    """The implementations of a custom operator."""
+
+    library: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """ONNX Runtime's library with the operator, such as `libacme.so`. It needs a trusted recipe."""
+    plugin: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """TensorRT's plugin library. It needs a trusted recipe."""
+    reference: Annotated[
+        Path | None, DataFile(), RunsCode(lambda path: path if path is not None and path.suffix == PYTHON else None)
+    ] = None
+    """The definition against which `check_operators` checks the library: a `.py` with a numpy function of the
+    operator's name, which needs a trusted recipe; a `.onnx` with a local function of that name; or the function in
+    ONNX's text form (`.onnxtxt`)."""
+
+    @model_validator(mode="after")
+    def _check_given(self) -> CustomOperator:
+        if self.library is None and self.plugin is None and self.reference is None:
+            raise ValueError("give at least one of `library`, `plugin` and `reference`")
+        return self
+
+
+def share_operators(entry: Mapping[str, Any], cls: type[Settings], operators: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a step, with those of the recipe's custom operators that the step has and does not set."""
+    fields, given = fields_of(cls), dict(entry)
+    runtime = settings_of(str(entry["backend"])) if "backend" in entry else None
+    if runtime is not None and "custom_ops" not in runtime.model_fields:
+        fields.pop("custom_ops", None)
+    shared = {
+        "custom_ops": _paths("library", operators.values()),
+        "plugins": _paths("plugin", operators.values()),
+        "custom_operators": dict(operators),
+    }
+    return given | {name: value for name, value in shared.items() if value and name in fields and name not in given}
+
+
+def _paths(kind: str, operators: Iterable[Any]) -> list[str]:
+    """Return the distinct paths of one kind; operators with mistakes are left to the check of the recipe."""
+    named = (operator.get(kind) for operator in operators if isinstance(operator, Mapping))
+    return list(dict.fromkeys(path for path in named if isinstance(path, str)))

@@ -1,0 +1,55 @@
+"""Virtual environments into which pip installs packages, from the index that the user has configured for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+
+PIP_TIMEOUT_S = 3600.0
+"""TensorRT and CUDA's libraries have several GB."""
+_NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
+"""Variables that would install elsewhere, or show the private environment the packages of this one."""
+
+
+class PipError(Exception):
+    """pip could not install something; the text is its last error."""
+
+
+def create_environment(
+    target: Path, requirements: Sequence[str], report: Callable[[str], None], options: Sequence[str] = ()
+) -> None:
+    """Create a virtual environment with pip, and let that install requirements; `report` is called with its output.
+
+    An environment of its own, because NVIDIA's packages of older releases call pip again while they are installed:
+    with `--target` that would install into ours. Raises PipError.
+    """
+    from ndld_flow.processes.program import Program, run_program
+
+    lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        report(line)
+
+    python = target / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    install = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *options, "--"]
+    for command in ([sys.executable, "-m", "venv", str(target)], [*install, *requirements]):
+        try:
+            run_program(Program(command, _environment(), PIP_TIMEOUT_S), note)
+        except RequestError as error:
+            reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
+            raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of pip: ours, with the index of this Python's own pip.conf."""
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_PIPS}
+    own = Path(sys.prefix, "pip.ini" if os.name == "nt" else "pip.conf")
+    if own.is_file():
+        ours.setdefault("PIP_CONFIG_FILE", str(own))
+    # Without the current directory on its path, where a file `pip.py` could be.
+    return {**ours, "PYTHONSAFEPATH": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

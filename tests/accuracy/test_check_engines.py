@@ -1,0 +1,314 @@
+"""Engines as candidates and references of `check_accuracy`, in stand-ins of TensorRT and CUDA that compute values."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, KilledError, RecipeError, RequestError
+from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.gpu_state import Gpu
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.build import Build
+from ndld_flow.runner.export import plan_exports
+from ndld_flow.runtimes.tensorrt import settings as engine_settings
+from ndld_flow.steps.check_accuracy import CheckAccuracy
+from ndld_flow.store.kinds import AccuracyDocument, Artifact, Engine, Onnx
+from tests.support.engine_standins import Standins, make_standins
+from tests.support.models import make_cnn
+from tests.support.models_run import Given, Ran, run_step, write_model
+from tests.support.recipes import load_recipe
+
+BATCHES = {"x": {"min": [1, 3, 16, 16], "opt": [2, 3, 16, 16], "max": [2, 3, 16, 16]}}
+TWO: Given = {"x": {"shape": [2, 3, 16, 16]}}
+LARGE = "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }"
+FOUND = "g (float[n, 8] x) => (int64[2, m] places, float[n, 8] y) { places = NonZero(x) y = Relu(x) }"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Engines of one model in the stand-in of TensorRT 10.8, and checks of them."""
+
+    standins: Standins
+    folder: Path
+    library: Path
+
+    def engine(self, model: Path | None = None, **settings: Any) -> Engine:
+        given = {"profiles": [BATCHES]} | settings
+        folder = self.standins.engine_of(self.library, "tensorrt", model or self.model, given)
+        return Engine(folder / Engine.main, "engine", "digest of the engine")
+
+    @property
+    def model(self) -> Path:
+        path = self.standins.folder / "model.onnx"
+        return path if path.exists() else make_cnn(path)
+
+    def check(
+        self,
+        engine: Engine | Path,
+        inputs: Given | None = TWO,
+        model: Path | None = None,
+        runtime: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> tuple[Ran, Accuracy]:
+        """Compare the engine with its model in ONNX Runtime."""
+        built = {"runtime.engine": engine} if isinstance(engine, Engine) else {}
+        named = {"engine": "engine"} if built else {"engine_file": str(engine)}
+        chosen = {"backend": "tensorrt", "library": str(self.library), **named, **(runtime or {})}
+        folder = self.folder / f"ran-{len(list(self.folder.glob('ran-*')))}"
+        source = Onnx(model or self.model, "source", "digest")
+        ran = run_step(
+            CheckAccuracy,
+            source.path,
+            folder,
+            {"runtime": chosen} | settings,
+            inputs,
+            artifacts={"reference": source, **built},
+        )
+        return ran, Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Standins:
+    return make_standins(tmp_path_factory)
+
+
+@pytest.fixture
+def bench(standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standins.cudart), prepend=os.pathsep)
+    monkeypatch.setenv("STANDIN_COMPUTES", "1")
+    return Bench(standins, tmp_path, standins.library("tensorrt", "10.8"))
+
+
+def test_an_engine_is_compared_with_its_model(bench: Bench) -> None:
+    """It runs in a process of its own, with the library of another environment; the record names what ran."""
+    engine = bench.engine(fp16=True)
+    ran, accuracy = bench.check(engine)
+    assert ran.result.passed
+    assert 0 < accuracy.outputs[0].metrics["relative_rms"] < 1e-3  # FP16
+    assert accuracy.execution_reference is not None
+    assert accuracy.execution_reference.described.startswith("onnxruntime")
+    execution = accuracy.execution_candidate
+    assert execution is not None
+    assert execution.library == "TensorRT 10.8.0.43"
+    assert execution.built is not None
+    assert execution.built.described == "engine, built by TensorRT 10.8.0.43 from candidate (weakly typed: FP16, TF32)"
+    assert execution.built.digest == json.loads((engine.folder / Engine.build).read_text())["engine_digest"]
+    assert any("candidate ran as the engine engine, built by TensorRT" in note for note in accuracy.notes)
+    assert "(engine engine in TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
+    assert [path.name for path in ran.scratch.iterdir() if path.suffix == ".onnx"] == []
+
+
+def test_an_engine_ruined_by_int8_fails(bench: Bench) -> None:
+    ran, accuracy = bench.check(bench.engine(int8=True, placeholder_ranges=True))
+    assert not ran.result.passed
+    assert accuracy.outputs[0].failed
+    assert "weakly typed: INT8" in accuracy.notes[0]
+
+
+def test_a_prebuilt_engine_is_of_unknown_source(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "shipped.engine"
+    file.write_bytes(bench.engine().path.read_bytes())
+    ran, accuracy = bench.check(file)
+    assert ran.result.passed
+    assert accuracy.execution_candidate is not None
+    built = accuracy.execution_candidate.built
+    assert built is not None
+    assert (built.name, built.model, built.built_with) == (str(file), "", "")
+    assert "of unknown source" in ran.result.summary
+    assert any("shipped.engine, of unknown source in TensorRT" in note for note in accuracy.notes)
+
+
+def test_a_users_metric_judges_an_engine(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "metric.py").write_text(
+        "def metric(outputs, label):\n    return float(outputs['y'].argmax() == label)\n"
+    )
+    np.save(tmp_path / "labels.npy", np.array([0]))
+    ran, accuracy = bench.check(
+        bench.engine(),
+        metric=str(tmp_path / "metric.py"),
+        labels=str(tmp_path / "labels.npy"),
+        metric_tolerance={"metric": {"drop": 0.0}},
+    )
+    assert ran.result.passed
+    assert accuracy.labelled[0].candidate == accuracy.labelled[0].reference
+    assert "drop.metric" in ran.result.metrics
+
+
+def test_an_engine_may_be_the_reference(bench: Bench) -> None:
+    engine = replace(bench.engine(), label="shipped")
+    chosen = {"backend": "tensorrt", "library": str(bench.library), "engine": "shipped"}
+    folder, source = bench.folder / "both", Onnx(bench.model, "source", "digest")
+    artifacts = {"reference": source, "reference_runtime.engine": engine, "runtime.engine": bench.engine(fp16=True)}
+    settings = {"reference_runtime": chosen, "runtime": {**chosen, "engine": "engine"}}
+    ran = run_step(CheckAccuracy, source.path, folder, settings, TWO, artifacts=artifacts)
+    accuracy = Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_bytes())
+    assert ran.result.passed
+    assert accuracy.execution_reference is not None
+    assert accuracy.execution_candidate is not None
+    built = [each.built for each in (accuracy.execution_reference, accuracy.execution_candidate)]
+    assert [each.name for each in built if each is not None] == ["shipped", "engine"]
+
+
+def test_a_sample_outside_of_the_profile_is_refused_before_the_reference_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the record of the build; TensorRT itself refuses it for a prebuilt engine."""
+    outside: Given = {"x": {"shape": [3, 3, 16, 16]}}
+    shape = r'input "x": shape 3x3x16x16 is outside of what the engine allows \(1x3x16x16 to 2x3x16x16, optimization'
+    engine = bench.engine()
+    with pytest.raises(RequestError, match=shape):
+        bench.check(engine.path, outside)
+    monkeypatch.setattr(engine_settings, "_refuse_elsewhere", lambda *_: None)
+    monkeypatch.setenv("STANDIN_NO_GPU", "1")  # the engine would not open
+    with pytest.raises(RequestError, match=rf"^candidate, sample random, seed 0: {shape}"):
+        bench.check(engine, outside)
+
+
+def test_inputs_in_another_float_type_are_cast_and_counted(bench: Bench, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", LARGE)
+    np.save(tmp_path / "x.npy", np.array([[1.5, 70000.0]], np.float32))
+    engine = bench.engine(
+        model,
+        profiles=[{"x": {"min": [1, 2], "opt": [1, 2], "max": [1, 2]}}],
+        fp16=True,
+        advanced={"io_formats": {"x": {"dtype": "fp16"}, "y": {"dtype": "fp16"}}},
+    )
+    ran, accuracy = bench.check(engine, {"x": {"data": str(tmp_path / "x.npy")}}, model)
+    assert "input x is float16 in the engine and float32 in the model: values are cast" in accuracy.notes
+    assert "input x: 1 value became infinite in float16" in accuracy.notes
+    assert accuracy.outputs[0].dtype == "float16"
+    assert not ran.result.passed
+    assert any("NaN or infinite where the reference is not" in failed for failed in accuracy.outputs[0].failed)
+
+
+def test_an_output_whose_shape_depends_on_data_is_compared(bench: Bench, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", FOUND)
+    engine = bench.engine(model, profiles=[{"x": {"min": [1, 8], "opt": [2, 8], "max": [4, 8]}}])
+    np.save(tmp_path / "x.npy", np.array([[0, 1, 0, 0, 2, 0, 0, 0]], np.float32))
+    ran, accuracy = bench.check(engine, {"x": {"data": str(tmp_path / "x.npy")}}, model)
+    assert ran.result.passed
+    assert [(output.output, output.shape, output.failed) for output in accuracy.outputs] == [
+        ("places", (2, 2), ()),
+        ("y", (1, 8), ()),
+    ]
+
+
+def test_engines_that_the_record_shows_not_to_fit_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = bench.engine()
+    newer = bench.standins.library("tensorrt", "10.9")
+    with pytest.raises(BackendError, match=r"engine was built by TensorRT 10\.8\.0\.43, and this is 10\.9"):
+        bench.check(engine, runtime={"library": str(newer)})
+    build = Build.model_validate_json((engine.folder / Engine.build).read_bytes())
+    ahead = build.model_copy(update={"compute_capabilities": ("8.6", "8.9")})
+    monkeypatch.setattr(engine_settings, "_read_build", lambda _: ahead)
+    monkeypatch.setattr(engine_settings, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))
+    with pytest.raises(BackendError, match=r"for compute capability 8\.6 or 8\.9, and GPU 0 \(NVIDIA H200\) has 9\.0"):
+        bench.check(engine)
+    other = build.model_copy(update={"model_digest": "another", "label": "half"})
+    monkeypatch.setattr(engine_settings, "_read_build", lambda _: other)
+    with pytest.raises(RequestError, match=r"built its engine from half, and candidate is another model"):
+        bench.check(engine)
+
+
+def test_a_marked_engine_is_not_the_one_that_is_checked(bench: Bench) -> None:
+    with pytest.raises(RequestError, match=r"runtime: engine has tensors marked as outputs .*name the engine that"):
+        bench.check(bench.engine(mark_outputs=["*"]))
+
+
+def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
+    """Outputs are judged on the engine itself; the record and the notes name the build whose layers were compared."""
+    settings: dict[str, Any] = {"int8": True, "placeholder_ranges": True}
+    engine = bench.engine(**settings)
+    marked = replace(bench.engine(**settings, mark_outputs=["Conv_*"]), label="marked")
+    chosen = {"backend": "tensorrt", "library": str(bench.library), "engine": "engine"}
+    source = Onnx(bench.model, "source", "digest")
+    given = {"runtime": chosen, "layers": True, "layers_engine": "marked"}
+    artifacts: dict[str, Artifact] = {"reference": source, "runtime.engine": engine, "layers_engine": marked}
+
+    def compare(name: str, **more: Any) -> Accuracy:
+        ran = run_step(CheckAccuracy, source.path, bench.folder / name, given | more, TWO, artifacts=artifacts)
+        return Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_bytes())
+
+    accuracy = compare("all")
+    assert [layer.node for layer in accuracy.layers] == ["Conv_0", "Conv_4", "Conv_8", "Conv_20"]
+    assert all(layer.metrics["relative_rms"] > 0 for layer in accuracy.layers)
+    assert accuracy.layers_built is not None
+    assert (accuracy.layers_built.name, len(accuracy.layers_built.marked)) == ("marked", 4)
+    assert accuracy.execution_candidate is not None
+    assert accuracy.execution_candidate.built is not None
+    assert accuracy.execution_candidate.built.name == "engine"
+    assert any("make it fuse layers differently from engine" in note for note in accuracy.notes)
+    _, alone = bench.check(engine)
+    assert accuracy.outputs == alone.outputs
+    assert [layer.node for layer in compare("some", layers=["Conv_4"]).layers] == ["Conv_4"]
+    with pytest.raises(RequestError, match="marked has none of the selected tensors as marked outputs"):
+        compare("none", layers=["Relu_3"])
+    artifacts["layers_engine"] = engine
+    with pytest.raises(RequestError, match=r"layers_engine: marked has no marked outputs: build it with"):
+        compare("unmarked")
+
+
+def test_a_crash_of_the_library_ends_its_process_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_CRASHES", "1")
+    with pytest.raises(KilledError, match=r"killed by SIGSEGV while running it: TensorRT crashed.* Rebuild the engine"):
+        bench.check(bench.engine())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runtime": {"backend": "tensorrt"}}, "runs an engine: add a step"),
+        ({"runtime": {"backend": "onnxruntime"}}, "does not match any of the expected tags"),
+        (
+            {"reference_runtime": {"backend": "openvino"}, "reference_provider": "cuda"},
+            "give either `reference_runtime`",
+        ),
+        ({"layers": True, "layers_engine": "marked"}, "`layers_engine` needs `layers`, and a `runtime`"),
+        ({"reference_runtime": {"backend": "openvino"}, "layers": True}, "needs a reference in ONNX Runtime"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        CheckAccuracy.model_validate_json(json.dumps(settings))
+
+
+def test_recipes_name_the_model_and_the_engine(in_folder: Path) -> None:
+    """An engine in place of its model is a mistake with a remedy, as is one that is exported though it is marked."""
+    make_cnn(in_folder / "model.onnx")
+    engine = {"step": "build_engine", "backend": "tensorrt_rtx"}
+    agree: dict[str, Any] = {"step": "check_accuracy", "candidate": "engine"}
+    marked = {**engine, "mark_outputs": ["Conv_0"]}
+    recipe = {"model": "model.onnx", "steps": {"engine": engine, "agree": agree, "marked": marked}}
+    (in_folder / "r.yaml").write_text(json.dumps({**recipe, "export": {"out/model.engine": "marked"}}))
+    with pytest.raises(RecipeError) as caught:
+        api.plan(in_folder / "r.yaml")
+    message = str(caught.value)
+    assert "`engine` produces engine, but onnx is read here" in message
+    assert "the engine in the runtime's settings: `engine: engine`" in message
+    assert "the engine of `marked` has `mark_outputs`: it is for inspection only" in message
+    agree |= {"candidate": "source", "runtime": {"backend": "tensorrt_rtx", "engine": "engine"}}
+    (in_folder / "r.yaml").write_text(json.dumps(recipe))
+    checked = load_recipe(in_folder / "r.yaml")
+    assert {step.name: step.reads for step in checked.steps}["agree"]["runtime.engine"] == "engine"
+    [export] = plan_exports(checked, Path("last.engine"))
+    assert export.step == "engine", "not the marked one, although it is the last"
+
+
+@pytest.mark.skipif(has_nvidia_gpu(), reason="needs a machine without a GPU")
+def test_without_a_gpu_the_run_does_not_start(bench: Bench) -> None:
+    chosen = {"backend": "tensorrt", "library": str(bench.library), "engine": "engine"}
+    step = CheckAccuracy.model_validate_json(json.dumps({"runtime": chosen, "reference_runtime": chosen}))
+    [lack] = step.foresee().lacks
+    assert lack.startswith("no NVIDIA GPU here, and TensorRT needs one to run an engine")
+    assert "`on: TARGET`" in lack
+    assert step.library_versions()["tensorrt"] == "10.8.0.43"

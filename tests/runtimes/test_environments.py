@@ -1,0 +1,179 @@
+"""Releases of a runtime side by side: created once, kept by digest, part of the key, and measured in turns."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base import user_folders
+from ndld_flow.base.errors import BackendError, RecipeError, RequestError
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.document import read_document
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import read_run_record
+from ndld_flow.runner.collect_garbage import collect_libraries, find_kept_libraries
+from ndld_flow.runner.doctor import examine
+from ndld_flow.runner.events import RunFinished
+from ndld_flow.runtimes import environments
+from ndld_flow.runtimes.environments import Environment, find_environment, provide_environment
+from tests.support.environments import write_environment, write_wheel
+from tests.support.models import make_cnn
+from tests.support.typed_api import plan_once, run_once
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the folders that are made here are Linux's")
+
+SHORT = {"runs": 1, "passes": 2, "duration": 1, "warmup": 0, "warmup_passes": 1, "stable": 0, "layer_passes": 1}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty, and no leases."""
+    monkeypatch.setattr(user_folders, "cache_folder", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def recipe(tmp_path: Path, **named: Any) -> dict[str, Any]:
+    """A recipe that profiles and compares a model in two environments."""
+    model = make_cnn(tmp_path / "model.onnx")
+    return {
+        "name": "upgrade",
+        "model": {"source": str(model)},
+        "environments": named,
+        "steps": {
+            "now": {"step": "profile", "from": "source", "environment": "now", **SHORT},
+            "next": {"step": "profile", "from": "source", "environment": "next", **SHORT},
+            "outputs": {
+                "step": "check_accuracy",
+                "candidate": "source",
+                "samples": 2,
+                "reference_environment": "now",
+                "environment": "next",
+            },
+        },
+    }
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_steps_run_in_their_environments(tmp_path: Path) -> None:
+    now = write_environment(tmp_path / "now", "1.90.0")
+    after = write_environment(tmp_path / "next", "1.91.0", add=0.5)
+    wanted, outputs = recipe(tmp_path, now=str(now), next=str(after)), tmp_path / "outputs"
+    plan = plan_once(wanted, outputs=outputs, trust=True)
+    assert plan[0].step.step.foresee().notes[0] == f"environment {now}"
+
+    run = Path(run_once(wanted, outputs=outputs, trust=True).folder)
+    profiles = {name: read_document(Profile, run / name / "profile.json") for name in ("now", "next")}
+    assert [profiles[name].versions["onnxruntime"] for name in profiles] == ["1.90.0", "1.91.0"]
+    assert profiles["now"].sitting == profiles["next"].sitting, "they were not measured in turns"
+    assert profiles["next"].layers
+    assert read_run_record(run).outcome == "failed"
+    accuracy = read_document(Accuracy, run / "outputs" / "accuracy.json")
+    assert accuracy.outputs[0].metrics["max_abs"] == pytest.approx(0.5, rel=1e-3)
+    assert any("1.90.0" in note for note in accuracy.notes)
+
+    assert run_once(wanted, outputs=outputs, trust=True).nothing_to_do
+    write_environment(tmp_path / "now", "1.90.0", add=0.5)  # another build of the same release
+    rebuilt = run_once(wanted, outputs=outputs, trust=True)
+    assert outcomes(rebuilt) == dict.fromkeys(wanted["steps"], "done")
+    assert rebuilt.passed
+
+
+def outcomes(run: RunFinished) -> dict[str, str]:
+    return {step.name: step.outcome for step in read_run_record(Path(run.folder)).steps}
+
+
+def test_environments_need_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "create_environment", lambda *_: pytest.fail("pip ran without trust"))
+    wanted = recipe(tmp_path, now={"onnxruntime": "1.90.0"}, next={"onnxruntime": "1.91.0"})
+    with pytest.raises(RecipeError, match=r"pip installs onnxruntime==1\.90\.0\s.*--trust"):
+        api.run(wanted, outputs=tmp_path / "outputs")
+    plan = plan_once(wanted, outputs=tmp_path / "outputs", trust=True)
+    assert plan[1].step.step.foresee().notes[0] == "environment onnxruntime 1.91.0, which the run creates with pip"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"onnxruntime": ">=1.27"},
+        {"onnxruntime": "1.27.*"},
+        {"onnxruntime": "1.27.0 --index-url=https://evil.example"},
+        {"onnxruntime": "1.27.0; python_version > '3'"},
+        {"onnxruntime": "@ https://evil.example/x.whl"},
+        {"--index-url=https://evil.example": "1.0"},
+        {"git+https://evil.example/x": "1.0"},
+        {"./local": "1.0"},
+        {"a b": "1.0"},
+        {"-r": "1.0"},
+        {"onnxruntime[extra]": "1.0"},
+        {"onnxruntime": 1.27},
+        {},
+    ],
+)
+def test_only_exact_releases_of_packages_are_accepted(environment: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RecipeError):
+        api.plan(recipe(tmp_path, now=environment, next=environment), outputs=tmp_path / "outputs", trust=True)
+
+
+def test_an_unknown_environment_is_named(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, now={"onnxruntime": "1.90.0"})
+    with pytest.raises(RecipeError, match=r"there is no environment 'next'"):
+        api.plan(wanted, outputs=tmp_path / "outputs", trust=True)
+
+
+def test_a_step_on_a_target_has_no_environment(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, now=str(write_environment(tmp_path / "now", "1.90.0")))
+    wanted["steps"] = {"now": wanted["steps"]["now"] | {"on": "ssh://nowhere.invalid"}}
+    with pytest.raises(RequestError, match="on this machine only"):
+        api.plan(wanted, outputs=tmp_path / "outputs", trust=True)
+
+
+def test_a_folder_without_an_environment_is_refused(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, now=str(tmp_path / "nothing"), next=str(tmp_path / "nothing"))
+    with pytest.raises(BackendError, match="there is no virtual environment of Python"):
+        api.run(wanted, outputs=tmp_path / "outputs", trust=True)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place where pip finds packages: a folder of wheels."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    return tmp_path / "index"
+
+
+@pytest.mark.thorough
+def test_pip_creates_an_environment_once_and_gc_spares_it_while_in_use(index: Path, tmp_path: Path) -> None:
+    write_wheel(index, "1.90.0")
+    missing = Environment(packages={"onnxruntime": "1.99.0"})
+    with pytest.raises(BackendError, match=r"cannot install onnxruntime==1\.99\.0 .*PIP_INDEX_URL.*folder"):
+        provide_environment(missing, lambda _: None)
+
+    environment, lines = Environment(packages={"onnxruntime": "1.90.0"}), list[str]()
+    made = provide_environment(environment, lines.append)
+    assert lines == ["creating the environment onnxruntime 1.90.0"]
+    assert made.lock["onnxruntime"]["version"] == "1.90.0"
+    assert len(made.lock["onnxruntime"]["sha256"]) == 64
+    assert find_environment(environment) == made
+    assert provide_environment(environment, lines.append) == made
+    assert len(lines) == 1
+
+    (check,) = [check for check in examine(tmp_path / "outputs") if check.name == "private environments"]
+    assert "onnxruntime 1.90.0" in check.found
+    (kept,) = [library for library in find_kept_libraries() if library.label]
+    old = time.time() - 1e7
+    os.utime(kept.folder, (old, old))
+    assert kept.in_use
+    assert not collect_libraries().libraries, "gc removed an environment in use"
+    environments._LEASES.close()
+    environments._LEASED.clear()
+    assert collect_libraries().libraries == (str(kept.folder),)
+    assert find_environment(environment) is None

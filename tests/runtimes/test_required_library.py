@@ -1,0 +1,487 @@
+"""A required release is found, or created once in the user's cache folder; the key names it before it is there."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base import user_folders
+from ndld_flow.base.consulted import consulting, stamp_of
+from ndld_flow.base.errors import BackendError
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.engines.building import build_engine
+from ndld_flow.engines.foresight import foresee_build
+from ndld_flow.machine.hardware import read_hardware
+from ndld_flow.records.build import Build
+from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.runner.collect_garbage import find_kept_libraries
+from ndld_flow.runtimes.tensorrt import library as libraries
+from ndld_flow.runtimes.tensorrt import required_library
+from ndld_flow.runtimes.tensorrt.library import Library, find_library
+from ndld_flow.runtimes.tensorrt.required_library import choose_library, exact_release, provide_library
+from ndld_flow.steps.build_engine import BuildEngine
+from tests.support.engine_builds import Asked
+from tests.support.models import make_cnn
+from tests.support.tensorrt_standin import write_standin
+
+OURS = f"3.{sys.version_info.minor}"
+TAG = f"cp3{sys.version_info.minor}"
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the folders that are made here are Linux's")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty, and a system without TensorRT."""
+    monkeypatch.setattr(user_folders, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(libraries, "_SYSTEM", tmp_path / "system")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place where pip finds packages: a folder of wheels."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def write_wheel(index: Path, backend: EngineBackend, version: str, release: str = "") -> Path:
+    """Write a wheel of the stand-in; `release`: the one that it really is, if another than its version."""
+    site = write_standin(index / f"of-{version}", release or version, backend)
+    info = f"{backend}-{version}.dist-info"
+    path = index / f"{backend}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file in sorted((site / backend).rglob("*")):
+            if file.is_file():
+                wheel.write(file, file.relative_to(site))
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {backend}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def write_archive(path: Path, members: dict[str, bytes], folder: str = "TensorRT-10.16.1.11") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def archive_members(tmp_path: Path, version: str = "10.16.1.11") -> dict[str, bytes]:
+    """Return the members of an archive of the stand-in, as NVIDIA arranges them."""
+    wheel = write_wheel(tmp_path / f"wheel-{version}", "tensorrt", version).read_bytes()
+    return {
+        f"python/tensorrt-{version}-{TAG}-none-linux_x86_64.whl": wheel,
+        f"python/tensorrt-{version}-cp38-none-linux_x86_64.whl": b"of another Python",
+        "lib/libnvinfer.so.10": b"",
+        "lib/libnvinfer_static.a": b"large",
+        "samples/sampleOnnxMNIST/model.onnx": b"not needed",
+    }
+
+
+def lines_of(library: Library) -> tuple[Library, list[str]]:
+    lines: list[str] = []
+    return provide_library(library, lines.append), lines
+
+
+def version_in_child(library: Library, scratch: Path, module: str = "tensorrt") -> str:
+    code = f"import {module}; print({module}.__version__, {module}.__file__)"
+    environment = {**os.environ, **library.environment(scratch)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()[0]
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "release", "exact"),
+    [
+        ("tensorrt", "10.16", "10.16.1.11"),
+        ("tensorrt", "10.16.0.72", "10.16.0.72"),
+        ("tensorrt", "10", "10.16.1.11"),
+        ("tensorrt", "10.14.1.48", "10.14.1.48.post1"),
+        ("tensorrt", "12.1", ""),
+        ("tensorrt", "12.1.0.9", "12.1.0.9"),
+        ("tensorrt_rtx", "1.6", "1.6.1.120"),
+    ],
+)
+def test_a_release_means_the_newest_known_one_of_its_number(backend: EngineBackend, release: str, exact: str) -> None:
+    assert exact_release(backend, release) == exact
+
+
+def write_jetson(root: Path, version: str, python: str = OURS) -> Path:
+    """Write what `python3-libnvinfer` installs: bindings and metadata without a wheel's tags."""
+    site = root / f"usr/lib/python{python}/dist-packages"
+    (site / "tensorrt").mkdir(parents=True)
+    (site / "tensorrt/__init__.py").write_text(f"__version__ = {version!r}\nclass Builder: ...\n")
+    metadata = site / f"tensorrt-{version}.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: tensorrt\nVersion: {version}\n")
+    (site / "apt_pkg.py").write_text("raise SystemExit('only TensorRT may be imported from there')\n")
+    return site
+
+
+def test_packages_of_the_system_are_found_from_a_virtual_environment(tmp_path: Path) -> None:
+    site = write_jetson(tmp_path / "system", "10.13.3")
+    for library in (choose_library(None, "", None), choose_library("tensorrt", "10.13", None)):
+        assert (library.backend, library.version, library.origin) == ("tensorrt", "10.13.3", f"system {site}")
+        assert version_in_child(library, tmp_path) == "10.13.3"
+    code = "import apt_pkg"
+    environment = {**os.environ, **library.environment(tmp_path)}
+    hidden = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, check=False)
+    assert b"ModuleNotFoundError" in hidden.stderr
+    assert choose_library("tensorrt", "10.8", None).version == "10.8.0.43", "that one would have to be installed"
+
+
+def test_where_packages_may_be_installed_later_is_noted(tmp_path: Path) -> None:
+    """A repeated run or plan must see them (`base/consulted.py`)."""
+    (tmp_path / f"system/usr/lib/python{OURS}").mkdir(parents=True)
+    with consulting() as consultation:
+        assert not find_library("tensorrt").found
+    before = dict(consultation.paths)
+    write_jetson(tmp_path / "system", "10.13.3")
+    assert any(stamp_of(path) != stamp for path, stamp in before.items() if path.endswith("dist-packages"))
+    (tmp_path / "system/usr/local/lib/python3.9").mkdir(parents=True)
+    assert stamp_of(f"{tmp_path}/system/usr/local/lib") != before[f"{tmp_path}/system/usr/local/lib"]
+
+
+def test_system_packages_for_another_python_are_named(tmp_path: Path) -> None:
+    write_jetson(tmp_path / "system", "10.13.3", python="3.8")
+    library = find_library("tensorrt")
+    assert not library.found
+    assert "TensorRT 10.13.3 in" in library.missing
+    assert f"is for Python 3.8, and this is Python {OURS}: run ndld-flow with that Python" in library.missing
+
+
+def test_the_installed_release_is_preferred(tmp_path: Path) -> None:
+    installed = find_library("tensorrt_rtx")
+    if not installed.found:
+        pytest.skip(installed.missing)
+    assert choose_library("tensorrt_rtx", ".".join(installed.version.split(".")[:2]), None) == installed
+    assert choose_library("tensorrt_rtx", "1.6", None).supply is not None
+
+
+# --- private environments --------------------------------------------------------------------------------------------
+
+
+def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_path: Path) -> None:
+    write_wheel(index, "tensorrt", "10.16.0.72")
+    wheel = write_wheel(index, "tensorrt", "10.16.1.11")
+    wanted = choose_library("tensorrt", "10.16", None)
+    assert (wanted.version, wanted.origin) == ("10.16.1.11", "private environment, which the run creates")
+    assert not cache.exists(), "looking creates nothing"
+    library, lines = lines_of(wanted)
+    assert "installing tensorrt==10.16.1.11 into a private environment" in lines
+    assert (library.version, library.origin, library.supply) == ("10.16.1.11", "private environment", None)
+    assert version_in_child(library, tmp_path) == "10.16.1.11"
+    wheel.unlink()
+    assert choose_library("tensorrt", "10.16", None) == library
+    assert lines_of(wanted) == (library, []), "another run, which looked before it was there"
+    assert not list((cache / "tensorrt/building").iterdir())
+
+
+@pytest.mark.thorough
+def test_unused_environments_are_counted_and_deleted(index: Path, cache: Path, tmp_path: Path) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11")
+    wanted = choose_library("tensorrt", "10.16", None)
+    lines_of(wanted)
+    archive = cache / "tensorrt/archives/TensorRT-9.0.0.1.Linux.x86_64-gnu.cuda-12.2.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(b"of the user")
+    (kept,) = find_kept_libraries()
+    assert api.gc(outputs=tmp_path / "outputs").library_bytes == kept.size_bytes > 1000
+    (check,) = (check for check in api.doctor() if check.name == "private environments")
+    assert check.found.startswith(f"1 in {cache / 'tensorrt'}, ")
+    assert api.gc_libraries().libraries == (), "it was used just now"
+    os.utime(kept.folder, (0, 0))
+    assert api.gc_libraries(dry_run=True).libraries == (str(kept.folder),)
+    choose_library("tensorrt", "10.16", None)
+    assert api.gc_libraries().libraries == (), "a plan uses it too"
+    os.utime(kept.folder, (0, 0))
+    unfinished = cache / "tensorrt/building/tensorrt-10.15.0.1-0123456789abcdef"
+    unfinished.mkdir()
+    os.utime(unfinished, (0, 0))
+    assert api.gc_libraries(max_age="9 days").libraries == (str(unfinished), str(kept.folder))
+    assert find_kept_libraries() == []
+    assert archive.exists()
+    assert choose_library("tensorrt", "10.16", None).origin.endswith("which the run creates")
+
+
+@pytest.mark.thorough
+def test_an_interrupted_creation_is_repeated(index: Path, cache: Path) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11")
+    wanted = choose_library("tensorrt", "10.16", None)
+    assert wanted.supply is not None
+    for place in (wanted.supply.folder, cache / "tensorrt/building" / wanted.supply.folder.name):
+        (place / "contents/lib").mkdir(parents=True)
+        (place / "contents/pyvenv.cfg").write_text("half of an environment")
+    assert choose_library("tensorrt", "10.16", None).supply is not None
+    library, lines = lines_of(wanted)
+    assert lines
+    assert library.found
+    (wanted.supply.folder / f"contents/lib/python{OURS}/site-packages/tensorrt/__init__.py").unlink()
+    assert choose_library("tensorrt", "10.16", None).supply is not None, "damaged"
+    assert lines_of(wanted)[0] == library
+
+
+@pytest.mark.parametrize(
+    ("driver", "requirement"),
+    [("", "tensorrt==10.16.1.11"), ("580.65.06", "tensorrt==10.16.1.11"), ("570.86", "tensorrt-cu12==10.16.1.11")],
+)
+def test_an_older_driver_needs_the_packages_for_cuda_12(
+    driver: str, requirement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware = read_hardware()._replace(driver=driver)
+    monkeypatch.setattr(required_library, "read_hardware", lambda: hardware)
+    supply = choose_library("tensorrt", "10.16", None).supply
+    assert supply is not None
+    assert supply.requirement == requirement
+
+
+@pytest.mark.thorough
+def test_variables_and_modules_of_this_environment_do_not_reach_pip(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11")
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("PYTHONPATH", str(write_standin(tmp_path / "other", "10.8.0.43")))
+    assert provide_library(choose_library("tensorrt", "10.16", None), lambda _: None).version == "10.16.1.11"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.thorough
+def test_no_module_of_the_current_directory_is_imported(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11")
+    here = tmp_path / "here"
+    here.mkdir()
+    for module in ("pip", "venv", "ensurepip", "subprocess", "json", "sitecustomize", "tensorrt"):
+        (here / f"{module}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PIP_FIND_LINKS", "../index")
+    library = provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+    assert version_in_child(library, tmp_path) == "10.16.1.11"
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.thorough
+def test_what_pip_cannot_install_is_described(index: Path, cache: Path) -> None:
+    with pytest.raises(BackendError) as raised:
+        provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+    text = str(raised.value)
+    assert text.startswith("TensorRT 10.16.1.11 is not installed, and pip cannot install tensorrt==10.16.1.11 (")
+    assert "No matching distribution found for tensorrt==10.16.1.11)" in text
+    assert "download `TensorRT-10.16.1.11.Linux." in text
+    assert f"from https://developer.nvidia.com/tensorrt and put it, as it is, into {cache}/tensorrt/archives" in text
+    assert "\n" not in text
+    assert not list((cache / "tensorrt/building").iterdir())
+    with pytest.raises(
+        BackendError, match=r"download `TensorRT-RTX-1\.6\.1\.120-Linux-.* https://developer.nvidia.com/tensorrt-rtx "
+    ):
+        provide_library(choose_library("tensorrt_rtx", "1.6", None), lambda _: None)
+
+
+@pytest.mark.thorough
+def test_a_package_without_its_libraries_is_not_kept(index: Path) -> None:
+    """NVIDIA's stub on PyPI is installed by pip although it could not fetch the libraries."""
+    with zipfile.ZipFile(index / "tensorrt-10.16.1.11-py3-none-any.whl", "w") as wheel:
+        info = "tensorrt-10.16.1.11.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tensorrt\nVersion: 10.16.1.11\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    with pytest.raises(BackendError, match=r"tensorrt==10\.16\.1\.11 did not contain it"):
+        provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+
+
+def test_a_cache_that_cannot_be_written_is_named(cache: Path, index: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(BackendError, match=f"cannot be kept in {cache}/tensorrt"):
+        provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+
+
+@pytest.mark.thorough
+def test_processes_that_need_it_at_the_same_time_create_it_once(index: Path, cache: Path) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11")
+    code = (
+        "from ndld_flow.runtimes.tensorrt.required_library import choose_library, provide_library\n"
+        "print(provide_library(choose_library('tensorrt', '10.16', None), print).origin)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = [process.communicate()[0] for process in started]
+    assert [text.splitlines()[-1] for text in printed] == ["private environment"] * 3
+    assert sum("installing tensorrt==10.16.1.11" in text for text in printed) == 1
+
+
+# --- archives --------------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_in_the_cache_folder_is_found_by_its_release(cache: Path, tmp_path: Path) -> None:
+    archives = cache / "tensorrt/archives"
+    members = archive_members(tmp_path)
+    write_archive(archives / f"TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz", members)
+    for other in ("TensorRT-10.16.9.9.Windows.win10.cuda-12.9.zip", "TensorRT-RTX-1.6.1.120-Linux-x86_64-cuda.tar.gz"):
+        (archives / other).write_bytes(b"")
+    wanted = choose_library("tensorrt", "10.16", None)
+    assert wanted.version == "10.16.1.11"
+    library, lines = lines_of(wanted)
+    assert lines == [f"unpacking TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz"]
+    assert library.origin == f"archive TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz"
+    assert version_in_child(library, tmp_path) == "10.16.1.11"
+    assert library.folder is not None
+    unpacked = {path.name for path in library.folder.rglob("*") if path.is_file()}
+    assert unpacked == {Path(name).name for name in members if name.startswith(("python", "lib/libnvinfer.so"))}
+    assert choose_library("tensorrt", "10.16", None) == library
+
+
+def test_archives_of_the_same_minor_release_change_no_key(cache: Path) -> None:
+    archives = cache / "tensorrt/archives"
+    archives.mkdir(parents=True)
+    for version in ("10.16.0.72", "12.1.0.9", "12.1.0.10"):
+        (archives / f"TensorRT-{version}.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz").write_bytes(version.encode())
+    (archives / f"TensorRT-12.1.0.10.Linux.{os.uname().machine}-gnu.cuda-12.9.tar.gz").write_bytes(b"for another CUDA")
+    versions = {
+        release: choose_library("tensorrt", release, None).version for release in ("10.16", "10.16.0.72", "12.1")
+    }
+    assert versions == {"10.16": "10.16.1.11", "10.16.0.72": "10.16.0.72", "12.1": "12.1.0.10"}
+    assert "cuda-13.0" in choose_library("tensorrt", "12.1", None).origin
+
+
+def test_an_archive_that_settings_name_is_kept_by_its_contents(cache: Path, tmp_path: Path) -> None:
+    name = "TensorRT-10.16.1.11.Linux.x86_64-gnu.cuda-13.0.tar.gz"
+    archive = write_archive(tmp_path / name, archive_members(tmp_path))
+    library, _ = lines_of(choose_library(None, "", archive))
+    assert (library.backend, library.version) == ("tensorrt", "10.16.1.11")
+    same = tmp_path / "copies" / name
+    same.parent.mkdir()
+    same.write_bytes(archive.read_bytes())
+    assert choose_library(None, "", same) == library
+    write_archive(archive, {**archive_members(tmp_path / "more"), "lib/libnvinfer.so.10": b"other contents"})
+    assert choose_library(None, "", archive).supply is not None, "other contents"
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "reason"),
+    [
+        ("trt.tar.gz", None, "the name of this archive does not contain its release"),
+        ("TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz", "tensorrt_rtx", "has TensorRT: set `backend: tensorrt`"),
+        ("TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz", None, "cannot be unpacked"),
+        ("TensorRT-10.16.1.11.Windows.win10.zip", None, "cannot be unpacked"),
+    ],
+)
+def test_unusable_archives_are_refused(tmp_path: Path, name: str, backend: EngineBackend | None, reason: str) -> None:
+    (tmp_path / name).write_bytes(b"no archive")
+    with pytest.raises(BackendError, match=reason):
+        provide_library(choose_library(backend, "", tmp_path / name), lambda _: None)
+
+
+def test_an_archive_of_another_release_than_its_name_is_not_kept(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "TensorRT-10.15.1.29.Linux.x86_64-gnu.tar.gz", archive_members(tmp_path))
+    with pytest.raises(BackendError, match=r"its archive cannot be used .*did not contain it"):
+        provide_library(choose_library(None, "", archive), lambda _: None)
+
+
+@pytest.mark.parametrize("suffix", ["tar.gz", "zip"])
+def test_no_member_is_written_elsewhere(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"TensorRT-10.16.1.11.Linux.x86_64-gnu.{suffix}"
+    names = ["lib/../../../../escaped.so", "lib/../../escaped.so", "python/../escaped.whl"]
+    if suffix == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(f"TensorRT/{name}", b"")
+    else:
+        write_archive(path, dict.fromkeys(names, b""))
+    with pytest.raises(BackendError):
+        provide_library(choose_library(None, "", path), lambda _: None)
+    assert not [found for found in tmp_path.rglob("*") if "escaped" in found.name]
+
+
+def test_links_out_of_an_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        link = tarfile.TarInfo("TensorRT/lib/libnvinfer.so.10")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(BackendError, match="cannot be unpacked"):
+        provide_library(choose_library(None, "", path), lambda _: None)
+    assert not [found for found in tmp_path.rglob("*") if found.is_symlink()]
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def build(tmp_path: Path, **settings: Any) -> Build:
+    asked = Asked(make_cnn(tmp_path / "cnn.onnx"), settings, {"x": {"shape": [1, 3, 16, 16]}})
+    return build_engine(asked.request(tmp_path / "build"), lambda *_: None)
+
+
+@pytest.mark.parametrize(("backend", "release"), [("tensorrt", "10.16.1.11"), ("tensorrt_rtx", "1.6.1.120")])
+@pytest.mark.thorough
+def test_the_key_names_the_release_that_will_build(
+    index: Path, tmp_path: Path, backend: EngineBackend, release: str
+) -> None:
+    write_wheel(index, backend, release)
+    short = ".".join(release.split(".")[:2])
+    step = BuildEngine(backend=backend, release=short)
+    before = step.library_versions()
+    assert before[backend] == release
+    seen = foresee_build(BuildSettings(backend=backend, release=short))
+    assert "(private environment, which the run creates)" in seen.notes[0]
+    assert not any("not installed" in lack for lack in seen.lacks)
+    built = build(tmp_path, backend=backend, release=short)
+    assert built.version == release
+    assert step.library_versions() == before
+
+
+@pytest.mark.thorough
+def test_an_engine_of_another_release_than_the_key_is_refused(index: Path, tmp_path: Path) -> None:
+    write_wheel(index, "tensorrt", "10.16.1.11", release="10.15.1.29")
+    with pytest.raises(
+        BackendError, match=r"TensorRT 10\.16\.1\.11 \(private environment\) was to build the engine, and 10\.15"
+    ):
+        build(tmp_path, backend="tensorrt", release="10.16")
+
+
+def test_a_library_that_does_not_exist_yet_is_never_replaced_by_the_installed_one(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        choose_library("tensorrt", "10.16", None).environment(tmp_path)
+
+
+@pytest.mark.thorough
+def test_two_real_releases_build_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-RTX 1.6 and 1.5 from the index that pip is configured for."""
+    for release in ("1.6.1.120", "1.5.0.114"):
+        try:
+            library = provide_library(choose_library("tensorrt_rtx", release, None), lambda _: None)
+        except BackendError as error:
+            pytest.skip(f"pip cannot install TensorRT-RTX {release}: {error}")
+        assert version_in_child(library, tmp_path, "tensorrt_rtx") == release
+        folder = tmp_path / release
+        folder.mkdir()
+        built = build(folder, release=release, compute_capabilities=["8.6"])
+        assert built.version == release

@@ -1,0 +1,50 @@
+"""The stand-ins of TensorRT and of CUDA's runtime library, and engines that tests of a module share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.steps.build_engine import BuildEngine
+from tests.support.cuda_standin import compile_cudart
+from tests.support.models_run import run_step, write_model
+from tests.support.tensorrt_standin import write_standin
+
+
+@dataclass(frozen=True)
+class Standins:
+    """Libraries and engines that tests share: building one takes a process."""
+
+    folder: Path
+    cudart: Path
+    built: dict[str, Path]
+
+    def library(self, backend: EngineBackend, release: str) -> Path:
+        place = self.folder / f"{backend}-{release}"
+        if not place.exists():
+            write_standin(place, release, backend)
+        return place
+
+    def engine(self, library: Path, backend: str, graph: str, settings: dict[str, Any]) -> Path:
+        """The folder of an engine's files."""
+        model = self.folder / f"{hashlib.sha256(graph.encode()).hexdigest()[:16]}.onnx"
+        return self.engine_of(library, backend, model if model.exists() else write_model(model, graph), settings)
+
+    def engine_of(self, library: Path, backend: str, model: Path, settings: dict[str, Any]) -> Path:
+        """The folder of the files of a model's engine."""
+        key = json.dumps([str(library), str(model), settings], sort_keys=True)
+        if key not in self.built:
+            given = {"backend": backend, "library": str(library)} | settings
+            self.built[key] = run_step(BuildEngine, model, self.folder / f"built-{len(self.built)}", given).out
+        return self.built[key]
+
+
+def make_standins(tmp_path_factory: pytest.TempPathFactory) -> Standins:
+    """The stand-ins in folders of their own; skips the test where nothing compiles C."""
+    return Standins(tmp_path_factory.mktemp("standins"), compile_cudart(tmp_path_factory.mktemp("cudart")), {})
