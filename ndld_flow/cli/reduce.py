@@ -1,0 +1,103 @@
+"""`ndld-flow reduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Unpack
+
+import click
+
+from ndld_flow import api
+from ndld_flow.base.quantities import counted
+from ndld_flow.cli.completers import complete_overrides
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.runner.reduce.options import ReduceArguments, ReduceOptions
+
+HELP = """Reduce a model to the part with which a recipe still fails.
+
+\b
+  ndld-flow reduce broken.yaml                     writes reduced.zip
+  ndld-flow reduce broken.yaml steps.half.keep_io=false -o fp16-overflow.zip
+
+The recipe decides: the first check, gate or error of its run must persist, with the same evidence for its cause: the
+same kind of difference and criterion of a check, the same side of a gate, the same class and words of an error, the
+same signal and function of a crash; with --strict also the same outputs, and half of the distance. Steps, samples and
+nodes are left out as long as it does, If, Loop, Scan and local functions are replaced by their bodies, and a sequence
+by one of its steps or its shortest beginning. Tensors between removed and remaining nodes become inputs with the values
+that they have inside the model. Weights and inputs whose values the failure does not need become random.
+
+The zip contains model, values, a short recipe, and a README with the failure's text, versions and the command that
+repeats it. Each trial is a process of its own. A reduction that was interrupted continues where it stopped. A failure
+that comes and goes is tried more often, and the zip states how often it failed.
+"""
+
+
+@click.command("reduce", help=HELP, short_help="Reduce a model to the part with which a recipe still fails.")
+@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_overrides)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("reduced.zip"),
+    show_default=True,
+    metavar="FILE",
+    help="The zip to write.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=ReduceOptions.trials,
+    show_default=True,
+    help="Run the recipe at most this often.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1000),
+    default=ReduceOptions.samples,
+    show_default=True,
+    help="Samples of the inputs to begin with; those that the failure does not need are left out.",
+)
+@click.option("--keep-values", is_flag=True, help="Keep the values of all weights and inputs.")
+@click.option("--strict", is_flag=True, help="The same outputs, criteria and half of the distance must persist.")
+@click.option("--trust", is_flag=True, help="Allow code that the recipe names.")
+@outputs_option
+@json_option
+def command(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    output: Path,
+    trust: bool,
+    outputs: Path,
+    as_json: bool,
+    **options: Unpack[ReduceArguments],
+) -> int:
+    from ndld_flow.cli.progress import choose_listener
+
+    with choose_listener(as_json=False, loudness="quiet" if as_json else None) as listener:
+        reduced = api.reduce(
+            recipe,
+            overrides,
+            to=output,
+            outputs=outputs,
+            trust=trust,
+            listener=listener,
+            options=ReduceOptions(**options),
+        )
+    if as_json:
+        print_json("reduce", reduced)
+        return 0
+    minimal = "none can be left out" if reduced.minimal else "not minimal: more --trials may leave out more"
+    click.echo(f"{reduced.failure}")
+    click.echo(f"  with {counted(reduced.nodes, 'node')} of {reduced.nodes_before}, {minimal}")
+    if len(reduced.steps) > 1 or reduced.samples > 1:
+        click.echo(f"  with {counted(len(reduced.steps), 'step')} and {counted(reduced.samples, 'sample')}")
+    if reduced.is_flaky:
+        click.echo(f"  it comes and goes: {reduced.failed} of {counted(reduced.verified, 'run')} of the result failed")
+    click.echo(f"  original values: {', '.join(reduced.original_values) or 'none, all are random'}")
+    if not reduced.captured:
+        click.echo("  inputs inside the model are generated, since running the whole model crashes")
+    for file in reduced.other_files:
+        click.echo(f"  not in the zip, but named by the recipe: {file}")
+    click.echo(reduced.path)
+    return 0

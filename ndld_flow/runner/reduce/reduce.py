@@ -1,0 +1,423 @@
+"""Find the smallest model with which a recipe still fails in the same way, and pack it to be sent to others."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
+from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces
+from ndld_flow.processes.fork_server import ForkServer
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.records.run_folder import read_run_record
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.reduction.part import CutPart, NodeFacts, Whole
+from ndld_flow.runner.events import Event, Notice, RunFailed
+from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.runner.open_run import open_single, working_on
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.reduce.failure import Failure, failures_of_record, names_in
+from ndld_flow.runner.reduce.inspect_model import Inspector
+from ndld_flow.runner.reduce.options import ReduceOptions
+from ndld_flow.runner.reduce.pack import Reduced, write_zip
+from ndld_flow.runner.reduce.search import NodeSearch
+from ndld_flow.runner.reduce.simplify import (
+    bypass,
+    failing_steps,
+    files_in,
+    models_between,
+    shorten_recipe,
+    start_at,
+)
+from ndld_flow.runner.reduce.trials import Stage, Trials
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run import run_recipe
+from ndld_flow.runner.run_request import digest_recipe
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import make_folder
+from ndld_flow.store.kinds import Onnx
+
+_FIRST_RUNS = 6
+"""Runs of the whole model before a failure is held to have vanished."""
+_LAST_RUNS, _LAST_RUNS_OF_FLAKY = 2, 10
+_MISSED = 0.05
+"""Accepted probability that a part passes by chance although it can fail."""
+_MOST_REPEATS = 20
+
+
+def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listener: Listener) -> Reduced:
+    """Run a recipe, reduce its model while the recipe fails in the same way, and write the result as a zip.
+
+    Raises RequestError if the recipe does not fail, or not on the part that contains all nodes, and as `run_request`
+    does for a recipe that cannot start.
+    """
+    with working_on(request, "run") as recipe:
+        if not isinstance(recipe, Recipe):
+            raise RequestError(f"{request.recipe} sweeps: reduce one of its points. Override what it sweeps over.")
+        record = _run_once(recipe, request)
+        failures = failures_of_record(record)
+        if not failures:
+            raise RequestError(f"{request.recipe} does not fail ({record.outcome}), so there is nothing to reduce.")
+        listener(Notice(text=f"reducing the model while {failures[0]}"))
+        with (
+            tempfile.TemporaryDirectory(prefix="ndld-flow-reduce-") as scratch,
+            ForkServer(Path(scratch)) as server,
+        ):
+            failed = _FailedRun(recipe, record, failures[0])
+            return _Reduction(failed, request, options, listener, server).run(target)
+
+
+def _run_once(recipe: Recipe, request: Request) -> RunRecord:
+    """Run a recipe, and return its record, whatever the outcome.
+
+    Raises NdldFlowError for a recipe that cannot start, and KeyboardInterrupt.
+    """
+    ended: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RunFailed):
+            ended.append(event.folder)
+
+    try:
+        ended.append(run_recipe(recipe, request, listen).folder)
+    except Exception:
+        if not ended:
+            raise
+    return read_run_record(Path(ended[-1]))
+
+
+@dataclass(frozen=True)
+class _FailedRun:
+    recipe: Recipe
+    record: RunRecord
+    failure: Failure
+
+
+class _Reduction:
+    def __init__(
+        self, failed: _FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
+    ) -> None:
+        self._recipe, self._record, self._failure = failed.recipe, failed.record, failed.failure
+        self._options, self._listener, self._scratch = options, listener, server.folder
+        self._outputs = Outputs(request.outputs)
+        self._failing = failing_steps(failed.failure, [step.name for step in failed.recipe.steps])
+        identity = self._identify(request)
+        journal = request.outputs / "reductions" / f"{identity[:16]}.jsonl"
+        make_folder(journal.parent)
+        self._inspector = Inspector(server, self._scratch)
+        self._trials = Trials(
+            server, self._scratch, journal, request.trust, options.strict, options.trials, self._report_trial
+        )
+        self._minimal = True
+        self._suspects: dict[str, float] = {}
+
+    def _identify(self, request: Request) -> str:
+        """Return a digest of the data, code and libraries for which outcomes hold."""
+        digest = digest_recipe(self._recipe, open_single(self._recipe, request, ignore, looks_only=True))
+        options: list[JsonValue] = [self._options.samples, self._options.strict]
+        return digest_json([digest, self._failure.kind, self._failure.where, *options])
+
+    def run(self, target: Path) -> Reduced:
+        stage = self._first_stage()
+        nodes = self._inspector.list_nodes(stage.whole.path)
+        before = len(nodes)
+        everything = frozenset(node.index for node in nodes)
+        part = self._establish(stage, everything)
+        kept, original = everything, None
+        try:
+            stage, kept, nodes = self._fewer_steps(stage, kept, nodes)
+            stage = self._fewer_samples(stage, kept, part.samples)
+            stage, kept = self._fewer_nodes(stage, kept, nodes)
+            if not self._options.keep_values:
+                original = self._needed_values(stage, kept)
+        except _StoppedError as stopped:
+            stage, kept = stopped.stage, stopped.kept
+        return self._pack(target, stage, kept, original, before)
+
+    def _first_stage(self) -> Stage:
+        short = shorten_recipe(self._recipe, self._record, self._failure)
+        resolved = self._record.recipe["steps"]
+        assert isinstance(resolved, dict)
+        by_name = {step.name: step for step in self._recipe.steps}
+        settings = [resolved[name] for name in self._failing]
+        lengths = [found.get("steps") for found in settings if isinstance(found, dict)]
+        inputs = next((by_name[name].inputs for name in self._failing if by_name[name].inputs is not None), None)
+        whole = Whole(
+            path=Path(self._record.source.path).absolute(),
+            inputs=dict(self._recipe.file.inputs if inputs is None else inputs),
+            samples=self._options.samples,
+            values=self._scratch / "values",
+            steps=next((length for length in lengths if isinstance(length, int)), None),
+        )
+        takes_steps = [step for step in self._recipe.steps if "steps" in type(step.step).model_fields]
+        names = tuple(step.name for step in takes_steps if step.type.cls.runs_sequences)
+        return Stage("source", whole, short, feedback=whole.is_sequence, sequence_steps=names)
+
+    def _establish(self, stage: Stage, everything: Kept) -> CutPart:
+        """Try the whole model as a part, and take the evidence for the cause from its failure.
+
+        A failure that comes and goes sets the number of runs by which a part is judged.
+        """
+        inside = self._with_layers(stage)
+        passed, error = 0, ""
+        for _ in range(min(_FIRST_RUNS, self._options.trials)):
+            outcome = self._trials.run(inside, everything)
+            same = next((failure for failure in outcome.failures if self._failure.resembles(failure)), None)
+            self._report_trial(self._trials.count, len(everything), same is not None)
+            if same is not None and outcome.part is None:
+                outcome = self._trials.write(self._scratch / "whole", stage, everything, None)
+            if same is not None and outcome.part is not None:
+                self._trials.reference = same.model_copy(update={"suspects": {}})
+                self._suspects = same.suspects
+                if passed:
+                    self._expect_flaky(1, passed + 1)
+                return outcome.part
+            passed, error = passed + 1, outcome.error
+        if error:
+            raise RequestError(f"the recipe cannot run on values that were captured: {error}")
+        raise RequestError(
+            "the failure cannot be reduced: it vanishes when all steps read the values that the recipe's `inputs:` "
+            f"give in the first {counted(self._options.samples, 'sample')}. Give more with --samples, or move the "
+            "data of single steps to `inputs:`."
+        )
+
+    def _with_layers(self, stage: Stage) -> Stage:
+        """Return a stage whose checks of accuracy show where two models begin to differ, for the first trial."""
+        steps = {
+            name: {**settings, "layers": True}
+            if settings["step"] == "check_accuracy" and "runtime" not in settings and not stage.feedback
+            else settings
+            for name, settings in stage.recipe["steps"].items()
+        }
+        return replace(stage, recipe={**stage.recipe, "steps": steps})
+
+    def _expect_flaky(self, failed: int, runs: int) -> None:
+        """Set the number of runs by which a part is judged, from how often it failed."""
+        share = failed / runs
+        repeats = math.ceil(math.log(_MISSED) / math.log(1 - share)) if share < 1 else 1
+        self._trials.repeats = min(_MOST_REPEATS, max(self._trials.repeats, repeats))
+        self._listener(
+            Notice(
+                text=f"the failure comes and goes ({failed} of {counted(runs, 'run')}): a part passes only if it does "
+                f"{counted(self._trials.repeats, 'time')}",
+                warning=True,
+            )
+        )
+
+    def _fewer_steps(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept, list[NodeFacts]]:
+        """Leave out steps that only change the model, or start at the model that they have written."""
+        with _stopping_at(stage, kept):
+            for name in models_between(self._recipe, stage.recipe, self._failing):
+                if name not in stage.recipe["steps"]:
+                    continue
+                without = bypass(self._recipe, stage.recipe, name, self._failing)
+                if without is not None:
+                    shorter = replace(stage, name=f"{stage.name} without {name}", recipe=without)
+                    if self._trials.fails(shorter, kept):
+                        stage = shorter
+                        continue
+                later = self._start_at(stage, name)
+                if later is not None:
+                    found = self._inspector.list_nodes(later.whole.path)
+                    everything = frozenset(node.index for node in found)
+                    if self._trials.fails(later, everything):
+                        return later, everything, found
+        return stage, kept, list(nodes)
+
+    def _start_at(self, stage: Stage, name: str) -> Stage | None:
+        short = start_at(self._recipe, stage.recipe, name, self._failing)
+        step = next(step for step in self._record.steps if step.name == name)
+        if short is None or step.record is None:
+            return None
+        path = self._outputs.store.object_folder(step.record.artifact.digest) / Onnx.main
+        whole = stage.whole.model_copy(update={"path": path.absolute(), "values": self._scratch / f"values-{name}"})
+        return replace(stage, name=f"after {name}", whole=whole, recipe=short)
+
+    def _fewer_samples(self, stage: Stage, kept: Kept, count: int) -> Stage:
+        """Keep the fewest samples with which the recipe fails: of a sequence a single step, or the first ones."""
+        with _stopping_at(stage, kept):
+            if stage.feedback:
+                each = replace(stage, feedback=False)
+                if not self._trials.fails(each, kept):
+                    return self._shorter_sequence(stage, kept, count)
+                stage = each
+            if count < 2:
+                return stage
+
+            def fails(pieces: Kept, _: str) -> bool:
+                return bool(pieces) and self._trials.fails(replace(stage, chosen=tuple(sorted(pieces))), kept)
+
+            needed = needed_pieces([(str(index), frozenset({index})) for index in range(count)], fails)
+            return replace(stage, chosen=tuple(sorted(index for _, piece in needed for index in piece)))
+
+    def _shorter_sequence(self, stage: Stage, kept: Kept, count: int) -> Stage:
+        """Return the stage with the shortest beginning of the sequence that fails."""
+        low, high = 1, count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._trials.fails(replace(stage, chosen=tuple(range(middle))), kept):
+                high = middle
+            else:
+                low = middle
+        return replace(stage, chosen=tuple(range(high)))
+
+    def _fewer_nodes(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept]:
+        kept = self._search(stage, [node for node in nodes if node.index in kept])
+        with _stopping_at(stage, kept):
+            closed = set[str]()
+            while owner := next(
+                (node for node in nodes if node.index in kept and node.bodies and node.name not in closed), None
+            ):
+                closed.add(owner.name)
+                opened = self._inspector.open_node(self._inspected(stage), kept, owner.index)
+                if opened is None:
+                    continue
+                path, found = opened
+                values = path.with_suffix(".values")
+                inner = replace(
+                    stage,
+                    name=f"{stage.name}, {owner.name} opened",
+                    whole=stage.whole.model_copy(update={"path": path, "values": values}),
+                )
+                if found.kept and self._trials.fails(inner, frozenset(found.kept)):
+                    stage, nodes = inner, found.nodes
+                    kept = self._search(stage, [node for node in nodes if node.index in found.kept])
+        return self._hollow(stage, kept, nodes), kept
+
+    def _inspected(self, stage: Stage) -> Whole:
+        return stage.whole.model_copy(update={"capture": self._trials.capture})
+
+    def _hollow(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> Stage:
+        """Replace nodes in the bodies of kept nodes by constants."""
+        if not any(node.bodies for node in nodes if node.index in kept):
+            return stage
+        labels = self._inspector.list_body_nodes(stage.whole.path, kept)
+
+        def emptied(needed: Collection[str]) -> Stage | None:
+            path = self._inspector.hollow(stage.whole.path, kept, needed)
+            if path is None:
+                return None
+            return replace(
+                stage,
+                name=f"{stage.name}, hollow {digest_json([*sorted(needed)])[:16]}",
+                whole=stage.whole.model_copy(update={"path": path}),
+            )
+
+        def fails(pieces: Kept, _: str) -> bool:
+            tried = emptied([labels[index] for index in pieces])
+            return tried is not None and self._trials.fails(tried, kept)
+
+        with _stopping_at(stage, kept):
+            every = [(label, frozenset({index})) for index, label in enumerate(labels)]
+            if not labels or not fails(frozenset(range(len(labels))), ""):
+                return stage
+            needed = needed_pieces(every, fails)
+        return emptied([label for label, _ in needed]) or stage
+
+    def _search(self, stage: Stage, nodes: Sequence[NodeFacts]) -> Kept:
+        """Return the smallest set of these nodes that was found to fail."""
+        search = NodeSearch(nodes, self._severities(nodes), lambda kept: self._trials.fails(stage, kept))
+        search.run()
+        self._minimal = search.minimal
+        if self._trials.is_spent:
+            raise _StoppedError(stage, search.smallest)
+        return search.smallest
+
+    def _severities(self, nodes: Sequence[NodeFacts]) -> dict[int, float]:
+        """Return the evidence against nodes: from the values of tensors, and from names in the message."""
+        named = names_in(self._failure.message, {node.name: node.index for node in nodes})
+        found = {
+            node.index: max(self._suspects.get(name, 0.0) for name in (node.name, *node.outputs)) for node in nodes
+        }
+        return {**{index: value for index, value in found.items() if value}, **dict.fromkeys(named, 1.0)}
+
+    def _needed_values(self, stage: Stage, kept: Kept) -> frozenset[str] | None:
+        """Return the weights and inputs whose values the failure needs; None for all, if the trials are spent."""
+        written = self._trials.write(self._scratch / "labels", stage, kept, None)
+        assert written.part is not None
+        labels = sorted(written.part.replaceable)
+
+        def fails(pieces: Kept, _: str) -> bool:
+            return self._trials.fails(stage, kept, [labels[index] for index in pieces])
+
+        try:
+            needed = needed_pieces([(label, frozenset({index})) for index, label in enumerate(labels)], fails)
+        except BudgetSpentError:
+            return None
+        return frozenset(label for label, _ in needed)
+
+    def _pack(self, target: Path, stage: Stage, kept: Kept, original: frozenset[str] | None, before: int) -> Reduced:
+        runs, failed = self._verify(stage, kept, original)
+        folder = self._scratch / "packed"
+        written = self._trials.write(folder, stage, kept, original)
+        part = written.part
+        assert part is not None and self._trials.reference is not None
+        reduced = Reduced(
+            path=str(target),
+            failure=str(self._failure),
+            nodes=self._inspector.count_nodes(folder / "model.onnx"),
+            nodes_before=before,
+            trials=self._trials.count,
+            minimal=self._minimal,
+            captured=part.is_captured,
+            original_values=tuple(part.replaceable if original is None else sorted(original)),
+            other_files=tuple(sorted({*files_in(stage.recipe)})),
+            samples=max((len(files) for files in part.inputs.values()), default=1),
+            steps=tuple(stage.recipe["steps"]),
+            verified=runs,
+            failed=failed,
+        )
+        message = self._trials.reference.message or self._failure.message
+        write_zip(folder, target, reduced, self._record.versions, message)
+        self._trials.journal.unlink(missing_ok=True)
+        return reduced
+
+    def _verify(self, stage: Stage, kept: Kept, original: frozenset[str] | None) -> tuple[int, int]:
+        """Run the result again, and return how often, and how often it failed.
+
+        Raises RequestError if it did not.
+        """
+        named = tuple(sorted(original)) if original is not None else None
+        runs = failed = 0
+        while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
+            runs += 1
+            failed += self._trials.is_same(self._trials.run(stage, kept, named))
+        if not failed:
+            raise RequestError(
+                "the failure is not the same each time: the reduced model failed, and then passed in "
+                f"{counted(runs, 'run')}. Make the recipe deterministic, or its gate less close to the limit."
+            )
+        if failed < runs:
+            self._minimal = self._minimal and self._trials.repeats > 1
+        return runs, failed
+
+    def _report_trial(self, trial: int, nodes: int, fails: bool) -> None:
+        outcome = "still fails" if fails else "another result"
+        self._listener(Notice(text=f"trial {trial}: {counted(nodes, 'node')}: {outcome}"))
+
+
+class _StoppedError(Exception):
+    """The limit of trials was reached; the smallest model so far is that of a stage."""
+
+    def __init__(self, stage: Stage, kept: Kept) -> None:
+        super().__init__()
+        self.stage, self.kept = stage, kept
+
+
+class _stopping_at:
+    """Turns the end of the budget into a stop at a stage."""
+
+    def __init__(self, stage: Stage, kept: Kept) -> None:
+        self._stage, self._kept = stage, kept
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BudgetSpentError):
+            raise _StoppedError(self._stage, self._kept) from None
