@@ -1,0 +1,241 @@
+"""Read what a run's record says of metrics: values, the series to which they belong, and what they depend on.
+
+A series holds measurements that may be compared: of one metric of one step of a recipe, on one kind of machine, by one
+runtime, with the same inputs. What else may differ between two measurements is a *fact*, and a possible cause of a
+difference: settings, models, libraries, the driver, the state of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from ndld_flow.records.document import Tree
+
+_MEANING = ("backend", "provider", "device", "gpu", "streams", "steps", "optimization_profile", "transfers")
+"""Settings that change what is measured, not how fast it is."""
+_PLAN = ("runs", "passes", "duration", "stable", "budget", "layer_passes", "sample_gpu", "hide_non_compute", "reuse_on")
+"""Settings of the duration of a measurement, which do not change its result."""
+_DRIVER = re.compile(r", driver ([^,;]+)$")
+_LONGEST = 300
+_DIGITS = 12
+ANY_MACHINE = "any machine"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The metrics of one step in one run."""
+
+    step: str
+    measurement: str
+    """Equal in all runs that show the same measurement."""
+    subject: str
+    """JSON of `Subject`: equal for measurements that belong to one series."""
+    facts: str
+    """JSON of the facts, by name."""
+    metrics: Mapping[str, tuple[float, str]]
+    """Name -> value and unit."""
+    doubt: str
+    """The reason why it is no baseline; empty for a good measurement."""
+    disturbed: bool
+    """Others used the machine: the value is not evidence of a level."""
+    exact: bool
+    """Its result has no noise."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What all measurements of a series have in common."""
+
+    type: str
+    """The step's type."""
+    machine: str
+    """The kind of machine, or `any machine`."""
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, text: str) -> Subject:
+        """Return the subject in a text of the index."""
+        return cls(**json.loads(text))
+
+    @property
+    def described(self) -> str:
+        """Return `onnxruntime, cpu, batch 8`: without what is usual."""
+        values = (
+            str(value) if name in ("backend", "provider") else f"{name} {value}"
+            for name, value in self.settings.items()
+            if value and (name, value) != ("streams", 1)
+        )
+        return ", ".join(values)
+
+
+def read_measurements(run: Tree) -> list[Measured]:
+    """Return the metrics of a run's finished steps. Raises KeyError, TypeError, ValueError and AttributeError for a
+    damaged record."""
+    records = {step["name"]: step["record"] for step in run["steps"] if step.get("record")}
+    doubt = _doubt_of_run(run)
+    return [
+        Measured(
+            step=name,
+            measurement=f"{record['key']} {record['started_at']}",
+            subject=_dump(_subject(record)),
+            facts=_dump(dict(sorted(_facts(name, run, records)))),
+            metrics={
+                metric: (float(each["value"]), str(each.get("unit", ""))) for metric, each in record["metrics"].items()
+            },
+            doubt=_disturbance(record) or _doubt_of_step(record) or doubt,
+            disturbed=bool(_disturbance(record)),
+            exact=not record["parts"]["machine"],
+        )
+        for name, record in records.items()
+        if record["metrics"]
+    ]
+
+
+def _dump(value: object) -> str:
+    return to_json(value).decode()
+
+
+def _doubt_of_run(run: Tree) -> str:
+    """Return the reason why no measurement of a run is a baseline: a failure may be why its model is fast."""
+    for step in run["steps"]:
+        record = step.get("record")
+        if record is not None and not record["passed"]:
+            return f"{step['name']} {'could not be decided' if record.get('inconclusive') else 'failed'}"
+    failed = next((gate["gate"] for gate in run["gates"] if not gate["passed"] and not gate.get("undecided")), "")
+    if failed:
+        return f"the gate {failed} failed"
+    return "" if run["passed"] or run.get("outcome") == "inconclusive" else "the run did not finish"
+
+
+def _doubt_of_step(record: Tree) -> str:
+    if record["passed"]:
+        return ""
+    return "its check could not be decided" if record.get("inconclusive") else "its check failed"
+
+
+def _disturbance(record: Tree) -> str:
+    """Return how others disturbed a measurement."""
+    if record["parts"]["machine"] and record.get("beside"):
+        return f"measured beside {record['beside'][0]}"
+    if record.get("shared_device"):
+        return f"the device was shared: {record['shared_device'][0]}"
+    return ""
+
+
+def _subject(record: Tree) -> Mapping[str, object]:
+    parts = record["parts"]
+    settings = {name: parts["settings"][name] for name in _MEANING if parts["settings"].get(name) is not None}
+    items, passes = (record["metrics"].get(f"throughput.{name}", {}).get("value") for name in ("items", "median"))
+    if items and passes:  # also the batch that an earlier step has set
+        settings["batch"] = round(items / passes)
+    return {
+        "type": parts["step"],
+        "machine": kind_of_machine(parts["machine"]),
+        "settings": settings,
+        "inputs": parts["inputs"],
+    }
+
+
+def kind_of_machine(machine: str) -> str:
+    """Return the kind in a machine's description: system, CPU and GPUs, without their versions and state."""
+    if not machine:
+        return ANY_MACHINE
+    system, comma, hardware = _DRIVER.sub("", machine.partition("; ")[0]).partition(", ")
+    words = system.split()
+    return f"{' '.join(dict.fromkeys((words[0], words[-1]))) if words else 'unknown system'}{comma}{hardware}"
+
+
+def _facts(name: str, run: Tree, records: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
+    """Yield everything that a step's result depends on, with the steps and models from which it derives."""
+    own = records[name]["parts"]["libraries"]
+    for ancestor in _ancestors(name, records):
+        record = records[ancestor]
+        parts, parents = record["parts"], record["parents"]
+        yield f"step {ancestor}", f"{parts['step']}, version {parts['version']}"
+        settings = ((setting, value) for setting, value in parts["settings"].items() if setting not in _PLAN)
+        yield from ((f"setting {ancestor}.{setting}", _text(value)) for setting, value in settings)
+        reads = ((source, digest) for source, digest in parts["reads"].items() if source not in parents)
+        yield from ((f"{source} of {ancestor}", _text(digest)[:_DIGITS]) for source, digest in reads)
+        models = (model for model in parents.values() if model not in records)
+        yield from (
+            ("model" if model == "source" else f"model {model}", _digest_of_model(run, model)) for model in models
+        )
+        # An update changes a library in all steps: that is one fact.
+        shared = own if ancestor != name else {}
+        of = "" if ancestor == name else f" of {ancestor}"
+        for library, version in parts["libraries"].items():
+            if shared.get(library) != version:
+                fact = library if library.startswith("variable ") else f"library {library}"
+                yield f"{fact}{of}", _text(version).removeprefix(f"{library} ")
+    yield from _facts_of_machine(records[name]["parts"]["machine"])
+
+
+def _ancestors(name: str, records: Mapping[str, Tree]) -> list[str]:
+    found, waiting = dict[str, None](), [name]
+    while waiting:
+        step = waiting.pop()
+        if step in records and step not in found:
+            found[step] = None
+            waiting.extend(records[step]["parents"].values())
+    return list(found)
+
+
+def _digest_of_model(run: Tree, name: str) -> str:
+    source = run["source"] if name == "source" else run.get("models", {}).get(name)
+    return str(source["artifact"]["digest"])[:_DIGITS] if source else "unknown"
+
+
+def _facts_of_machine(machine: str) -> Iterator[tuple[str, str]]:
+    if not machine:
+        return
+    hardware, *others = machine.split("; ")
+    driver = _DRIVER.search(hardware)
+    yield "system", hardware.partition(", ")[0]
+    yield "driver", driver[1] if driver else "none"
+    for other in others:
+        fact, colon, value = other.partition(": ")
+        yield (fact, value) if colon else ("machine", fact)
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else _dump(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that differs between two measurements."""
+
+    fact: str
+    before: str
+    """Empty if the fact did not apply."""
+    after: str
+
+
+def differing(before: str, after: str) -> list[Difference]:
+    """Return the facts of two measurements that differ; both are JSON, as in `Measured.facts`."""
+    if before == after:
+        return []
+    first, second = json.loads(before), json.loads(after)
+    names = (name for name in {**first, **second} if first.get(name) != second.get(name))
+    return sorted((Difference(name, first.get(name, ""), second.get(name, "")) for name in names), key=_importance)
+
+
+_ORDER = ("model", "library", "driver", "step", "setting", "system", "host")
+
+
+def _importance(difference: Difference) -> tuple[int, str]:
+    word = difference.fact.split()[0]
+    return _ORDER.index(word) if word in _ORDER else len(_ORDER), difference.fact
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

@@ -1,0 +1,362 @@
+"""Find the steps of a series: points from which on its values are at another level.
+
+A series is read from its first point to its last, as if every point had just been measured. At each point, the last
+`WINDOW` points of the current level are split in two where their means differ most, and the difference is tested. A
+step that was found is therefore never withdrawn when later points come; only its position becomes more precise.
+
+The statistic is the maximum of the standardized cumulative sum (Page, 1954, Continuous inspection schemes; Csörgő and
+Horváth, 1997, Limit theorems in change-point analysis), and the test a permutation test, as that of E-divisive means
+(Matteson and James, 2014, A nonparametric approach for multiple change point analysis of multivariate data): it holds
+for any distribution of the noise, such as one with two modes. What differs from it is what measurements of performance
+need (Daly et al., 2020, The use of change point detection to identify software performance regressions in a continuous
+integration system; Fleming et al., 2023, Hunter: using change point detection to hunt for performance regressions):
+
+- only a window is tested, so that recent steps are found after few points, in time proportional to the points;
+- values are limited to `_LIMIT` deviations from the median, so that an outlier is not a step and hides none;
+- the statistic is divided by the inflation that autocorrelated noise causes, sqrt((1 + r) / (1 - r)) for an AR(1)
+  process (Bartlett, 1946);
+- where a broken line fits the points better than a step, the values drift, and there is no step;
+- a difference below the noise that A/A measurements showed on the machine is not a step, however many points show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Values: TypeAlias = NDArray[np.float64]
+
+WINDOW = 100
+"""Maximum number of points that a test reads."""
+LEAST_BEFORE = 8
+LEAST_AFTER = 4
+"""Minimum numbers of points before and after a step."""
+CONFIDENCE = 0.9995
+"""Minimum confidence of the test at one point. A series has a test for each point, most on nearly the same points."""
+LEAST_CHANGE = 0.01
+"""Smallest relative change that is a step if no noise was learned for the machine."""
+_LIMIT = 4.0
+_SUSPICIOUS = 3.6
+"""Statistic below which no test is needed: independent normal noise exceeds it at 1 point of 100."""
+_RECENT = 9
+"""Number of values whose median is the usual value for the next: bursts of half as many are outliers."""
+_NEAR = 25
+"""Number of points on each side that show a jump, where the whole window may show a slow change."""
+_SETTLED = 10
+_MARGIN = 6.0
+"""Difference of the criterion that is strong evidence (Kass and Raftery, 1995, Bayes factors)."""
+_AGREEING = 0.8
+"""Part of the points after a step that are nearer to the new level: a burst of few outliers ends before."""
+_JUMP = 4.0
+"""Minimum difference between these points, in standard errors."""
+_BLOCK = 512
+"""Number of windows that are screened at once."""
+_PERMUTATIONS = 2000
+_FIRST = 200
+_LARGEST_CORRELATION = 0.95
+_CERTAIN = 1.3
+_CERTAIN_OF_FEW = 0.5
+_FEW = 60
+"""Number of standard errors by which a correlation must exceed 0; less for few points, which show it poorly."""
+_PART = 0.8
+"""Part of the differences that defines the deviation: a rarer mode of the values is outliers, another one noise."""
+_NORMAL = 1.2816
+"""That quantile of |x|'s differences, over their standard deviation, of normal values."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of level between two points of a series."""
+
+    place: int
+    """Position of the first point at the new level."""
+    tested_place: int
+    """Its position as estimated when it was found."""
+    found_at: int
+    """Position of the point with which it was found."""
+    earliest: int
+    """First of the places where the step may be, at about 95 % confidence."""
+    latest: int
+    before: float
+    """Median of the level before."""
+    after: float
+    low: float
+    """With `high` the 95 % interval of after / before; of after - before if values may be zero or negative."""
+    high: float
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before; None if that has no meaning."""
+        return self.after / self.before if self.before > 0 and self.after > 0 else None
+
+
+@dataclass(frozen=True)
+class StepRules:
+    """Criteria of steps."""
+
+    least_change: float = LEAST_CHANGE
+    """Smallest relative change that is a step: 0.01 is 1 %."""
+    exact: bool = False
+    """The values have no noise: every change is a step."""
+
+
+def find_steps(
+    values: Sequence[float], rules: StepRules | None = None, known: Sequence[tuple[int, int]] = (), start: int = 0
+) -> list[Step]:
+    """Return the steps of a series, in order.
+
+    `known` has (`tested_place`, `found_at`) of the steps among the first `start` points, which are not tested again.
+    """
+    rules = rules or StepRules()
+    if rules.exact:
+        return _exact_steps(values)
+    import numpy as np
+
+    raw = np.asarray(values, dtype=float)
+    if len(raw) < LEAST_BEFORE + LEAST_AFTER:
+        return []
+    logs = bool(np.all(raw > 0))
+    series = np.log(raw) if logs else raw
+    limited = _limited(series)
+    found, last = list(known), start
+    while (last := _next_suspicious(limited, found[-1][0] if found else 0, last)) < len(series):
+        first = max(found[-1][0] if found else 0, last - WINDOW + 1)
+        window = slice(first, last + 1)
+        place = _test(series[window], limited[window], rules.least_change, logs)
+        if place:
+            found.append((first + place, last))
+        last += 1
+    return _describe(raw, series, _limited(series, _RECENT // 2), found, logs)
+
+
+def _exact_steps(values: Sequence[float]) -> list[Step]:
+    return [
+        Step(
+            place,
+            place,
+            place,
+            place,
+            place,
+            before,
+            after,
+            *_exact_change(before, after, all(value > 0 for value in values)),
+        )
+        for place, (before, after) in enumerate(pairwise(values), 1)
+        if not math.isclose(before, after, rel_tol=1e-9)
+    ]
+
+
+def _exact_change(before: float, after: float, relative: bool) -> tuple[float, float]:
+    change = after / before if relative else after - before
+    return change, change
+
+
+def _next_suspicious(limited: Values, level: int, start: int) -> int:
+    """Return the first position from `start` on at which a test of the level since `level` is needed."""
+    import numpy as np
+
+    total = len(limited)
+    last = max(start, level + LEAST_BEFORE + LEAST_AFTER - 1)
+    while last < min(level + WINDOW - 1, total):
+        window = limited[level : last + 1]
+        if _suspicious(window[np.newaxis])[0]:
+            return last
+        last += 1
+    while last < total:
+        block = limited[last - WINDOW + 1 : last + _BLOCK]
+        flags = np.flatnonzero(_suspicious(np.lib.stride_tricks.sliding_window_view(block, WINDOW)))
+        if len(flags):
+            return last + int(flags[0])
+        last += len(block) - WINDOW + 1
+    return total
+
+
+def _suspicious(windows: Values) -> NDArray[np.bool_]:
+    """Return which windows, one in each row, may have a step."""
+    import numpy as np
+
+    count = windows.shape[1]
+    centred = windows - windows.mean(axis=1, keepdims=True)
+    sums = np.cumsum(centred, axis=1)[:, LEAST_BEFORE - 1 : count - LEAST_AFTER]
+    highest = np.square(sums * _weights(count)).max(axis=1)
+    rest = np.square(centred).sum(axis=1) - highest
+    flags: NDArray[np.bool_] = highest * (count - 2) > _SUSPICIOUS**2 * np.maximum(rest, 0.0)
+    return flags
+
+
+def _test(window: Values, limited: Values, least: float, logs: bool) -> int:
+    """Return the position of a step inside a window; 0 if none is significant."""
+    import numpy as np
+
+    count = len(window)
+    sums = np.cumsum(limited - limited.mean())[LEAST_BEFORE - 1 : count - LEAST_AFTER]
+    scaled = np.abs(sums) * _weights(count)
+    best = int(scaled.argmax())
+    place = best + LEAST_BEFORE
+    residuals = np.concatenate((limited[:place] - limited[:place].mean(), limited[place:] - limited[place:].mean()))
+    deviation = math.sqrt(float(residuals @ residuals) / (count - 2))
+    inflation = math.sqrt((1 + (r := _correlation(residuals))) / (1 - r))
+    near = max(place - _NEAR, 0)
+    before, after = float(np.median(window[near:place])), float(np.median(window[place : place + _NEAR]))
+    if abs(after - before) < (math.log1p(least) if logs else least * abs(before)):
+        return 0
+    beyond = (window[place : place + _NEAR] - (before + after) / 2) * (after - before) > 0
+    if float(beyond.mean()) < _AGREEING:
+        return 0
+    local = abs(float(limited[near:place].mean() - limited[place : place + _NEAR].mean())) / math.sqrt(
+        1 / (place - near) + 1 / min(count - place, _NEAR)
+    )
+    if (
+        local <= _SUSPICIOUS * deviation * inflation
+        or _drifts(limited, place)
+        or _drifts(limited[near : place + _NEAR], place - near)
+    ):
+        return 0
+    observed = float(scaled[best]) / inflation / max(deviation, 1e-300)
+    return place if _is_rare(observed, residuals) else 0
+
+
+def _limited(series: Values, lag: int = 0) -> Values:
+    """Return the values, at most `_LIMIT` deviations from the median of the last `_RECENT` values.
+
+    With `lag`, of as many later values too, which place a large step more exactly. The deviation is that of the
+    differences between successive values, which steps hardly change.
+    """
+    import numpy as np
+
+    def rolling(values: Values, size: int, part: float) -> Values:
+        size = min(size, len(values))
+        begin = [np.quantile(values[: place + 1], part) for place in range(size - 1)]
+        windows = np.lib.stride_tricks.sliding_window_view(values, size)
+        return np.concatenate((begin, np.quantile(windows, part, axis=1)))
+
+    middle = rolling(series, _RECENT, 0.5)
+    middle = middle[np.minimum(np.arange(len(series)) + lag, len(series) - 1)]
+    differences = np.abs(np.diff(series))
+    deviations = rolling(differences, WINDOW, _PART)[np.r_[0, : len(differences)]] / (_NORMAL * math.sqrt(2))
+    room = np.where(deviations > 0, _LIMIT * deviations, np.inf)
+    room[:LEAST_BEFORE] = np.inf
+    limited: Values = np.clip(series, middle - room, middle + room)
+    return limited
+
+
+@lru_cache(maxsize=256)
+def _weights(count: int) -> Values:
+    """Return 1 / standard deviation of each cumulative sum, for values with a standard deviation of 1."""
+    import numpy as np
+
+    sizes = np.arange(LEAST_BEFORE, count - LEAST_AFTER + 1)
+    weights: Values = np.sqrt(count / (sizes * (count - sizes)))
+    return weights
+
+
+def _correlation(residuals: Values) -> float:
+    """Return the correlation of successive values, corrected for the bias of short series (Kendall, 1954)."""
+    total = float(residuals @ residuals)
+    if total <= 0:
+        return 0.0
+    count = len(residuals)
+    correlation = (count * float(residuals[1:] @ residuals[:-1]) / total + 1) / max(count - 3, 1)
+    error, certain = 1 / math.sqrt(count), _CERTAIN if count >= _FEW else _CERTAIN_OF_FEW
+    # The upper end of its interval if it is certain, so that the noise of the estimate causes no steps.
+    return min(correlation + error, _LARGEST_CORRELATION) if correlation > certain * error else 0.0
+
+
+def _is_rare(observed: float, residuals: Values) -> bool:
+    """Return whether the residuals in random order reach the statistic with a probability of 1 - CONFIDENCE at most."""
+    import numpy as np
+
+    generator = np.random.default_rng(7)
+    count, allowed = len(residuals), int((1 - CONFIDENCE) * _PERMUTATIONS)
+    exceeded = 0
+    for tries in (_FIRST, _PERMUTATIONS - _FIRST):
+        shuffled = generator.permuted(np.broadcast_to(residuals, (tries, count)), axis=1)
+        sums = np.cumsum(shuffled, axis=1)[:, LEAST_BEFORE - 1 : count - LEAST_AFTER]
+        squares = (sums * _weights(count)) ** 2
+        highest = squares.max(axis=1)
+        total = float(residuals @ residuals)
+        rest = np.maximum(total - highest, 1e-6 * total) / (count - 2)  # rounding must not divide by nearly nothing
+        exceeded += int(np.count_nonzero(highest / rest >= observed**2))
+        if exceeded > allowed:
+            return False
+    return True
+
+
+def _drifts(window: Values, place: int) -> bool:
+    """Return whether two joined lines fit the points better than two levels, by the criterion of Schwarz (1978).
+
+    A step must fit much better than a single line. While few points follow it, they are evidence of a new slope only if
+    they fit it much better.
+    """
+    import numpy as np
+
+    count = len(window)
+    levels = _criterion(count, _squares(window[:place]) + _squares(window[place:]), 3)
+    time = np.arange(count, dtype=float)
+    near = range(max(place - 3, 2), min(place + 4, count - 2))
+    for knot in (0, *range(LEAST_AFTER, count - 2, max(1, count // 25)), *near):
+        columns = [np.ones(count), time] + ([np.maximum(time - knot, 0.0)] if knot else [])
+        basis, _ = np.linalg.qr(np.column_stack(columns))
+        coefficients = basis.T @ window
+        rest = float(window @ window) - float(coefficients @ coefficients)
+        margin = 0.0 if count - knot >= _SETTLED else _MARGIN
+        margin = margin if knot else -_MARGIN
+        if _criterion(count, rest, len(columns) + bool(knot)) + margin < levels:
+            return True
+    return False
+
+
+def _criterion(count: int, squares: float, parameters: int) -> float:
+    return count * math.log(max(squares, 1e-300)) + parameters * math.log(count)
+
+
+def _squares(part: Values) -> float:
+    centred = part - part.mean()
+    return float(centred @ centred)
+
+
+def _describe(raw: Values, series: Values, limited: Values, found: Sequence[tuple[int, int]], logs: bool) -> list[Step]:
+    import numpy as np
+
+    places = [place for place, _ in found]
+    steps = []
+    for number, (place, found_at) in enumerate(found):
+        start = places[number - 1] if number else 0
+        end = places[number + 1] if number + 1 < len(places) else len(series)
+        start, end = max(start, place - WINDOW), min(end, place + WINDOW)
+        part = limited[start:end]
+        sums = np.abs(np.cumsum(part - part.mean())[:-1])
+        sizes = np.arange(1, len(part))
+        fits = sums**2 * len(part) / (sizes * (len(part) - sizes))
+        best = int(fits.argmax())
+        spread = (_squares(part[: best + 1]) + _squares(part[best + 1 :])) / max(len(part) - 2, 1)
+        # Places that fit nearly as well: twice the difference of log likelihoods is below the 95 % point of chi-square.
+        likely = np.flatnonzero(fits >= fits[best] - 3.84 * max(spread, 1e-300)) + 1
+        refined = start + best + 1
+        before, after = series[start:refined], series[refined:end]
+        places[number] = refined
+        change = float(np.median(after) - np.median(before))
+        error = 1.2533 * math.sqrt(spread * (1 / len(before) + 1 / len(after)))
+        low, high = change - 1.96 * error, change + 1.96 * error
+        steps.append(
+            Step(
+                refined,
+                found[number][0],
+                found_at,
+                start + int(likely[0]),
+                start + int(likely[-1]),
+                float(np.median(raw[start:refined])),
+                float(np.median(raw[refined:end])),
+                math.exp(low) if logs else low,
+                math.exp(high) if logs else high,
+            )
+        )
+    return steps

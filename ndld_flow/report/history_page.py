@@ -1,0 +1,247 @@
+"""The page of a recipe's history: what changed, when, by how much, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+
+from ndld_flow.base.quantities import MINUS, counted, quantity, ratio_change
+from ndld_flow.base.text import short_name
+from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
+from ndld_flow.report.encoding import Texts, packed, steps
+from ndld_flow.report.page_data import HistoryPayload, HistorySeriesPayload, HistoryStepPayload
+from ndld_flow.report.render import PageParts, render, write_page
+
+_MOST_POINTS = 400_000
+"""Number of points of a page, of which each takes about 5 bytes."""
+_MOST_CHANGES = 200
+_UNKNOWN = "\N{EN DASH}"
+_DIGITS = 10
+"""Digits of a commit that are shown."""
+
+
+@dataclass(frozen=True)
+class ChangeView:
+    """One step of one series."""
+
+    series: int
+    """Position among the drawn series; -1 if it is not drawn."""
+    place: int
+    metric: str
+    about: str
+    started_at: datetime
+    run: str
+    verdict: str
+    change: str
+    values: str
+    why: str
+    accepted: str
+    is_main: bool
+
+
+@dataclass(frozen=True)
+class SeriesView:
+    """One series in the table of all metrics."""
+
+    series: int
+    metric: str
+    about: str
+    now: str
+    best: str
+    count: int
+    steps: int
+    trend: str
+    note: str
+
+
+@dataclass(frozen=True)
+class HistoryPage:
+    """The page of one history."""
+
+    recipe: str
+    tone: str
+    word: str
+    sentence: str
+    why: str
+    meta: str
+    changes: tuple[ChangeView, ...]
+    changes_left_out: int
+    series: tuple[SeriesView, ...]
+    left_out: int
+    """Number of series that are not drawn."""
+    payload: str
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title) of the sections."""
+        return (("chart", "Chart"), ("changes", "Changes"), ("metrics", "Metrics"))
+
+
+def collect_history(history: MetricHistory) -> HistoryPage:
+    """Convert a history to page data: series of main metrics first."""
+    ordered = sorted(history.series, key=lambda each: each.metric not in history.main)
+    points = list(accumulate(len(each.points) for each in ordered))
+    drawn = sum(count <= _MOST_POINTS for count in points)
+    changes = sorted(_changes(ordered, drawn, history.main), key=_importance, reverse=True)
+    leading = _leading(changes, ordered)
+    tone, word, sentence = _headline(leading, ordered)
+    return HistoryPage(
+        recipe=short_name(history.recipe, 100),
+        tone=tone,
+        word=word,
+        sentence=sentence,
+        why=leading.why if leading else "",
+        meta=_meta(history),
+        changes=tuple(changes[:_MOST_CHANGES]),
+        changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
+        series=tuple(_view(each, place if place < drawn else -1) for place, each in enumerate(ordered)),
+        left_out=len(ordered) - drawn,
+        payload=_payload(ordered[:drawn], max(leading.series, 0) if leading else 0),
+    )
+
+
+def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -> Iterator[ChangeView]:
+    for place, series in enumerate(ordered):
+        for step in series.steps:
+            yield ChangeView(
+                series=place if place < drawn else -1,
+                place=step.place,
+                metric=short_name(series.metric),
+                about=_about(series),
+                started_at=step.started_at,
+                run=step.run,
+                verdict=step.verdict,
+                change=_change(series, step),
+                values=f"{quantity(step.before, series.unit)} → {quantity(step.after, series.unit)}",
+                why=short_name(step.why, 600).replace("->", "→"),
+                accepted=short_name(step.accepted.note, 300) if step.accepted else "",
+                is_main=series.metric in main,
+            )
+
+
+def _importance(change: ChangeView) -> tuple[datetime, bool, bool]:
+    return change.started_at, change.is_main, change.verdict == "regressed"
+
+
+def _leading(changes: Sequence[ChangeView], ordered: Sequence[MetricSeries]) -> ChangeView | None:
+    """Return the newest regression that nobody accepted and nothing has followed; else the newest change."""
+    last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
+    present = [change for change in changes if last.get(change.series) == change.place]
+    ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
+    return ranked[0] if ranked else None
+
+
+def _is_open(change: ChangeView) -> bool:
+    return change.verdict == "regressed" and not change.accepted
+
+
+def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tuple[str, str, str]:
+    """Return tone, first word and sentence."""
+    if leading is None:
+        most = max((len(each.points) for each in ordered), default=0)
+        remark = next((each.remark for each in ordered if each.remark and len(each.points) == most), "")
+        if remark:
+            return "inconclusive", "Too few measurements", f"{remark}"
+        return "passed", "No change", f"no metric has changed its level in {counted(most, 'measurement')}"
+    when = f"{leading.started_at.day} {leading.started_at:%b %Y, %H:%M} UTC"
+    sentence = f"{leading.metric} {leading.change} ({leading.values}) on {when}"
+    if _is_open(leading):
+        return "failed", "Regressed", sentence
+    words = {"improved": "Improved", "regressed": "Accepted", "changed": "Changed"}
+    return "passed", words[leading.verdict], sentence
+
+
+def _meta(history: MetricHistory) -> str:
+    times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
+    period = f", {min(times):%d %b %Y} to {max(times):%d %b %Y}" if times else ""
+    unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
+    return f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}"
+
+
+def _about(series: MetricSeries) -> str:
+    return short_name("; ".join(filter(None, (series.machine, series.settings))), 240)
+
+
+def _change(series: MetricSeries, step: HistoryStep) -> str:
+    if step.ratio is not None:
+        return ratio_change(step.ratio)
+    return f"{'+' if step.after > step.before else MINUS}{quantity(abs(step.after - step.before), series.unit)}"
+
+
+def _view(series: MetricSeries, place: int) -> SeriesView:
+    trend = ""
+    if series.trend is not None:
+        relative = min(point.value for point in series.points) > 0
+        amount = ratio_change(1 + series.trend.change) if relative else quantity(series.trend.change, series.unit)
+        trend = f"{amount} over {counted(series.trend.points, 'measurement')}"
+    return SeriesView(
+        series=place,
+        metric=short_name(series.metric),
+        about=_about(series),
+        now=_UNKNOWN if series.level is None else quantity(series.level, series.unit),
+        best=_UNKNOWN if series.best is None else quantity(series.best, series.unit),
+        count=len(series.points),
+        steps=len(series.steps),
+        trend=trend,
+        note=short_name(series.remark or series.noise, 240),
+    )
+
+
+def _payload(drawn: Sequence[MetricSeries], first: int) -> str:
+    texts = Texts()
+    runs = {point.run: point for series in drawn for point in series.points}
+    ordered = sorted(runs.values(), key=lambda point: (point.started_at, point.run))
+    places = {point.run: place for place, point in enumerate(ordered)}
+    data: HistoryPayload = {
+        "id": [point.run for point in ordered],
+        "started_s": [int(point.started_at.timestamp()) for point in ordered],
+        "commit": texts.places(point.commit[:_DIGITS] for point in ordered),
+        "series": [_series_payload(series, places, texts) for series in drawn],
+        "first": first,
+        "texts": texts.as_list(),
+    }
+    return packed(data)
+
+
+def _series_payload(series: MetricSeries, places: dict[str, int], texts: Texts) -> HistorySeriesPayload:
+    return {
+        "metric": short_name(series.metric),
+        "about": _about(series),
+        "unit": short_name(series.unit, 20),
+        "run": steps([places[point.run] for point in series.points]),
+        "value": [float(f"{point.value:.6g}") for point in series.points],
+        "runs": [point.runs for point in series.points],
+        "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
+        "steps": [_step_payload(series, step) for step in series.steps],
+    }
+
+
+def _step_payload(series: MetricSeries, step: HistoryStep) -> HistoryStepPayload:
+    lines = [f"{quantity(step.before, series.unit)} → {quantity(step.after, series.unit)}"]
+    if step.ratio is not None and not series.exact:
+        lines.append(f"95 %: {ratio_change(step.low)} to {ratio_change(step.high)}")
+    lines.append(short_name(step.why, 300).replace("->", "→"))
+    return {
+        "place": step.place,
+        "before": step.before,
+        "after": step.after,
+        "change": _change(series, step),
+        "detail": "\n".join(lines),
+        "verdict": step.verdict,
+        "accepted": short_name(step.accepted.note, 300) if step.accepted else "",
+    }
+
+
+HISTORY_PAGE = PageParts(
+    template="history.html.j2",
+    styles=("tokens.css", "page.css", "charts.css", "tables.css", "history.css", "print.css"),
+    entry="static/history/page.js",
+)
+
+
+def draw_history(history: MetricHistory, path: Path) -> Path:
+    """Write the page of a history atomically and return its path. Raises an `OutputsError` if it cannot be written."""
+    return write_page(path, render(HISTORY_PAGE, collect_history(history)), "ndld-flow history")

@@ -1,0 +1,360 @@
+"""The history of a recipe's metrics: series from the index of runs, their steps, and what differed at each of them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from itertools import pairwise
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest
+from ndld_flow.history.levels import best_level, find_drift, split_levels
+from ndld_flow.history.series import Measured, Subject, differing, joined
+from ndld_flow.history.steps import LEAST_AFTER, LEAST_BEFORE, LEAST_CHANGE, Step, StepRules, find_steps
+from ndld_flow.profiles.compare.measured import which_is_better
+from ndld_flow.profiles.compare.noise import describe_noise
+from ndld_flow.recipe.gates import GateError, parse_gate
+from ndld_flow.records.comparison import Better
+from ndld_flow.records.history import (
+    AcceptedChange,
+    Cause,
+    HistoryPoint,
+    HistoryStep,
+    MetricHistory,
+    MetricSeries,
+    Trend,
+)
+from ndld_flow.records.noise import Noise
+from ndld_flow.runner.accepted_changes import read_accepted
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.references import read_noise
+from ndld_flow.runner.run_index import IndexedRun, IndexedValue, RunIndex, read_index
+
+_MAIN = "latency.median"
+_LONG = 200
+"""Number of points from which the found steps are noted in the index."""
+_MEASURED_UNITS = ("ms", "s", "1/s")
+"""Units of metrics to which learned noise, which is that of latencies, applies."""
+_ACCEPTED_WITHIN = 5
+"""Number of points between an accepted change and the step that it means: positions become more precise."""
+
+
+def read_history(
+    outputs: Outputs, recipe: str = "", metrics: Sequence[str] = (), *, every: bool = False
+) -> MetricHistory:
+    """Return the history of a recipe; of the only one if none is named.
+
+    `metrics` are `STEP.METRIC`, metrics without their step, or patterns such as `*.latency.*`; by default those that
+    the gates name, or the median latencies; with `every`, all. Raises RequestError for an unknown recipe or metric.
+    """
+    recipe = recipe or _only_recipe(outputs)
+    if not recipe or "/" in recipe or "\0" in recipe or recipe.startswith("."):
+        raise RequestError(f"history of {recipe!r}: give the name of a recipe, as `ndld-flow runs` lists it.")
+    return read_index(outputs, recipe, lambda index: _read(index, outputs, recipe, metrics, every=every))
+
+
+def _read(index: RunIndex, outputs: Outputs, recipe: str, metrics: Sequence[str], *, every: bool) -> MetricHistory:
+    runs = index.runs(recipe)
+    if not runs:
+        raise RequestError(
+            f"history: {outputs.root} has no run of a recipe {recipe!r}; {suggest(recipe, _recipes(outputs))}."
+        )
+    known = index.metrics(recipe)
+    chosen = known if every and not metrics else _choose(known, metrics, runs)
+    context = _Context(index, {run.id: run for run in runs}, read_accepted(outputs).changes, tuple(read_noise(outputs)))
+    return MetricHistory(
+        recipe=recipe,
+        series=tuple(each for metric in chosen for each in context.series(recipe, metric)),
+        run_count=sum(not run.is_damaged for run in runs),
+        unreadable=tuple(run.id for run in runs if run.is_damaged),
+        main=tuple(_choose(known, (), runs)),
+        metrics=tuple(known),
+    )
+
+
+def read_earlier(outputs: Outputs, recipe: str, metric: str, measured: Measured) -> MetricSeries | None:
+    """Return the series to which a measurement belongs, without it; None if it is the first."""
+
+    def read(index: RunIndex) -> MetricSeries | None:
+        runs = {run.id: run for run in index.runs(recipe)}
+        context = _Context(index, runs, read_accepted(outputs).changes, tuple(read_noise(outputs)))
+        values = [
+            value
+            for value in index.values(recipe, metric)
+            if value.measurement != measured.measurement and index.text(value.subject) == measured.subject
+        ]
+        return context.describe(recipe, metric, values) if values else None
+
+    return read_index(outputs, recipe, read)
+
+
+def _recipes(outputs: Outputs) -> list[str]:
+    return sorted(path.name for path in outputs.runs.glob("[!.]*") if path.is_dir())
+
+
+def _only_recipe(outputs: Outputs) -> str:
+    names = _recipes(outputs)
+    if len(names) != 1:
+        message = f"name one of {', '.join(names[:12])}" if names else "run a recipe first"
+        raise RequestError(f"history: {outputs.root} has runs of {len(names)} recipes; {message}.")
+    return names[0]
+
+
+def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[IndexedRun]) -> list[str]:
+    if not wanted:
+        gates = next((run.gates for run in reversed(runs) if not run.is_damaged), ())
+        named = dict.fromkeys(name for gate in gates for name in _names(gate) if name in known)
+        return list(named) or [name for name in known if name.partition(".")[2] == _MAIN] or list(known[:1])
+    chosen: dict[str, None] = {}
+    for word in wanted:
+        found = [name for name in known if fnmatchcase(name, word) or fnmatchcase(name.partition(".")[2], word)]
+        if not found:
+            raise RequestError(f"history: no run has a metric `{word}`; {suggest(word, known)}.")
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def _names(gate: str) -> list[str]:
+    try:
+        return parse_gate(gate).names
+    except GateError:
+        return []
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A measurement, with all that is known of it."""
+
+    point: HistoryPoint
+    facts: int
+    disturbed: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What all series of a recipe need."""
+
+    index: RunIndex
+    runs: Mapping[str, IndexedRun]
+    accepted: Sequence[AcceptedChange]
+    noise: Sequence[Noise]
+
+    def series(self, recipe: str, metric: str) -> Iterator[MetricSeries]:
+        """Yield the series of a metric, that with the newest point first."""
+        values: dict[tuple[int, str], list[IndexedValue]] = {}
+        for value in self.index.values(recipe, metric):
+            values.setdefault((value.subject, value.unit), []).append(value)
+        newest_first = sorted(values.items(), key=lambda item: self.runs[item[1][-1].run].started_at, reverse=True)
+        for _, own in newest_first:
+            yield self.describe(recipe, metric, own)
+
+    def _points(self, values: Sequence[IndexedValue]) -> list[_Point]:
+        """Return each measurement once. A result without noise that returns after another one is a new point."""
+        points: list[_Point] = []
+        places: dict[str, int] = {}
+        for value in values:
+            place = places.get(value.measurement)
+            if place is not None and (not value.exact or place == len(points) - 1):
+                old = points[place]
+                doubt = old.point.doubt if value.doubt else ""
+                points[place] = replace(
+                    old, point=old.point.model_copy(update={"runs": old.point.runs + 1, "doubt": doubt})
+                )
+                continue
+            run = self.runs[value.run]
+            point = HistoryPoint(
+                run=run.id,
+                started_at=datetime.fromisoformat(run.started_at),
+                value=value.value,
+                commit=run.commit,
+                doubt=value.doubt,
+            )
+            places[value.measurement] = len(points)
+            points.append(_Point(point, value.facts, value.disturbed, value.exact))
+        return points
+
+    def describe(self, recipe: str, metric: str, own: Sequence[IndexedValue]) -> MetricSeries:
+        """Return the series of these values, at least one, which have one subject."""
+        unit, subject, points = own[-1].unit, Subject.read(self.index.text(own[-1].subject)), self._points(own)
+        better = which_is_better(metric, unit)
+        least_change, noise = self._noise(subject, unit)
+        exact = points[-1].exact
+        sound = [place for place, each in enumerate(points) if not each.disturbed]
+        found = self._find(
+            recipe, metric, subject, [points[place].point.value for place in sound], StepRules(least_change, exact)
+        )
+        found = [_placed(step, sound) for step in found]
+        steps = tuple(self._step(recipe, metric, subject, points, step, better) for step in found)
+        accepted = max((step.place for step in steps if step.accepted), default=0)
+        starts = [step.place for step in steps]
+        values = [each.point.value for each in points]
+        present = split_levels(values, [not each.disturbed for each in points], starts)
+        good = split_levels(values, [not each.point.doubt for each in points], starts)
+        best = best_level([level for level in good if level.start >= accepted], better)
+        begin = starts[-1] if starts else 0
+        drift = None if exact else find_drift([values[place] for place in sound if place >= begin], least_change)
+        return MetricSeries(
+            recipe=recipe,
+            metric=metric,
+            unit=unit,
+            better=better,
+            machine=subject.machine,
+            settings=subject.described,
+            inputs=json.dumps(subject.inputs) if subject.inputs else "",
+            exact=exact,
+            least_change=0.0 if exact else least_change,
+            noise="no noise: every change counts" if exact else noise,
+            points=tuple(each.point for each in points),
+            steps=steps,
+            trend=Trend(change=drift.change, points=drift.points) if drift else None,
+            level=present[-1].median if present else None,
+            good_level=good[-1].median if good and good[-1].start >= begin else None,
+            best=best.median if best else None,
+            remark=_remark(len(sound), exact=exact),
+        )
+
+    def _noise(self, subject: Subject, unit: str) -> tuple[float, str]:
+        """Return the smallest change that is a step, and its origin."""
+        backend, provider = (str(subject.settings.get(name, "")) for name in ("backend", "provider"))
+        for noise in self.noise if unit in _MEASURED_UNITS else ():
+            machine = f"{noise.machine.cpu} x {noise.machine.cpu_count}, {', '.join(noise.machine.gpus) or 'no GPU'}"
+            if (
+                machine in subject.machine
+                and noise.backend == backend
+                and noise.provider.lower().startswith(provider.lower())
+            ):
+                return max(noise.threshold, LEAST_CHANGE), describe_noise(noise)
+        return LEAST_CHANGE, f"assumed: {LEAST_CHANGE:.0%}; `ndld-flow noise` learns it".replace("%", " %")
+
+    def _find(
+        self, recipe: str, metric: str, subject: Subject, values: Sequence[float], rules: StepRules
+    ) -> list[Step]:
+        """Return the steps of a series. Points that were tested in an earlier use are not tested again."""
+        if len(values) < _LONG or rules.exact:
+            return find_steps(values, rules)
+        series = _digest(repr((recipe, metric, subject, rules, LEAST_AFTER, LEAST_BEFORE)).encode())
+        count, digest, known = self.index.found_steps(series) or (0, "", [])
+        if count > len(values) or _digest(_bytes(values[:count])) != digest:
+            count, known = 0, []
+        if count == len(values):
+            return known
+        steps = find_steps(values, rules, [(step.tested_place, step.found_at) for step in known], count)
+        self.index.note_steps(series, len(values), _digest(_bytes(values)), steps)
+        return steps
+
+    def _step(
+        self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step, better: Better
+    ) -> HistoryStep:
+        last, first = points[step.place - 1], points[step.place]
+        causes = self._differing(last.facts, first.facts)
+        around = [points[place].facts for place in range(max(step.earliest - 1, 0), min(step.latest + 1, len(points)))]
+        near = {cause: None for one, other in pairwise(around) for cause in self._differing(one, other)}
+        others = tuple(cause for cause in near if cause.fact not in {each.fact for each in causes})
+        commits = (last.point.commit, first.point.commit)
+        return HistoryStep(
+            place=step.place,
+            run=first.point.run,
+            started_at=first.point.started_at,
+            before=step.before,
+            after=step.after,
+            ratio=step.ratio,
+            low=step.low,
+            high=step.high,
+            verdict=_verdict(step, better),
+            earliest=step.earliest,
+            latest=step.latest,
+            causes=causes,
+            near=others,
+            commits=commits if commits[0] != commits[1] else ("", ""),
+            why=_explain(causes, others, step),
+            accepted=self._accepted(recipe, metric, subject, points, step),
+        )
+
+    def _differing(self, before: int, after: int) -> tuple[Cause, ...]:
+        if before == after:
+            return ()
+        differences = differing(self.index.text(before), self.index.text(after))
+        return tuple(Cause(fact=each.fact, before=each.before, after=each.after) for each in differences)
+
+    def _accepted(
+        self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step
+    ) -> AcceptedChange | None:
+        """Return the acceptance of a step: at its run, or where that does not exist, at the first run since then."""
+        for change in self.accepted:
+            if (change.recipe, change.metric, change.machine) != (recipe, metric, subject.machine):
+                continue
+            place = next(
+                (
+                    place
+                    for place, each in enumerate(points)
+                    if each.point.run == change.run or each.point.started_at >= change.started_at
+                ),
+                None,
+            )
+            if place is not None and abs(place - step.place) <= _ACCEPTED_WITHIN:
+                return change
+        return None
+
+
+def _placed(step: Step, places: Sequence[int]) -> Step:
+    """Return a step of the undisturbed points with its positions among all points."""
+    at = {
+        name: places[min(getattr(step, name), len(places) - 1)] for name in ("place", "earliest", "latest", "found_at")
+    }
+    return replace(step, **at)
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def _bytes(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def _verdict(step: Step, better: Better) -> str:
+    if better == "neither":
+        return "changed"
+    return "improved" if (step.after < step.before) == (better == "lower") else "regressed"
+
+
+def _explain(causes: Sequence[Cause], near: Sequence[Cause], step: Step) -> str:
+    """Return the attribution. Facts that changed together cannot be told apart by a series."""
+    if not causes and not near:
+        return (
+            "nothing that is recorded differed: the same step, model, settings, libraries and machine. The load, "
+            "heat, or firmware may have changed"
+        )
+    names = [cause.fact for cause in causes]
+    if not causes:
+        return f"nothing differed at this point; near it, {joined(_some([cause.fact for cause in near]))} changed"
+    together = f"{len(names)} facts changed together: " if len(names) > 1 else ""
+    text = f"{together}{joined(_some([_change(cause) for cause in causes]))}"
+    return f"{text}; near it also {joined(_some([cause.fact for cause in near]))}" if near else text
+
+
+def _change(cause: Cause) -> str:
+    if not cause.before or not cause.after:
+        return f"{cause.fact} {'added' if cause.after else 'removed'}"
+    return f"{cause.fact} {_short(cause.before)} -> {_short(cause.after)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _some(names: Sequence[str], most: int = 4) -> list[str]:
+    return list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+
+
+def _remark(count: int, *, exact: bool) -> str:
+    needed = LEAST_BEFORE + LEAST_AFTER
+    if exact or count >= needed:
+        return ""
+    return f"{count} of the {needed} measurements that show a step"

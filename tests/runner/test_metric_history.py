@@ -1,0 +1,302 @@
+"""`history`: what a series is, what is attributed to a step, accepted changes, and the index of runs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.records.history import MetricHistory, MetricSeries
+from ndld_flow.runner.git_commit import read_commit
+from ndld_flow.runner.run_index import INDEX
+from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
+from tests.support.simulated_series import simulate
+
+LATENCY = "speed.latency.median"
+
+
+def course(length: int = 40, step: int = 24, ratio: float = 1.1) -> list[Course]:
+    """Latencies with a step."""
+    noise = simulate("normal 1 %", length, 3)
+    return courses([value * (ratio if place >= step else 1.0) for place, value in enumerate(noise)])
+
+
+def history(root: Path, metric: str = LATENCY) -> list[MetricSeries]:
+    return list(api.history("nightly", [metric], outputs=root).series)
+
+
+def test_a_step_is_attributed_to_what_differed(tmp_path: Path) -> None:
+    write_runs(tmp_path, changed(course(), 24, libraries={"onnxruntime": "onnxruntime 1.32.0"}))
+    (series,) = history(tmp_path)
+    (step,) = series.steps
+    assert (step.place, step.verdict, step.run) == (24, "regressed", run_id(24))
+    assert [(cause.fact, cause.before, cause.after) for cause in step.causes] == [
+        ("library onnxruntime", "1.31.0", "1.32.0")
+    ]
+    assert "changed together" not in step.why
+
+
+def test_facts_that_changed_together_are_said_to(tmp_path: Path) -> None:
+    driver = MACHINE.replace("570.1", "575.0")
+    write_runs(tmp_path, changed(course(), 24, settings={"threads": 4}, machine=driver, model="n" * 64))
+    (step,) = history(tmp_path)[0].steps
+    assert [cause.fact for cause in step.causes] == ["model", "driver", "setting speed.threads"]
+    assert step.why.startswith("3 facts changed together: ")
+
+
+def test_a_step_without_a_known_cause_has_none(tmp_path: Path) -> None:
+    write_runs(tmp_path, course())
+    (step,) = history(tmp_path)[0].steps
+    assert step.causes == ()
+    assert "nothing that is recorded differed" in step.why
+
+
+def test_an_exact_metric_has_its_step_at_once_with_its_cause(tmp_path: Path) -> None:
+    write_runs(tmp_path, changed(courses([10.0, 10.1, 10.2]), 2, nodes=118))
+    (series,) = history(tmp_path, "half.nodes")
+    assert [(step.before, step.after) for step in series.steps] == [(120, 118)]
+    assert [point.runs for point in series.points] == [2, 1]
+    assert [cause.fact for cause in series.steps[0].causes] == ["step half"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"machine": MACHINE.replace("RTX 4090", "L4")},
+        {"machine": "Linux 6.12 aarch64, Cortex x 8, no GPU"},
+        {"settings": {"backend": "tensorrt"}},
+        {"settings": {"provider": "cpu"}},
+        {"settings": {"streams": 4}},
+        {"inputs": {"x": {"shape": [8, 3, 640, 640]}}},
+    ],
+)
+def test_what_cannot_be_compared_is_another_series(tmp_path: Path, others: dict[str, object]) -> None:
+    write_runs(tmp_path, changed(course(), 24, **others))
+    newest, older = history(tmp_path)
+    assert (len(newest.points), len(older.points)) == (16, 24)
+    assert not newest.steps and not older.steps
+
+
+def test_the_driver_and_the_host_are_causes_within_one_series(tmp_path: Path) -> None:
+    elsewhere = (
+        MACHINE.replace("570.1", "575.0").replace("lab (1a2b)", "den (3c4d)").replace("Linux 6.12", "Linux 6.13")
+    )
+    write_runs(tmp_path, changed(course(), 24, machine=elsewhere))
+    (series,) = history(tmp_path)
+    assert {cause.fact for cause in series.steps[0].causes} == {"driver", "host", "system"}
+
+
+def test_a_measurement_that_several_runs_reuse_counts_once(tmp_path: Path) -> None:
+    runs = [*course(30, 99), *courses([12.5] * 20, key="same")]
+    write_runs(tmp_path, runs)
+    (series,) = history(tmp_path)
+    assert len(series.points) == 31
+    assert series.points[-1].runs == 20
+    assert not series.steps, "one slow measurement is no evidence of a step, however often it is shown"
+
+
+def test_disturbed_and_failed_measurements_are_no_baseline(tmp_path: Path) -> None:
+    fast = courses([5.0] * 3, beside=("step half of other",))
+    broken = courses([4.0] * 2, failed=True)
+    write_runs(tmp_path, [*course(20, 99), *fast, *broken])
+    (series,) = history(tmp_path)
+    assert [point.doubt for point in series.points[19:]] == [
+        "",
+        *["measured beside step half of other"] * 3,
+        *["half failed"] * 2,
+    ]
+    assert series.best == pytest.approx(10.0, rel=0.02)
+    assert not series.steps
+
+
+def test_a_step_is_found_although_its_runs_failed(tmp_path: Path) -> None:
+    write_runs(tmp_path, changed(course(), 24, failed=True))
+    (series,) = history(tmp_path)
+    assert [step.verdict for step in series.steps] == ["regressed"]
+    assert series.level == pytest.approx(11.0, rel=0.02)
+    assert series.best == pytest.approx(10.0, rel=0.02)
+
+
+def test_an_accepted_step_is_a_new_baseline(tmp_path: Path) -> None:
+    write_runs(tmp_path, course())
+    change = api.accept("nightly", LATENCY, "larger input", outputs=tmp_path)
+    assert (change.run, change.note) == (run_id(24), "larger input")
+    (series,) = history(tmp_path)
+    assert series.steps[0].accepted == change
+    assert series.best == pytest.approx(11.0, rel=0.02)
+    api.accept("nightly", LATENCY, "better words", at=run_id(24), outputs=tmp_path)
+    assert (tmp_path / "accepted.json").read_text().count('"note"') == 1
+    with pytest.raises(RequestError, match="has no step at run 2020"):
+        api.accept("nightly", LATENCY, "x", at="2020", outputs=tmp_path)
+
+
+def test_an_acceptance_holds_where_its_run_does_not_exist(tmp_path: Path) -> None:
+    """The file is committed, and used with the outputs of another machine of the same kind."""
+    write_runs(tmp_path / "here", course())
+    api.accept("nightly", LATENCY, "larger input", outputs=tmp_path / "here")
+    write_runs(tmp_path / "there", course()[:-1])
+    for folder in (tmp_path / "there" / "runs" / "nightly").iterdir():
+        if folder.name == run_id(24):
+            (folder / "run.json").unlink()
+            folder.rmdir()
+    (tmp_path / "there" / "accepted.json").write_text((tmp_path / "here" / "accepted.json").read_text())
+    assert history(tmp_path / "there")[0].steps[0].accepted is not None
+
+
+def test_a_damaged_file_of_accepted_changes_is_an_error(tmp_path: Path) -> None:
+    write_runs(tmp_path, course(5))
+    (tmp_path / "accepted.json").write_text('{"document": "accepted changes", "format_version": 1, "changes": [{}]}')
+    with pytest.raises(RequestError, match=r"accepted\.json cannot be read"):
+        history(tmp_path)
+
+
+def damage_header(index: Path) -> None:
+    index.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 20)
+
+
+def damage_half(index: Path) -> None:
+    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
+
+
+def damage_pages(index: Path) -> None:
+    data = bytearray(index.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    index.write_bytes(data)
+
+
+def lose_table(index: Path) -> None:
+    with sqlite3.connect(index) as database:
+        database.execute("DROP TABLE measured")
+    database.close()
+
+
+def make_other_version(index: Path) -> None:
+    with sqlite3.connect(index) as database:
+        database.execute("PRAGMA user_version = 99")
+        database.execute("DROP TABLE run")
+    database.close()
+
+
+def empty(index: Path) -> None:
+    index.write_bytes(b"")
+
+
+def test_the_index_changes_no_result(tmp_path: Path) -> None:
+    write_runs(tmp_path, course())
+    expected = api.history(outputs=tmp_path, every=True)
+    index = tmp_path / INDEX
+    assert index.is_file()
+    assert api.history(outputs=tmp_path, every=True) == expected
+    for damage in (damage_header, damage_half, damage_pages, lose_table, make_other_version, empty, Path.unlink):
+        damage(index)
+        assert api.history(outputs=tmp_path, every=True) == expected, damage
+        assert api.history(outputs=tmp_path, every=True) == expected, damage
+    index.unlink()
+    index.mkdir()
+    assert api.history(outputs=tmp_path, every=True) == expected, "a folder has its name"
+
+
+def test_the_index_follows_the_records(tmp_path: Path) -> None:
+    write_runs(tmp_path, course(20, 99))
+    assert len(history(tmp_path)[0].points) == 20
+    write_runs(tmp_path, courses([10.0]), first=20)
+    assert len(history(tmp_path)[0].points) == 21
+    record = tmp_path / "runs" / "nightly" / run_id(3) / "run.json"
+    record.write_text(record.read_text().replace('"latency.median"', '"latency.mean"'))
+    assert len(history(tmp_path)[0].points) == 20
+    record.write_text("{")
+    assert api.history("nightly", outputs=tmp_path).unreadable == (run_id(3),)
+    record.unlink()
+    assert len(history(tmp_path)[0].points) == 20
+
+
+def test_noted_steps_are_those_of_a_whole_test(tmp_path: Path) -> None:
+    runs = course(260, 120)
+    write_runs(tmp_path, runs[:230])
+    history(tmp_path)
+    write_runs(tmp_path, runs[230:], first=230)
+    continued = history(tmp_path)
+    (tmp_path / INDEX).unlink()
+    assert history(tmp_path) == continued
+    assert [step.place for step in continued[0].steps] == [120]
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not hasattr(os, "setuid"), reason="permissions do not bind this user")
+def test_a_folder_that_is_read_only_needs_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_runs(tmp_path, course())
+    expected = history(tmp_path)
+    (tmp_path / INDEX).unlink()
+    monkeypatch.setattr("ndld_flow.runner.run_index.os.access", lambda path, mode: False)
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert history(tmp_path) == expected
+        assert not (tmp_path / INDEX).exists()
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_an_index_that_another_process_holds_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.runner.run_index._PATIENCE_S", 0.05)
+    write_runs(tmp_path, course(20, 99))
+    history(tmp_path)
+    write_runs(tmp_path, courses([10.0]), first=20)
+    holder = sqlite3.connect(tmp_path / INDEX, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert len(history(tmp_path)[0].points) == 21
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert len(history(tmp_path)[0].points) == 21
+
+
+def test_two_processes_build_the_index_at_once(tmp_path: Path) -> None:
+    write_runs(tmp_path, course(60))
+    command = [sys.executable, "-m", "ndld_flow", "history", "nightly", "--json", "--outputs", str(tmp_path)]
+    pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = [process.communicate(timeout=60)[0] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0]
+    assert printed[0] == printed[1]
+    assert len(MetricHistory.model_validate_json(printed[0]).series) == 3
+
+
+def test_unknown_recipes_and_metrics_are_named(tmp_path: Path) -> None:
+    write_runs(tmp_path, course(5))
+    with pytest.raises(RequestError, match="no run of a recipe 'nighty'; did you mean \"nightly\""):
+        api.history("nighty", outputs=tmp_path)
+    with pytest.raises(RequestError, match=r"no run has a metric `latency.media`; did you mean"):
+        history(tmp_path, "latency.media")
+    write_runs(tmp_path, course(5), recipe="weekly")
+    with pytest.raises(RequestError, match="runs of 2 recipes; name one of nightly, weekly"):
+        api.history(outputs=tmp_path)
+
+
+def test_the_commit_of_a_working_tree_is_read_from_its_files(tmp_path: Path) -> None:
+    def git(*words: str, cwd: Path = tmp_path) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+        return subprocess.run(
+            ["git", *identity, *words], cwd=cwd, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init")
+    assert read_commit(tmp_path / ".") == "", "no commit yet"
+    git("commit", "--allow-empty", "-m", "first")
+    (tmp_path / "inner").mkdir()
+    head = git("rev-parse", "HEAD")
+    assert read_commit(tmp_path / "inner") == head
+    git("pack-refs", "--all")
+    git("worktree", "add", "-q", "linked", "-b", "other")
+    read_commit.cache_clear()
+    assert read_commit(tmp_path) == head
+    assert read_commit(tmp_path / "linked") == head
+    git("checkout", "-q", "--detach")
+    read_commit.cache_clear()
+    assert read_commit(tmp_path) == head
+    (tmp_path / ".git" / "HEAD").write_text("ref: ../../etc/passwd\n")
+    read_commit.cache_clear()
+    assert read_commit(tmp_path) == ""
