@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 UNKNOWN = "unknown"
 NONE = "none"
@@ -30,8 +30,7 @@ def read_limits(root: Path = Path("/")) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class _Mount:
+class _Mount(NamedTuple):
     """The mount point of a hierarchy of groups."""
 
     controllers: frozenset[str]

@@ -38,6 +38,8 @@ class Gpu:
     """Application clocks in MHz. Drivers do not report clocks that were locked in another way."""
     ecc: str = UNKNOWN
     mig: str = UNKNOWN
+    compute_capability: str = UNKNOWN
+    """Such as `8.6`."""
 
     @property
     def kind(self) -> str:
@@ -129,6 +131,7 @@ def _describe(nvml: ctypes.CDLL, number: int) -> Gpu:
         clocks=UNKNOWN if UNKNOWN in clocks else "/".join(clocks),
         ecc=_mode(nvml.nvmlDeviceGetEccMode, handle),
         mig=_mode(nvml.nvmlDeviceGetMigMode, handle),
+        compute_capability=_capability(nvml, handle),
     )
 
 
@@ -141,6 +144,13 @@ def _text(ask: Callable[..., int], handle: ctypes.c_void_p) -> str:
 def _number(ask: Callable[..., int], handle: ctypes.c_void_p, *which: ctypes.c_uint) -> str:
     number = ctypes.c_uint()
     return UNKNOWN if ask(handle, *which, ctypes.byref(number)) else str(number.value)
+
+
+def _capability(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    ask = getattr(nvml, "nvmlDeviceGetCudaComputeCapability", None)
+    failed = ask is None or ask(handle, ctypes.byref(major), ctypes.byref(minor))
+    return UNKNOWN if failed else f"{major.value}.{minor.value}"
 
 
 def _mode(ask: Callable[..., int], handle: ctypes.c_void_p) -> str:

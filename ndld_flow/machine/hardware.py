@@ -1,6 +1,7 @@
 """Properties of this machine that identify it in keys and records.
 
-Every plan needs them, and so does the repetition of an unchanged command: only the standard library is imported.
+Every plan needs them, and so does the repetition of an unchanged command: only light modules of the standard library
+are imported, and not `dataclasses`, which imports `inspect`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 _NVIDIA = Path("/proc/driver/nvidia")
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(NamedTuple):
     """A machine without its identity: equal machines are equal."""
 
     system: str
@@ -83,6 +83,8 @@ def _nvidia() -> tuple[tuple[str, ...], str]:
 
 
 def _ask_nvidia_smi() -> tuple[tuple[str, ...], str]:
+    if os.name == "posix" and not any(os.access(f"{folder}/nvidia-smi", os.X_OK) for folder in os.get_exec_path()):
+        return (), ""  # importing shutil takes as long as all the rest
     from shutil import which
 
     program = which("nvidia-smi")

@@ -16,7 +16,6 @@ from pathlib import Path
 from blake3 import blake3
 
 from ndld_flow.machine.container_limits import UNKNOWN, read_limits
-from ndld_flow.store.hidden_credentials import is_secret_variable
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
@@ -78,11 +77,15 @@ def deciding_variables(prefixes: Iterable[str] = _PREFIXES) -> dict[str, str]:
         name
         for name in os.environ
         if name.startswith(begins)
-        and not is_secret_variable(name)
         and not (name.startswith(with_paths) and any(word in name for word in _NEUTRAL_WORDS))
     )
+    if not names:
+        return {}
+    from ndld_flow.store.hidden_credentials import is_secret_variable
+
     cluster = ON_CLUSTER in os.environ  # Ray sets it for each task
-    return {name: os.environ[name] for name in names if not (cluster and name == "OMP_NUM_THREADS")}
+    shown = (name for name in names if not (is_secret_variable(name) or (cluster and name == "OMP_NUM_THREADS")))
+    return {name: os.environ[name] for name in shown}
 
 
 def computing_variables() -> dict[str, str]:

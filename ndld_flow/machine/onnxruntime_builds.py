@@ -14,16 +14,20 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.machine.installed import find_version
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 CPU_BUILD, GPU_BUILD = "onnxruntime", "onnxruntime-gpu"
 
 _INFO = "capi/build_and_package_info.py"
-_VALUE = re.compile(r"^(package_name|__version__) = '([^']*)'", re.MULTILINE)
+_VALUE = lazy_pattern(r"^(package_name|__version__) = '([^']*)'", re.MULTILINE)
 _LARGEST = 2**26
 """Larger files (the CUDA provider) are compared by their size alone."""
 
@@ -52,9 +56,11 @@ def build_in_use() -> Build | None:
     If exactly one of the two usual distributions is installed, it is that one; otherwise the build names itself in a
     file.
     """
-    usual = [each for name in (GPU_BUILD, CPU_BUILD) if (each := _distribution(name))]
+    usual = [Build(name, version) for name in (GPU_BUILD, CPU_BUILD) if (version := find_version(name)) is not None]
     if len(usual) == 1:
-        return Build(usual[0].name, usual[0].version)
+        return usual[0]
+    from importlib.util import find_spec
+
     spec = find_spec("onnxruntime")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
     for folder in folders:
@@ -82,10 +88,10 @@ def find_cuda_lack() -> CudaLack | None:
     build = build_in_use()
     if build is None or build.name != CPU_BUILD:
         return None
-    gpu = _distribution(GPU_BUILD)
-    if gpu is None:
+    gpu_version = find_version(GPU_BUILD)
+    if gpu_version is None:
         return CudaLack(f"{build} is the build for the CPU", EXTRAS["gpu"].command)
-    replaced = Build(GPU_BUILD, gpu.version)
+    replaced = Build(GPU_BUILD, gpu_version)
     return CudaLack(f"{build} replaced the files of {replaced}", replaced.repair)
 
 
@@ -94,6 +100,8 @@ def installed_builds(path: list[str] | None = None) -> list[Build]:
 
     `path` has the folders to search, instead of `sys.path`.
     """
+    from importlib.metadata import distributions
+
     return sorted(
         (
             Build(found.name, found.version, tuple(_changed_files(found)))
@@ -102,13 +110,6 @@ def installed_builds(path: list[str] | None = None) -> list[Build]:
         ),
         key=lambda build: build.name,
     )
-
-
-def _distribution(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _owns_module(found: Distribution) -> bool:

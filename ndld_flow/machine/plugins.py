@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import find_imported_at
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.machine.installed import may_have_entry_points
 from ndld_flow.store.digest import digest_file, digest_json
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def find_plugins(group: str) -> Mapping[str, EntryPoint]:
@@ -24,9 +26,13 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
 @cache
 def _find_all(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
     """Return group -> name -> entry point, of this package's groups; the first distribution on the path wins."""
+    if not may_have_entry_points("ndld_flow."):
+        return {}
+    from importlib.metadata import distributions
+
     found: dict[str, dict[str, EntryPoint]] = {}
     for installed in distributions():  # read once: each call of `entry_points` reads the metadata of all of them
-        if "ndld_flow." in (installed.read_text("entry_points.txt") or ""):
+        if "[ndld_flow." in (installed.read_text("entry_points.txt") or ""):
             for point in installed.entry_points:
                 found.setdefault(point.group, {}).setdefault(point.name, point)
     return found
@@ -42,7 +48,9 @@ def plugin_version(point: EntryPoint) -> str:
 
     The version of an editable install stays while its code changes.
     """
-    spec = importlib.util.find_spec(point.module)
+    from importlib.util import find_spec
+
+    spec = find_spec(point.module)
     path = spec.origin if spec is not None else None
     code = find_imported_at(path)
     if path is None or code is None:

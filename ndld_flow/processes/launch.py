@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_STDERR = "stderr.txt"
+from ndld_flow.base.lazy_pattern import lazy_pattern
+
+STDERR = "stderr.txt"
 _NO_SPACE_BYTES = 2**16
-_OS_ERROR = re.compile(r"(?:\[Errno |OSError\()(\d+)")
+_OS_ERROR = lazy_pattern(r"(?:\[Errno |OSError\()(\d+)")
 """The form of an uncaught OSError in a traceback."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
@@ -47,7 +48,7 @@ class ProcessEnd:
     @property
     def output(self) -> str:
         """Return its standard error and the output of libraries."""
-        return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
+        return (self.folder / STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     def died(self, what: str) -> Exception:
         """Return the error for a process that exited without an answer: a full disk, or a bug."""
@@ -125,7 +126,7 @@ class CommandWorker:
 def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     # -P: a file `json.py` in the current directory must not be imported.
     command = [sys.executable, "-P", "-m", module, str(folder)]
-    with (folder / _STDERR).open("wb") as output:
+    with (folder / STDERR).open("wb") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import queue
 import re
@@ -14,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
+
+if TYPE_CHECKING:
+    import logging
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 2000

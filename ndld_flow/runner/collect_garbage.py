@@ -8,18 +8,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.records.document import Record
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.shard import ShardRecord
 from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.runner.devices import find_shared_folders
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import POINTS, Outputs, name_folder
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
-from ndld_flow.store.store import Store
+from ndld_flow.store.store import Store, node_store_folder
+from ndld_flow.store.tickets import remove_forgotten_tickets
 
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.kept_library import KeptLibrary
+
+SHARDS_KEPT_S = 30 * 24 * 3600.0
+"""Age at which the record of a shard no longer protects its results, and is removed."""
 _BATCH = 100
+_LIBRARY_KEPT_S = 24 * 3600.0
 _DAMAGE_KEPT_S = 24 * 3600.0
 """Minimum age at which damaged files are removed while a run is active: the user has just read their path."""
 
@@ -38,6 +50,21 @@ class Freed(Record):
     in_use: tuple[str, ...] = ()
     """Objects that no finished run needs, and that were kept because an active run uses them."""
     in_use_bytes: int = 0
+    node_store_bytes: int = 0
+    """Size of the store that this machine keeps as a node of a Ray cluster, after the removal."""
+    library_bytes: int = 0
+    """Size of the libraries that runs have created in the user's cache folder."""
+
+
+class LibrariesFreed(Record):
+    """Libraries that `gc --libraries` removed, or would remove."""
+
+    libraries: tuple[str, ...]
+    """Their folders."""
+    freed_bytes: int
+    kept_bytes: int
+    """Size of the libraries that were used lately."""
+    dry_run: bool
 
 
 @dataclass
@@ -55,7 +82,11 @@ class _Needed:
 
     def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
         """Add the results that no point's record names: those of failed points, and of repeated measurements."""
-        for key in {step.key for point in sweep.points for step in point.steps if step.key} - self.keys:
+        self.add_keys((step.key for point in sweep.points for step in point.steps if step.key), store)
+
+    def add_keys(self, keys: Iterable[str], store: Store) -> None:
+        """Add the results under these keys."""
+        for key in set(keys) - self.keys:
             record = store.read_record(key)
             if record is not None:
                 self.keys.add(key)
@@ -81,6 +112,7 @@ def collect_garbage(
         _refuse_lost_records(outputs)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
         needed = _find_needed({*outputs.folders(), *outputs.sweep_folders()} - {*dropped_runs, *dropped_sweeps}, store)
+        old_shards = _add_shards(needed, outputs)
         records = _remove_records(
             store, needed, dry_run=dry_run
         )  # first, so that no record names an object that is gone
@@ -88,6 +120,7 @@ def collect_garbage(
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
             *find_leftovers(outputs.root),
+            *old_shards,
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
         if not dry_run:
@@ -96,6 +129,7 @@ def collect_garbage(
             for name in ("recipes", "digests", "externals"):  # cheap to rebuild, and their sources may be gone
                 remove_folder(store.root / name)
             store.locks.remove_unheld()
+            remove_forgotten_tickets([store.locks.folder, *find_shared_folders()])
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
         sweeps=tuple(map(name_folder, dropped_sweeps)),
@@ -106,6 +140,76 @@ def collect_garbage(
         runs_at_work=active,
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
+        node_store_bytes=_node_store_bytes(),
+        library_bytes=sum(library.size_bytes for library in find_kept_libraries()),
+    )
+
+
+def find_kept_libraries() -> list[KeptLibrary]:
+    """Return the environments and libraries that runs have created in the user's cache folder, of all runtimes."""
+    from ndld_flow.runtimes.environments import find_kept_environments
+    from ndld_flow.runtimes.registry import find_runtimes
+
+    return [*find_kept_environments(), *(each for runtime in find_runtimes() for each in runtime.kept_libraries())]
+
+
+def collect_libraries(max_age_s: float = 0.0, *, dry_run: bool = False) -> LibrariesFreed:
+    """Remove the libraries that runs have created in the user's cache folder and not used for `max_age_s`.
+
+    Those of the last day stay: a run may be using them. They are created again when a recipe needs them. Raises
+    OutputsError if something may not be removed.
+    """
+    removed, freed_bytes, kept_bytes = [], 0, 0
+    for library in find_kept_libraries():
+        with explaining_disk("gc --libraries", library.folder), contextlib.suppress(FileNotFoundError):
+            size_bytes = library.size_bytes
+            if library.in_use or time.time() - library.used_at < max(max_age_s, _LIBRARY_KEPT_S):
+                kept_bytes += size_bytes
+                continue
+            if not dry_run:
+                library.remove()
+            removed.append(str(library.folder))
+            freed_bytes += size_bytes
+    return LibrariesFreed(libraries=tuple(removed), freed_bytes=freed_bytes, kept_bytes=kept_bytes, dry_run=dry_run)
+
+
+def _node_store_bytes() -> int:
+    """Return the size of this machine's store as a node of Ray; 0 if this user may not read it."""
+    try:
+        return _size_bytes(node_store_folder())
+    except OSError:
+        return 0
+
+
+def collect_node_store(max_age_s: float = 0.0, *, dry_run: bool = False) -> Freed:
+    """Remove results older than `max_age_s` from the store that this machine keeps as a node of a Ray cluster.
+
+    Everything in it is also in the cluster's remote store, or can be computed again. What running tasks use is kept.
+    Raises OutputsError if something may not be removed.
+    """
+    store = Store(node_store_folder())
+    before_bytes = _size_bytes(store.root)
+    if not before_bytes:
+        return Freed(runs=(), objects=(), record_count=0, freed_bytes=0, dry_run=dry_run)
+    with explaining_disk("gc --ray-node", store.root), store.locks.collecting():
+        needed = _Needed()
+        for path in (store.root / "records").glob("*/*.json"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime < max_age_s:
+                    needed.add_keys([path.stem], store)
+        records = _remove_records(store, needed, dry_run=dry_run)
+        objects = _remove_objects(store, needed, dry_run=dry_run)
+        if not dry_run:
+            store.locks.remove_unheld()
+    return Freed(
+        runs=(),
+        objects=tuple(objects.removed),
+        record_count=records,
+        freed_bytes=objects.removed_bytes,
+        dry_run=dry_run,
+        in_use=tuple(objects.in_use),
+        in_use_bytes=objects.in_use_bytes,
+        node_store_bytes=before_bytes if dry_run else _size_bytes(store.root),
     )
 
 
@@ -239,6 +343,22 @@ def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:
             needed.add_run(read_run_record(point.parent))
         needed.add_sweep(read_sweep_record(folder), store)
     return needed
+
+
+def _add_shards(needed: _Needed, outputs: Outputs) -> list[Path]:
+    """Add the results of sweeps' shards, which no sweep names before it is collected; return the old records.
+
+    An unreadable record is kept: it may be that of a later version.
+    """
+    old = []
+    for path in sorted(outputs.shards.glob("*/*/*.json")):
+        with contextlib.suppress(OSError, ValidationError, NewerFormatError):
+            record = read_document(ShardRecord, path)
+            if time.time() - record.updated_at.timestamp() > SHARDS_KEPT_S:
+                old.append(path)
+            else:
+                needed.add_keys(record.keys, outputs.store)
+    return old
 
 
 def _size_bytes(path: Path) -> int:

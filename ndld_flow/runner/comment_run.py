@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import visible_text
+from ndld_flow.records.outcomes import ENDINGS, RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run, read_sweep_record
-from ndld_flow.records.run_record import ENDINGS, RunOutcome
 from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
 from ndld_flow.report.exports.github_markdown import SIGNS, details, prose
 from ndld_flow.report.exports.run_markdown import run_parts
 from ndld_flow.report.exports.sweep_exports import sweep_parts
 from ndld_flow.runner.compare_runs import Compared, compare_runs
-from ndld_flow.runner.events import Listener
+from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.pull_request import NoDiscussion, describe_job, find_discussion, post_comment
 from ndld_flow.store.files import write_text_atomically

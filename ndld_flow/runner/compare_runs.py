@@ -19,7 +19,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener, ignore
+from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.outputs import LATEST, Outputs
 from ndld_flow.runner.references import FoundProfile, FoundSubject, find_noise, find_subjects
 from ndld_flow.runner.request import request_recipe
@@ -94,6 +94,11 @@ class Compared:
     @property
     def report(self) -> Path:
         return self.folder / COMPARISON_PAGE
+
+    def _repr_html_(self) -> str:
+        from ndld_flow.report.exports.notebook_html import comparison_html
+
+        return comparison_html(self.comparison, str(self.report))
 
 
 def compare_runs(

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ndld_flow.base import user_folders
 from ndld_flow.base.extras import EXTRAS, Extra
+from ndld_flow.base.quantities import size
 from ndld_flow.machine.check import Check
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.onnxruntime_builds import CPU_BUILD, Build, find_cuda_lack, installed_builds
 from ndld_flow.machine.versions import read_version
+from ndld_flow.runner.collect_garbage import find_kept_libraries
+from ndld_flow.runner.devices import describe_queues
 
 NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "hydra-core", "pydantic")
 
@@ -36,6 +40,8 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
         check_onnxruntime_files(installed_builds()),
         *(check for checks in of_runtimes for check in checks),
         *map(_describe_extra, EXTRAS.values()),
+        describe_queues(),
+        _describe_kept_libraries(),
         _check_outputs(outputs),
     ]
 
@@ -85,6 +91,18 @@ def _describe_extra(extra: Extra) -> Check:
         found=f"{extra.title} ({extra.size}): {extra.tasks}",
         advice=lack.command if lack else extra.command,
     )
+
+
+def _describe_kept_libraries() -> Check:
+    """Report what runs have created in the user's cache folder, and how to remove it."""
+    kept = find_kept_libraries()
+    found = "none"
+    if kept:
+        used = size(sum(library.size_bytes for library in kept))
+        root = user_folders.cache_folder()
+        names = ", ".join(library.label or library.folder.name for library in kept)
+        found = f"{len(kept)} in {root}, {used}: {names}; `ndld-flow gc --libraries` deletes unused ones"
+    return Check(name="private environments", state="ok", found=found)
 
 
 def _check_outputs(outputs: Path) -> Check:

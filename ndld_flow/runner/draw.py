@@ -28,10 +28,10 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     or `to` is given for a run or a sweep.
     """
     if not is_profile_file(reference):
-        if to is not None:
-            raise RequestError(f"{reference} is a run or a sweep: its report is in its folder. Remove --to.")
         kept = Outputs(outputs)
         folder = kept.find_any(reference, unfinished=True)
+        if to is not None:
+            raise RequestError(f"{reference} is a run or a sweep: its report is in its folder. Remove --to.")
         is_sweep = (folder / SWEEP_RECORD).is_file()
         drawn = draw_sweep(read_sweep_record(folder), folder) if is_sweep else draw_report(folder, kept.outcome(folder))
         share(drawn)

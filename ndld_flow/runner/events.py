@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Literal
 
 from pydantic import JsonValue
 
 from ndld_flow.records.document import Record
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.run_record import GateResult, Outcome, RunOutcome
-from ndld_flow.records.sweep import PointOutcome
+from ndld_flow.records.outcomes import Outcome, PointOutcome, RunOutcome
+from ndld_flow.records.run_record import GateResult
 
 
 class RunStarted(Record):
@@ -43,6 +41,8 @@ class StepStarted(Record):
     """Seconds that comparable work of this step took in an earlier run on this machine; None if there was none."""
     remaining_s: float | None = None
     """Expected seconds of this step and all later ones; None if that of any is unknown, and in sweeps."""
+    target: str = ""
+    """Name of the target on which it runs, `Ray` for a node of a cluster; empty for this machine."""
 
 
 class StepWaits(Record):
@@ -124,6 +124,11 @@ class RunFinished(Record):
     exported: tuple[str, ...] = ()
     """Paths of the exported results."""
     wall_s: float
+
+    def _repr_html_(self) -> str:
+        from ndld_flow.report.exports.notebook_html import verdict_html
+
+        return verdict_html(self.verdict, self.report)
 
 
 class RunFailed(Record):
@@ -216,6 +221,32 @@ class SweepFinished(Record):
     """Step -> path of the main file of its artifact, of the best point."""
     wall_s: float
 
+    def _repr_html_(self) -> str:
+        from ndld_flow.report.exports.notebook_html import sentences_html
+
+        return sentences_html(self.verdict, self.report)
+
+
+class ShardFinished(Record):
+    """A shard of a sweep has tried its points. `collect` joins and judges the results of all shards."""
+
+    event: Literal["shard_finished"] = "shard_finished"
+    passed: bool
+    """True if it tried all of its points, with any result."""
+    exit_code: int
+    recipe: str
+    shard: str
+    """`2/4`."""
+    sweep: str
+    """Digest of the sweep; it is the same for all shards."""
+    tried: int
+    """Number of points that it tried."""
+    outcomes: dict[PointOutcome, int]
+    stopped_because: str
+    record: str
+    """Path of its record."""
+    wall_s: float
+
 
 Event = (
     RunStarted
@@ -231,20 +262,5 @@ Event = (
     | SweepStarted
     | PointFinished
     | SweepFinished
+    | ShardFinished
 )
-Listener = Callable[[Event], None]
-
-
-def synchronized(listener: Listener) -> Listener:
-    """Return a listener that several threads may call."""
-    lock = threading.Lock()
-
-    def pass_on(event: Event) -> None:
-        with lock:
-            listener(event)
-
-    return pass_on
-
-
-def ignore(_: Event) -> None:
-    """Ignore an event: a listener for programs that only need the result."""

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,20 @@ from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
 from ndld_flow.recipe.sources import find_model
+from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import GraphChange
-from ndld_flow.records.run_record import KeyParts, StepRecord
-from ndld_flow.runner.devices import Claim, LoadMonitor, announce, holding
+from ndld_flow.records.run_record import StepRecord
+from ndld_flow.runner.concurrent_load import LoadMonitor, announce
+from ndld_flow.runner.devices import Claim, DeviceHold, holding
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
 from ndld_flow.step import Context, Result, Turn
 from ndld_flow.store.hidden_credentials import hide_credentials
 from ndld_flow.store.kinds import Artifact, Onnx
 from ndld_flow.store.store import Store
+
+_NOT_ALONE = "others may have measured on its device at the same time: %s"
 
 
 def step_logger(name: str) -> logging.Logger:
@@ -49,20 +53,27 @@ class RunningStep:
     """Its build folder."""
     report: Callable[[str], None]
     """Called with the reason why it waits."""
+    faults: list[str] = field(default_factory=list)
+    """Reasons why others may have measured at the same time on a device that it locked itself."""
 
 
 @dataclass(frozen=True)
 class StepScope:
-    """The logs and the load monitor of running steps."""
+    """The logs, the load monitor and the device of running steps."""
 
     logs: Sequence[Sequence[str]]
     """The lines of each step's log so far."""
     monitor: LoadMonitor | None
     """Observes other steps while a device is measured."""
+    hold: DeviceHold
 
     def concurrent_load(self) -> tuple[str, ...]:
         """Return descriptions of the concurrent steps of a measurement; empty for steps that do not measure."""
         return self.monitor.end() if self.monitor is not None else ()
+
+    def faults(self, step: RunningStep) -> tuple[str, ...]:
+        """Return the reasons why others may have measured at the same time on the device of a step."""
+        return (*self.hold.faults, *step.faults)
 
 
 @contextlib.contextmanager
@@ -81,15 +92,15 @@ def running_steps(
         stack.enter_context(explaining_disk("", store.root))
         stack.enter_context(_cleaning_errors(names, folder))
         claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", report)
-        faults = stack.enter_context(holding(device, store, claim))
+        hold = stack.enter_context(holding(device, store, claim))
         logs = [stack.enter_context(_logging(step.name)) for step in steps]
-        for fault in faults:
-            step_logger(steps[0].name).warning("%s", fault)
+        for fault in hold.faults:
+            step_logger(steps[0].name).warning(_NOT_ALONE, fault)
         announce(steps, recipe, folder)
-        monitor = LoadMonitor(store, folder) if device else None
+        monitor = LoadMonitor(store, folder, hold.observe) if device else None
         if monitor is not None:
             stack.callback(monitor.end)
-        yield StepScope(logs, monitor)
+        yield StepScope(logs, monitor, hold)
 
 
 @contextlib.contextmanager
@@ -100,15 +111,16 @@ def holding_device(work: RunningStep, device: str) -> Iterator[None]:
     """
     log = step_logger(work.step.name)
     claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.report)
-    with holding(device, work.store, claim) as faults:
-        for fault in faults:
-            log.warning("%s", fault)
-        monitor = LoadMonitor(work.store, work.folder)
+    with holding(device, work.store, claim) as hold:
+        monitor = LoadMonitor(work.store, work.folder, hold.observe)
         try:
             yield
         finally:
             for other in monitor.end():
                 log.info("concurrent: %s", other)
+            for fault in hold.faults:
+                log.warning(_NOT_ALONE, fault)
+            work.faults.extend(hold.faults)
 
 
 @contextlib.contextmanager
@@ -197,6 +209,7 @@ class _Finished:
     log: Sequence[str]
     """Its lines; storing the result may add some."""
     timing: _Timing
+    shared_device: tuple[str, ...]
 
 
 def execute_steps(
@@ -209,10 +222,8 @@ def execute_steps(
     """
     with store.building() as folder:
         wait = partial(works[0].progress, 0, 0)
-        turns = [
-            _prepare_turn(work, folder / str(place), store, RunningStep(work.step, work.recipe, store, folder, wait))
-            for place, work in enumerate(works)
-        ]
+        running = [RunningStep(work.step, work.recipe, store, folder, wait) for work in works]
+        turns = [_prepare_turn(work, folder / str(place), store, running[place]) for place, work in enumerate(works)]
         steps = [work.step for work in works]
         with (
             _passing_on_logs(works),
@@ -232,8 +243,8 @@ def execute_steps(
             ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set in the meantime
             timing = _Timing(started_at, ended_at, took_s / len(works), scope.concurrent_load())
             records = [
-                _store_result(work, turn.out, _Finished(result, lines, timing), store)
-                for work, turn, result, lines in zip(works, turns, results, scope.logs, strict=True)
+                _store_result(work, turn.out, _Finished(result, lines, timing, scope.faults(each)), store)
+                for work, turn, result, lines, each in zip(works, turns, results, scope.logs, running, strict=True)
             ]
             for record in records:
                 store.write_record(record)
@@ -242,11 +253,14 @@ def execute_steps(
 
 @contextlib.contextmanager
 def _naming_artifacts(works: Sequence[Work], store: Store) -> Iterator[None]:
-    """Replace paths of the store in errors by the step that produced the artifact: `model.onnx of step half`."""
+    """Replace paths of the store in errors by the step that produced the artifact: `model.onnx of step half`; and
+    places in the recipe's `inputs:` by those of the step's own.
+    """
     try:
         yield
     except NdldFlowError as error:
-        text = error.message
+        failed = next((work.step for work in works if work.step.name == error.step), works[0].step)
+        text = failed.locate_inputs(error.message)
         for artifact in (artifact for work in works for artifact in work.artifacts.values()):
             if artifact.path.is_relative_to(store.root):
                 origin = "the source" if artifact.label == "source" else f"step {artifact.label}"
@@ -369,6 +383,7 @@ def _prepare_turn(work: Work, folder: Path, store: Store, at_work: RunningStep) 
         progress=work.progress,
         caches=store.caches,
         hold_device=partial(holding_device, at_work),
+        recipe=work.step.recipe,
     )
     return Turn(work.step.step, work.source, out, context)
 
@@ -401,6 +416,7 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
         ended_at=finished.timing.ended_at,
         wall_s=finished.timing.share_s,
         beside=finished.timing.concurrent,
+        shared_device=finished.shared_device,
     )
 
 

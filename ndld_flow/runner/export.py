@@ -1,4 +1,5 @@
-"""Export results: copy the models and engines of a passed run out of its folder, each with a record next to it."""
+"""Export results: write the models, engines and packages of a passed run out of its folder, each with a record next
+to it."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.store.files import write_text_atomically, writing_atomically
-from ndld_flow.store.kinds import Engine, Onnx
+from ndld_flow.store.kinds import Engine, Onnx, Package
 
-_NOUNS = {Onnx: "a model", Engine: "an engine"}
+_NOUNS = {Onnx: "a model", Engine: "an engine", Package: "a package"}
 _MAINS = {kind.kind: kind.main for kind in _NOUNS}
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
@@ -38,7 +39,8 @@ class Export:
 def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     """Return the results that a run will export: the recipe's `export:`, and `output`, a file or a folder.
 
-    A file gets the last model, or the last engine if its suffix is one of `ENGINE_SUFFIXES`; a folder gets both. Raises
+    A file gets the last model, the last engine if its suffix is one of `ENGINE_SUFFIXES`, or the last package if it is
+    `.zip`; a folder gets all. Raises
     RequestError if no step produces one, and for existing files that no export has written.
     """
     exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
@@ -62,19 +64,21 @@ def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
 
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
-    last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps}
-    if output.suffix == ".onnx" or output.suffix in ENGINE_SUFFIXES:
-        kind: type[Onnx | Engine] = Onnx if output.suffix == ".onnx" else Engine
+    last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps if not step.step.for_inspection}
+    of_suffix: dict[str, type[Onnx | Engine | Package]] = {".onnx": Onnx, Package.suffix: Package}
+    kind = of_suffix.get(output.suffix, Engine if output.suffix in ENGINE_SUFFIXES else None)
+    if kind is not None:
         if kind not in last:
             raise RequestError(f"--output {output}: no step of {recipe.path} produces {_NOUNS[kind]}.")
         yield Export(last[kind], output)
         return
     if output.suffix and not output.is_dir():
-        known = ", ".join((".onnx", *ENGINE_SUFFIXES))
+        known = ", ".join((".onnx", Package.suffix, *ENGINE_SUFFIXES))
         raise RequestError(f"--output {output}: a result ends in {known}; give one of these, or a folder.")
-    found = [Export(last[kind], output / f"{recipe.name}{Path(kind.main).suffix}") for kind in _NOUNS if kind in last]
+    suffixes = {kind: Package.suffix if kind is Package else Path(kind.main).suffix for kind in _NOUNS}
+    found = [Export(last[kind], output / f"{recipe.name}{suffixes[kind]}") for kind in _NOUNS if kind in last]
     if not found:
-        raise RequestError(f"--output {output}: no step of {recipe.path} produces a model or an engine.")
+        raise RequestError(f"--output {output}: no step of {recipe.path} produces a model, an engine or a package.")
     yield from found
 
 
@@ -93,6 +97,9 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
 
 
 def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:
+    if record.artifact.kind == Package.kind:
+        _export_package(export, run, record, folder)
+        return
     main = _MAINS[record.artifact.kind]
     # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
     others = [file.path for file in record.artifact.files if file.path != main and record.artifact.kind == Onnx.kind]
@@ -106,6 +113,20 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)
     digests = {target.name: _sha256(target) for target in reversed(targets.values())}
+    write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+
+
+def _export_package(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:
+    """Write all files of a package as one zip, whose bytes depend on nothing else."""
+    from ndld_flow.packages.archive import write_zip
+
+    _refuse_foreign(export, [export.path])
+    if _is_exported(export, run, record, [export.path]):
+        return
+    export.record_path.unlink(missing_ok=True)
+    with writing_atomically(export.path) as written:
+        write_zip({file.path: find_file(folder, file.path) for file in record.artifact.files}, written)
+    digests = {export.path.name: _sha256(export.path)}
     write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
 
 

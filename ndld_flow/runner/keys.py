@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -16,16 +17,31 @@ from ndld_flow.machine.host import computing_variables
 from ndld_flow.machine.reuse import Reuse, describe_place
 from ndld_flow.machine.versions import read_module_version
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.run_record import KeyParts
+from ndld_flow.records.key_parts import KeyParts
+from ndld_flow.step import Foresight
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.found_files import find_files
+from ndld_flow.store.found_files import IMAGE_SUFFIXES, find_files
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 
-_READING = dict.fromkeys((".jpg", ".jpeg", ".webp"), 2)
-"""Suffix of a file -> version of its values. 2: images are rotated as EXIF declares."""
+_READING = dict.fromkeys(IMAGE_SUFFIXES, 2)
+"""Suffix of a file -> version of its values. 2: images are rotated as EXIF declares.
+
+That of PNG files too, and the format is that of the contents, whatever the suffix.
+"""
 HIDDEN_VALUES = "values that are not shown"
 """Name of an additional part of the key of settings that contain credentials: a digest of their true values."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The machine that would compute a step, and what the step depends on there."""
+
+    libraries: Mapping[str, str]
+    """Name -> version; with the variables of the environment that change results."""
+    machine: str
+    """Empty for a step whose result is the same on every machine."""
+    foresight: Foresight
 
 
 def describe_key(
@@ -34,12 +50,13 @@ def describe_key(
     inputs: Mapping[str, InputSpec],
     store: Store,
     machine_of: Callable[[RecipeStep], str] | None = None,
+    site: Site | None = None,
 ) -> KeyParts:
     """Return everything that a step's result depends on, its settings with their true values.
 
     Credentials are replaced by a digest that only this store can compute. `read_digests`: key of an input (`from`, ...)
     -> digest of its artifact. `machine_of` returns the fingerprint of the machine that would compute the step, if that
-    is not this one. Raises RequestError for a missing data file.
+    is not this one; `site` describes that machine with its libraries. Raises RequestError for a missing data file.
     """
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
@@ -52,10 +69,6 @@ def describe_key(
     if passed or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
         hidden[HIDDEN_VALUES] = store.digest_hidden([*true_values, passed])
     imported = step.imported()
-    versions = dict(read_module_version(module) for code in imported.values() for module in code.installed)
-    libraries = {**versions, **step.step.library_versions()}
-    computes = step.step.reused_where() is Reuse.ANYWHERE and "onnxruntime" in libraries
-    variables = computing_variables() if computes else {}
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
@@ -64,6 +77,7 @@ def describe_key(
         reads={
             **read_digests,
             **hidden,
+            **({"recipe": digest_json(step.recipe)} if step.recipe else {}),
             **{
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()
@@ -74,9 +88,22 @@ def describe_key(
             },
             **_digest_imported(imported, store),
         },
-        libraries=libraries | {f"variable {name}": value for name, value in variables.items()},
-        machine=_describe_machine(step, machine_of),
+        libraries=dict(site.libraries) if site is not None else describe_libraries(step, installed_modules(step)),
+        machine=site.machine if site is not None else describe_machine_of(step, machine_of),
     )
+
+
+def installed_modules(step: RecipeStep) -> list[str]:
+    """Return the installed modules that a step's code imports."""
+    return [module for code in step.imported().values() for module in code.installed]
+
+
+def describe_libraries(step: RecipeStep, modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the libraries and modules that a step uses here, and the variables that change results."""
+    libraries = {**dict(map(read_module_version, modules)), **step.step.library_versions()}
+    computes = step.step.reused_where() is Reuse.ANYWHERE and "onnxruntime" in libraries
+    variables = computing_variables() if computes else {}
+    return libraries | {f"variable {name}": value for name, value in variables.items()}
 
 
 def describe_settings(
@@ -109,7 +136,8 @@ def make_key(parts: KeyParts) -> str:
     return digest_json(parts.model_dump(mode="json"))
 
 
-def _describe_machine(step: RecipeStep, machine_of: Callable[[RecipeStep], str] | None) -> str:
+def describe_machine_of(step: RecipeStep, machine_of: Callable[[RecipeStep], str] | None = None) -> str:
+    """Return the properties of the machine that computes a step that are part of its key; by default, of this one."""
     where = step.step.reused_where()
     if where is Reuse.ANYWHERE:
         return ""

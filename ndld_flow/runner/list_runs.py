@@ -1,20 +1,39 @@
-"""List runs and sweeps, each with its outcome."""
+"""List runs and sweeps, each with its outcome, user, machine, model and main metrics.
+
+Folders are sorted by their names and the history, which need no record. Records are read one by one, the newest first,
+until enough runs are found: a folder of outputs may have thousands.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest, visible_name
+from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
 from ndld_flow.records.document import Record, read_tree
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
-from ndld_flow.records.run_record import RunOutcome
-from ndld_flow.runner.outputs import POINTS, Outputs, name_folder, outcome_in
+from ndld_flow.runner.disk import explain_disk
+from ndld_flow.runner.outputs import ID, POINTS, Order, Outputs, name_folder, name_in_history, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, as displayed."""
+_MOST_METRICS = 3
+_MAIN = "latency.median"
+"""The metric that is shown of a run without gates."""
+_END = object()
+_LEAST_DIGITS = 6
+"""Minimum number of digits of a model's digest that names it."""
 
 
 class RunSummary(Record):
@@ -39,63 +58,321 @@ class RunSummary(Record):
     """Number of a sweep's points."""
     best: int | None = None
     """Number of a sweep's best point."""
+    user: str = ""
+    """The user who ran it; empty if it was not recorded, as are host and machine."""
+    host: str = ""
+    """The name of the computer on which the command ran."""
+    machine: str = ""
+    """CPU and GPUs of this computer."""
+    model: str = ""
+    """The recipe's model, as written in the recipe."""
+    metrics: dict[str, Metric] = {}
+    """The metrics of the conditions, then those of the gates; without gates, `STEP.latency.median`. Of a sweep, the
+    objectives of its best point."""
     damage: str = ""
-    """The damage of its folder, and the remedy; the other fields are then unknown."""
+    """The reason why it cannot be read, and the remedy; the other fields are then unknown."""
 
 
-def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
-    """Return all runs and sweeps (of one recipe), newest first, with the damage of damaged ones."""
-    tags = _tags_by_folder(outputs)
+@dataclass(frozen=True)
+class RunFilter:
+    """The runs to list: those that fulfil every condition."""
+
+    where: tuple[str, ...] = ()
+    """Conditions on metrics, as in gates: `speed.latency.median < 5 ms`. A metric without its step means that of any
+    step; a condition with several such metrics holds if they are of the same step."""
+    tag: str = ""
+    """A tag, or a pattern such as `release-*`."""
+    model: str = ""
+    """The location or the file name of a model, or a pattern; or the first digits of its digest."""
+    user: str = ""
+
+
+def list_runs(
+    outputs: Outputs, recipe: str = "*", wanted: RunFilter | None = None, *, limit: int | None = None
+) -> list[RunSummary]:
+    """Return runs and sweeps (of one recipe), newest first: at most `limit`, and those that cannot be read until then.
+
+    Raises RequestError for a condition that cannot be parsed, that compares different units, or whose metrics no run
+    has.
+    """
     if not recipe or "/" in recipe or "\0" in recipe:
         raise RequestError(f"runs of {recipe!r}: give a recipe, or a pattern such as `ppocr-*`.")
-    summaries = [
-        *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags, outputs),
-        *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags, outputs),
-        *(_describe_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
+    wanted = wanted or RunFilter()
+    conditions = _Conditions(tuple(map(_parse, wanted.where)))
+    reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions)
+    folders, unreadable = _sorted_folders(outputs, recipe)
+    found = list(_first(reader.read(folders), limit))
+    conditions.refuse_unknown_metrics()
+    return [*found, *unreadable]
+
+
+def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:
+    """Yield the first `limit` runs that were read, and those between them that cannot be."""
+    count = 0
+    while count != limit and (summary := next(summaries, _END)) is not _END:
+        if isinstance(summary, RunSummary):
+            count += not summary.damage
+            yield summary
+
+
+def _parse(text: str) -> Gate:
+    try:
+        return parse_condition(text)
+    except GateError as error:
+        raise RequestError(f"--where {visible_name(text)}: {error}.") from None
+
+
+def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[Path, str]], list[RunSummary]]:
+    """Return the folders of runs and sweeps, newest first, each with the name of its record; and folders that cannot
+    be listed."""
+    order, unreadable = outputs.history.read(), list[RunSummary]()
+    found: list[tuple[tuple[int, str, int, str], Path, str]] = []
+    for parent, record in ((outputs.runs, RUN_RECORD), (outputs.sweeps, SWEEP_RECORD)):
+        for name in _names(parent):
+            if not fnmatchcase(name, recipe):
+                continue
+            try:
+                for identifier in _names(parent / name, missing_ok=False):
+                    if ID.fullmatch(identifier) or (parent / name / identifier / record).is_file():
+                        folder = parent / name / identifier
+                        found.append((_age(folder, record, order), folder, record))
+            except NotADirectoryError:
+                continue
+            except OSError as error:
+                unreadable.append(_describe_unreadable(parent / name, record, outputs, error))
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    return [(folder, record) for _, folder, record in found], unreadable
+
+
+def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
+    """Return a sort key, oldest first. Only folders that the history lacks need the time of their record."""
+    name, written_ns = name_in_history(folder), 0
+    if name not in order.noted:
+        with contextlib.suppress(OSError):
+            written_ns = (folder / record).stat().st_mtime_ns
+    return order.place(name), folder.name.partition("-")[0], written_ns, folder.name
+
+
+def _names(folder: Path, *, missing_ok: bool = True) -> list[str]:
+    """Return the names of the folders in a folder, without links and temporary ones. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        if missing_ok:
+            return []
+        raise
+
+
+@dataclass
+class _Conditions:
+    """The parsed conditions of `--where`, and what is known of their metrics."""
+
+    gates: tuple[Gate, ...]
+    known: set[str] = field(default_factory=set)
+    """Names of all metrics of the runs that were read, with and without their steps."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for gate in self.gates for name in gate.names))
+
+    def hold(self, metrics: Mapping[str, Metric]) -> list[str] | None:
+        """Return the metrics of the conditions in full, if all hold for a run with these metrics; else None."""
+        if not self.gates:
+            return []
+        steps: dict[str, dict[str, Metric]] = {"": {}}
+        for name, metric in metrics.items():
+            step, _, own = name.partition(".")
+            steps.setdefault(step, {})[own] = metric
+        self.known |= metrics.keys() | {own for each in steps.values() for own in each}
+        named: dict[str, None] = {}
+        for gate in self.gates:
+            holding = next((step for step, own in steps.items() if _holds(gate, {**own, **metrics})), None)
+            if holding is None:
+                return None
+            named |= dict.fromkeys(name if name in metrics else f"{holding}.{name}" for name in gate.names)
+        return list(named)
+
+    def refuse_unknown_metrics(self) -> None:
+        """Raise RequestError for a metric that no run has: it is probably misspelt."""
+        for name in self.names if self.known else ():
+            if name not in self.known:
+                raise RequestError(f"--where: no run has a metric `{name}`; {suggest(name, sorted(self.known))}.")
+
+
+def _holds(gate: Gate, metrics: Mapping[str, Metric]) -> bool:
+    """Return whether a condition holds; False if the run does not have its metrics. Raises RequestError."""
+    if not all(name in metrics for name in gate.names):
+        return False
+    try:
+        gate.check_units(lambda name: metrics[name].unit)
+    except GateError as error:
+        raise RequestError(f"--where {visible_name(gate.text)}: {error}.") from None
+    try:
+        return gate.decide(metrics).passed
+    except GateError:  # a division by zero
+        return False
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the records of runs, and leaves out those that are not wanted."""
+
+    outputs: Outputs
+    tags: Tags
+    wanted: RunFilter
+    conditions: _Conditions
+
+    def read(self, folders: Sequence[tuple[Path, str]]) -> Iterator[RunSummary | None]:
+        """Yield a summary for each folder, or None if its run is not wanted."""
+        for folder, record in folders:
+            tags = tuple(self.tags.get(folder.resolve(), ())) if self.tags else ()
+            if self.wanted.tag and not any(fnmatchcase(tag.split(" #")[0], self.wanted.tag) for tag in tags):
+                continue
+            try:
+                yield self._summarize(folder, record, tags)
+            except OSError as error:
+                yield _describe_unreadable(folder, record, self.outputs, error, tags)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                yield _describe_unreadable(folder, record, self.outputs, None, tags)
+
+    def _summarize(self, folder: Path, name: str, tags: tuple[str, ...]) -> RunSummary | None:
+        record = read_tree(folder / name)
+        is_sweep = name == SWEEP_RECORD
+        outcome = self.outputs.outcome_now(outcome_in(record), folder)
+        summary = RunSummary(
+            run=name_folder(folder),
+            kind="sweep" if is_sweep else "run",
+            started_at=record["started_at"],
+            passed=record["passed"],
+            outcome=outcome,
+            failed_in=tuple((record.get("failure") or {}).get("steps", ())),
+            wall_s=record["wall_s"],
+            tags=tags,
+            folder=str(folder),
+            command=tuple(record["command"]),
+            points=len(record["points"]) if is_sweep else 0,
+            best=record["best"] if is_sweep else None,
+            user=record.get("user", ""),
+            host=record.get("host", ""),
+            machine=_describe_machine(record.get("machine")),
+            model=_models_of(record)[0][0] if _models_of(record) else "",
+        )
+        if self.wanted.user and self.wanted.user != summary.user:
+            return None
+        if self.wanted.model and not _is_model(record, self.wanted.model):
+            return None
+        metrics = _metrics_of_sweep(record) if is_sweep else _metrics_of_run(record)
+        named = self.conditions.hold(metrics)
+        if named is None:
+            return None
+        main = _objectives(record) if is_sweep else _main_metrics(record, metrics)
+        return summary.model_copy(update={"metrics": {**{name: metrics[name] for name in named}, **main}})
+
+
+def _describe_machine(machine: Any) -> str:  # noqa: ANN401 - plain JSON
+    if not isinstance(machine, dict):
+        return ""
+    return ", ".join(filter(None, (str(machine.get("cpu", "")), *map(str, machine.get("gpus", ())))))
+
+
+def _models_of(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the location and the digest of each model, the recipe's `model:` first; without digests for a sweep."""
+    if "source" in record:
+        sources = [record["source"], *record.get("models", {}).values()]
+        return [(str(source["location"]), str(source["artifact"]["digest"])) for source in sources]
+    recipe = record["recipe"]
+    sources = [recipe.get("model"), *(recipe.get("models") or {}).values()]
+    return [
+        (str(source.get("source", "")), str(source.get("blake3", "")))
+        if isinstance(source, dict)
+        else (str(source), "")
+        for source in sources
+        if source
     ]
-    order = outputs.history.read()
-    return sorted(
-        summaries, key=lambda summary: (order.place(summary.run), summary.started_at.timestamp()), reverse=True
+
+
+def _is_model(record: Mapping[str, Any], pattern: str) -> bool:
+    """Return whether a run reads the model that a user names."""
+    return any(
+        fnmatchcase(location, pattern)
+        or fnmatchcase(location.rpartition("/")[2], pattern)
+        or (len(pattern) >= _LEAST_DIGITS and digest.startswith(pattern))
+        for location, digest in _models_of(record)
     )
 
 
-def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags, outputs: Outputs) -> Iterator[RunSummary]:
-    for folder, path in records:
-        try:
-            record = read_tree(path)
-            is_sweep = path.name == SWEEP_RECORD
-            yield RunSummary(
-                run=name_folder(folder),
-                kind="sweep" if is_sweep else "run",
-                started_at=record["started_at"],
-                passed=record["passed"],
-                outcome=outputs.outcome_now(outcome_in(record), folder),
-                failed_in=tuple((record.get("failure") or {}).get("steps", ())),
-                wall_s=record["wall_s"],
-                tags=tuple(tags.get(folder.resolve(), ())),
-                folder=str(folder),
-                command=tuple(record["command"]),
-                points=len(record["points"]) if is_sweep else 0,
-                best=record["best"] if is_sweep else None,
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            yield _describe_damage(folder, path, tags)
+def _metrics_of_run(record: Mapping[str, Any]) -> dict[str, Metric]:
+    return {
+        f"{step['name']}.{name}": Metric.model_validate(metric)
+        for step in record["steps"]
+        if step.get("record")
+        for name, metric in step["record"]["metrics"].items()
+    }
 
 
-def _describe_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
+def _main_metrics(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return the metrics that the gates name; without gates, the latency of each measuring step."""
+    names = [name for gate in record.get("gates", ()) for name in parse_gate(gate["gate"]).names]
+    names = names or [name for name in metrics if name.partition(".")[2] == _MAIN]
+    return {name: metrics[name] for name in [name for name in dict.fromkeys(names) if name in metrics][:_MOST_METRICS]}
+
+
+def _best_point(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the best point of a sweep, as measured again if it was."""
+    best: Mapping[str, Any] = next((point for point in record["points"] if point["number"] == record["best"]), {})
+    return {**best, **(best.get("again") or {})}
+
+
+def _metrics_of_sweep(record: Mapping[str, Any]) -> dict[str, Metric]:
+    return {name: Metric.model_validate(metric) for name, metric in _best_point(record).get("metrics", {}).items()}
+
+
+def _objectives(record: Mapping[str, Any]) -> dict[str, Metric]:
+    values = _best_point(record).get("objectives", ())
+    return {
+        objective["text"]: Metric(value=value, unit=objective.get("unit", ""))
+        for objective, value in list(zip(record["objectives"], values, strict=False))[:_MOST_METRICS]
+        if value is not None
+    }
+
+
+def _describe_unreadable(
+    folder: Path, record: str, outputs: Outputs, error: OSError | None, tags: tuple[str, ...] = ()
+) -> RunSummary:
+    """Return the summary of a run that cannot be read, with the reason and the remedy."""
+    remedy = f"Its other files are unchanged: run its recipe again, then remove {folder}."
+    if isinstance(error, PermissionError):
+        damage = explain_disk(error, outputs.root)
+    elif isinstance(error, FileNotFoundError):
+        damage = f"{record} is missing. {remedy}"
+    else:
+        damage = f"{record} cannot be read. {remedy}"
     return RunSummary(
-        run=name_folder(folder),
-        kind="sweep" if record.name == SWEEP_RECORD else "run",
-        started_at=datetime.fromtimestamp(folder.stat().st_mtime, UTC),
+        run=name_folder(folder) if ID.fullmatch(folder.name) else folder.name,
+        kind="sweep" if record == SWEEP_RECORD else "run",
+        started_at=datetime.fromtimestamp(_changed_s(folder), UTC),
         passed=False,
         outcome="bug",
         wall_s=0.0,
-        tags=tuple(tags.get(folder.resolve(), ())),
+        tags=tags,
         folder=str(folder),
         command=(),
-        damage=f"{record.name} {'cannot be read' if record.exists() else 'is missing'}. Its other files are unchanged: "
-        f"run its recipe again, then remove {folder}.",
+        damage=damage,
     )
+
+
+def _changed_s(folder: Path) -> float:
+    """Return the time of a folder's last change in seconds since 1970; 0 if that is not permitted."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return 0.0
+    return status.st_mtime if stat.S_ISDIR(status.st_mode) else 0.0
 
 
 def _tags_by_folder(outputs: Outputs) -> Tags:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -15,11 +15,11 @@ from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.noise import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.rounds import spread_of
-from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.runner.events import Listener, RunFinished, ignore
+from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import read_noise
 from ndld_flow.runner.request import request_recipe
@@ -29,13 +29,12 @@ from ndld_flow.store.files import write_text_atomically
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.diagnose.diagnose import Triage
+    from ndld_flow.runtimes.settings import Builder
 
 STEP = "profile"
 ENGINE = "engine"
 RECIPE_KEYS = ("inputs.", "model.", "inputs=")
-_BACKEND = re.compile(rf"backend=['\"]?({'|'.join(get_args(EngineBackend))})['\"]?")
-_OF_BOTH = ("library=", "gpu=")
-"""Settings that also apply to the step that builds the engine, which must use the same TensorRT and GPU."""
+_BACKEND = re.compile(r"backend=['\"]?(\w+)['\"]?")
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,25 @@ class Profiled:
 
         return triage(self.profile)
 
+    def _repr_html_(self) -> str:
+        from ndld_flow.report.exports.notebook_html import profile_html
+
+        return profile_html(self.profile, self.finished.report if self.finished else "")
+
 
 def profile_model(
     model: str,
     settings: Sequence[str] = (),
     *,
     outputs: Path = Path("outputs"),
+    on: str = "",
     command: Sequence[str] = (),
     listener: Listener = ignore,
 ) -> Profiled:
     """Measure a model in a run of its own that `compare`, `report` and `tag` can name; or read an existing profile.
 
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
-    `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
+    `inputs.x.shape=[1,3,64,64]`. For a runtime that runs engines, such as TensorRT, an engine is built first, unless
     `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. Code that settings name
     runs without `--trust`, since the user typed its name. Raises NdldFlowError like `run_recipe`, and RequestError for
     settings of an existing profile.
@@ -73,23 +78,24 @@ def profile_model(
     if existing is not None:
         return Profiled(existing)
     requested = [match[1] for setting in settings if (match := _BACKEND.fullmatch(setting))]
-    builds = bool(requested) and not any(setting.startswith("engine_file=") for setting in settings)
-    overrides = tuple(each for setting in settings for each in _override(setting, builds))
+    builder = _find_builder(requested[-1] if requested else "", settings)
+    overrides = tuple(each for setting in settings for each in _override(setting, builder))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
     require_utf8(model)
     steps: dict[str, JsonValue] = {STEP: {}}
-    if builds:
+    if builder is not None:
         steps = {
-            ENGINE: {"step": "build_engine", "backend": requested[-1]},
+            ENGINE: {"step": builder.step, "backend": requested[-1]},
             STEP: {"backend": requested[-1], "engine": ENGINE},
         }
     request = request_recipe(
-        {"name": name, "model": model, "steps": steps},
+        {"name": name, "model": {"source": model}, "steps": steps},
         overrides,
         outputs=outputs,
         force=(STEP,),
         trust=True,
+        on=on,
         command=tuple(command),
     )
     finished = run_alone(request, listener)
@@ -108,10 +114,19 @@ def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
     return read_profile(path)
 
 
-def _override(setting: str, builds: bool) -> Iterator[str]:
-    """Yield a setting as overrides of the recipe; `builds`: an engine of the model is built first."""
+def _find_builder(backend: str, settings: Sequence[str]) -> Builder | None:
+    """Return how to build what a runtime runs; None if it runs the model, or a setting names the built file."""
+    from ndld_flow.runtimes.registry import find_builder
+
+    builder = find_builder(backend)
+    given = builder is not None and any(setting.startswith(f"{builder.file_setting}=") for setting in settings)
+    return None if given else builder
+
+
+def _override(setting: str, builder: Builder | None) -> Iterator[str]:
+    """Yield a setting as overrides of the recipe, in which `builder` builds an engine of the model first."""
     if setting.startswith(f"{ENGINE}."):
-        if not builds:
+        if builder is None:
             raise RequestError(
                 f"{setting}: no engine is built here; `backend=tensorrt` or `backend=tensorrt_rtx` without "
                 "`engine_file` builds one."
@@ -119,7 +134,7 @@ def _override(setting: str, builds: bool) -> Iterator[str]:
         yield f"steps.{setting}"
         return
     yield override_profile(setting, STEP)
-    if builds and setting.startswith(_OF_BOTH):
+    if builder is not None and setting.partition("=")[0] in builder.shared_settings:
         yield override_profile(setting, ENGINE)
 
 

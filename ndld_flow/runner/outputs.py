@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import OutputsError, RequestError, require_utf8
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.records.document import read_bounded, read_tree
+from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
-from ndld_flow.records.run_record import ENDINGS, RunOutcome, RunRecord, is_complete, judge
+from ndld_flow.runner.cache_settings import shares_new_outputs
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.store.files import follow, make_folder, place_folder, point_to, share, write_text_atomically
 from ndld_flow.store.store import Store, mark_store, open_store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ def _second(name: str) -> str:
     return name.rpartition("/")[2].partition("-")[0]
 
 
+FOR_GROUP = 0o2775
+"""Permissions of an outputs folder that a group shares; new files and folders get its group."""
+ACCEPTED = "accepted.json"
+"""The accepted changes of metrics, which may be committed."""
+IGNORED = f"# written by ndld-flow\n*\n!.gitignore\n!{ACCEPTED}\n"
 BEST = "best"
 LATEST = "latest"
 FOLDER_LEASE = "folder"
@@ -96,8 +105,8 @@ FOLDER_LEASE = "folder"
 POINTS = "points"
 """The folder, in a sweep's, of its points' folders: `0001`, `0002`, ..."""
 RECORDS = (RUN_RECORD, SWEEP_RECORD)
-ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
-TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ID = lazy_pattern(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+TAG = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NoPointError(RequestError):
@@ -130,6 +139,10 @@ class Outputs:
         return self.root / "tags"
 
     @property
+    def shards(self) -> Path:
+        return self.root / "shards"
+
+    @property
     def noise(self) -> Path:
         return self.root / "noise"
 
@@ -160,13 +173,20 @@ class Outputs:
                 point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:
-        """Create the folder if it is missing. Raises OutputsError if nothing can be written there."""
+        """Create the folder if it is missing, for its group too if the user's settings say so.
+
+        Raises OutputsError if nothing can be written there, RequestError if the project decides who may.
+        """
         require_utf8(self.root)
         is_new = not self.root.exists()
+        for_group = is_new and shares_new_outputs()
         try:
+            if for_group:
+                make_folder(self.root)
+                self.root.chmod(FOR_GROUP)  # everything that is created in it inherits that: `store/files.py`
             make_folder(self.runs)
             if is_new:  # a folder that exists, and what git should see of it, are the user's
-                write_text_atomically(self.root / ".gitignore", "# written by ndld-flow\n*\n")
+                write_text_atomically(self.root / ".gitignore", IGNORED)
             probe = self.root / ".writable"
             probe.touch()
             probe.unlink(missing_ok=True)

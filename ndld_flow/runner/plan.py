@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.base.extras import EXTRAS
@@ -14,18 +15,24 @@ from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
-from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
+from ndld_flow.records.key_parts import KeyParts
+from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, join_keys, make_key
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
 from ndld_flow.store.kinds import Engine, Onnx
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunRecord, StepRecord
+    from ndld_flow.runner.cache import Cache
 
 
 class Reason(enum.Enum):
     """Each decision of the plan has exactly one reason."""
 
     REUSED = ("reused", "=", "green")
+    CACHED = ("reused from cache", "=", "green")
+    """The shared cache has it."""
     SHARED = ("shared", "=", "green")
     """Another point of the same sweep computed it."""
     NEW = ("new", "+", "cyan")
@@ -67,7 +74,7 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
 
 
 def _units(recipe: Recipe) -> list[Unit]:
-    """Group measuring steps by type, device and depth, the number of measuring steps on the longest path to a step.
+    """Group measuring steps by type, device, target and depth: the number of measuring steps on the longest path.
 
     Therefore no two units wait for each other.
     """
@@ -76,7 +83,7 @@ def _units(recipe: Recipe) -> list[Unit]:
     measures = {step.name: step.type.cls.takes_turns for step in recipe.steps}
     for step in recipe.steps:
         depths[step.name] = max(depths[name] + measures.get(name, False) for name in step.reads.values())
-        key = (step.type.name, step.step.device, depths[step.name]) if measures[step.name] else step.name
+        key = (step.type.name, step.step.device, step.target, depths[step.name]) if measures[step.name] else step.name
         units[key].append(step)
     return [tuple(unit) for unit in units.values()]
 
@@ -94,15 +101,18 @@ class Decision:
     """The record that is reused."""
     model_problems: tuple[str, ...] = ()
     """Problems with the model that the step will read, if that is known."""
+    site: Site | None = None
+    """The machine on which it would run, if that is not this one."""
 
     def foresee(self) -> Foresight:
         """Return the step's own foresight, with the problems of its model."""
-        own = self.step.step.foresee()
+        own = self.step.step.foresee() if self.site is None else self.site.foresight
         return replace(own, problems=(*own.problems, *self.model_problems)).of_step(self.step.name)
 
     @property
     def reused(self) -> bool:
-        return self.reason is Reason.REUSED
+        """Return whether the step does not run: the store, or the shared cache, has its result."""
+        return self.reason in (Reason.REUSED, Reason.CACHED)
 
     @property
     def key(self) -> str:
@@ -122,6 +132,12 @@ class Planner:
     """Records by key that other points of a sweep have just computed or checked."""
     machine_of: Callable[[RecipeStep], str] | None = None
     """Returns the fingerprint of the machine that would compute a step, if that is not this one."""
+    cache: Cache | None = None
+    """The shared cache, which is asked about results that the store does not have."""
+    site_of: Callable[[RecipeStep], Site | None] = lambda step: None
+    """Returns the machine on which a step would run, if that is a target."""
+    in_sweep: bool = False
+    """True if measuring steps join sessions with those of other points, so that their keys are not known here."""
 
     def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
         """Decide steps that run together. `digests`: step name or `source` -> digest of its artifact, None while it
@@ -135,26 +151,45 @@ class Planner:
         # Results that were measured in turns started at the same moment.
         beginnings = {decision.record.started_at if decision.record else None for decision in decisions}
         if len(unit) == 1 or (len(beginnings) == 1 and None not in beginnings):
-            return decisions
+            return self._find_cached(decisions)
         # Stored results are measured again with new ones: the machine may have drifted since.
+        return self._find_cached(
+            [
+                replace(decision, reason=Reason.TOGETHER, detail=_partners(decision.step, unit), record=None)
+                if decision.reused
+                else decision
+                for decision in decisions
+            ]
+        )
+
+    def _find_cached(self, decisions: list[Decision]) -> list[Decision]:
+        """Return the decisions with the records of the shared cache, if results are missing and it has all of them."""
+        reasons = {decision.reason for decision in decisions}
+        if self.in_sweep and decisions[0].step.type.cls.takes_turns:
+            return decisions
+        if self.cache is None or reasons == {Reason.REUSED} or not reasons.isdisjoint((Reason.FORCED, Reason.NEVER)):
+            return decisions
+        records = self.cache.find([decision.key for decision in decisions])
+        if records is None:
+            return decisions
         return [
-            replace(decision, reason=Reason.TOGETHER, detail=_partners(decision.step, unit), record=None)
-            if decision.reused
-            else decision
-            for decision in decisions
+            replace(decision, reason=Reason.CACHED, detail="", record=record)
+            for decision, record in zip(decisions, records, strict=True)
         ]
 
     def _decide_later(self, step: RecipeStep, unit: Unit, waits: list[str]) -> Decision:
         reason = Reason.NEW if self.previous.get(step.name) is None else Reason.INPUT
         if waits:
-            return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, which this run computes")
+            later = "" if self.cache is None else "; the cache is asked then"
+            return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, which this run computes{later}")
         return Decision(step, Reason.TOGETHER, _partners(step, unit))
 
     def describe(self, unit: Unit, digests: Mapping[str, str | None]) -> list[KeyParts]:
         """Return the parts of the keys of steps, each alone; all their inputs must exist."""
         reads = [{key: str(digests[name]) for key, name in step.reads.items()} for step in unit]
+        machine_of = self.machine_of or (self.cache.machine_of if self.cache is not None else None)
         return [
-            describe_key(step, read, self.recipe.file.inputs, self.store, self.machine_of)
+            describe_key(step, read, self.recipe.file.inputs, self.store, machine_of, self.site_of(step))
             for step, read in zip(unit, reads, strict=True)
         ]
 
@@ -198,24 +233,38 @@ def plan_steps(
         for decision in planner.decide(unit, digests):
             decided[decision.step.name] = decision
             digests[decision.step.name] = decision.record.artifact.digest if decision.record else None
-    known = dict(paths or {})
-    return [_with_problems(decided[step.name], known, planner.store) for step in planner.recipe.steps]
+    known = {name: _KnownModel(path) for name, path in (paths or {}).items()}
+    # Only another machine knows what it lacks.
+    elsewhere = Site({}, "", Foresight()) if planner.machine_of is not None else None
+    decisions = [replace(decided[step.name], site=planner.site_of(step) or elsewhere) for step in planner.recipe.steps]
+    return [_with_problems(decision, known, planner.store) for decision in decisions]
 
 
-def _with_problems(decision: Decision, known: dict[str, Path], store: Store) -> Decision:
+@dataclass(frozen=True)
+class _KnownModel:
+    """A model that exists, for itself and for those that steps will make of it."""
+
+    path: Path
+    requested: frozenset[str] = frozenset()
+    """Precisions that these steps will request of nodes."""
+
+
+def _with_problems(decision: Decision, known: dict[str, _KnownModel], store: Store) -> Decision:
     """Return a decision with the problems of the model that its step will read, and add the step's own to `known`.
 
     A model that does not exist yet is examined by its source, if the step between them adds no quantization.
     """
     step, cls = decision.step, decision.step.type.cls
     source = known.get(step.reads.get(cls.read_key, ""))
-    if decision.record is not None and decision.record.artifact.kind == Onnx.kind:
-        known[step.name] = store.object_folder(decision.record.artifact.digest) / Onnx.main
+    if decision.reason is Reason.CACHED:
+        known.pop(step.name, None)  # its model may not be here yet
+    elif decision.record is not None and decision.record.artifact.kind == Onnx.kind:
+        known[step.name] = _KnownModel(store.object_folder(decision.record.artifact.digest) / Onnx.main)
     elif source is not None and cls.adds_no_quantization:
-        known[step.name] = source
+        known[step.name] = _KnownModel(source.path, source.requested | step.step.requested_precisions)
     if source is None or decision.reused or not step.step.examines_model:
         return decision
-    return replace(decision, model_problems=step.step.foresee_model(source))
+    return replace(decision, model_problems=step.step.foresee_model(source.path, source.requested))
 
 
 def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
@@ -303,37 +352,50 @@ def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterato
 
 
 def refuse_unknown_inputs(recipe: Recipe, models: Mapping[str, Path]) -> None:
-    """Raise RequestError for an input that a step's model does not have, where that is known before anything runs.
+    """Raise RequestError with all inputs that no model of their step has, where that is known before anything runs."""
+    unknown = find_unknown_inputs(recipe, models, {})
+    if unknown:
+        raise RequestError("\n".join(unknown))
+
+
+def find_unknown_inputs(
+    recipe: Recipe, models: Mapping[str, Path], known: dict[Path, frozenset[str] | None]
+) -> list[str]:
+    """Return a sentence for each input that a step's model does not have, where that is known before anything runs.
 
     `models` are the recipe's, by name. The inputs of an edited model are known only after the edit, whose reader raises
-    the error then.
+    the error then. `known` has the inputs of models that were read, and is filled.
     """
     if not recipe.file.inputs and all(step.inputs is None for step in recipe.steps):
-        return
-    from ndld_flow.models.files import model_inputs
-
-    names: dict[str, frozenset[str] | None] = {}
-    for name, path in models.items():
-        try:
-            names[name] = frozenset(spec.name for spec in model_inputs(path))
-        except NdldFlowError:  # the step that reads it raises the error, unless all are reused
-            names[name] = None
+        return []
+    names = {name: _input_names(path, known) for name, path in models.items()}
+    unknown: dict[tuple[str, str], list[str]] = {}
     for step in recipe.steps:
         if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
             keeps = step.type.cls.keeps_inputs
             names[step.name] = names.get(step.reads[step.type.cls.read_key]) if keeps else None
         read = [names[name] for name in step.own_reads.values() if name in names]
         if read and None not in read:
-            _refuse_unknown(step, recipe, frozenset[str]().union(*filter(None, read)))
+            inputs = sorted(frozenset[str]().union(*filter(None, read)))
+            for name in sorted(step.used_inputs(recipe.file.inputs).keys() - inputs):
+                place = step.locate_inputs(f'inputs: "{name}"')
+                unknown.setdefault((place, suggest(name, inputs)), []).append(step.name)
+    return [
+        f"{place} is not an input of the model that {' and '.join(steps)} {'read' if steps[1:] else 'reads'}; {hint}"
+        for (place, hint), steps in unknown.items()
+    ]
 
 
-def _refuse_unknown(step: RecipeStep, recipe: Recipe, known: Collection[str]) -> None:
-    for name in step.used_inputs(recipe.file.inputs):
-        if name not in known:
-            owner = "inputs" if step.inputs is None else f"steps.{step.name}.inputs"
-            raise RequestError(
-                f'{owner}: "{name}" is not an input of the model that {step.name} reads; {suggest(name, sorted(known))}'
-            )
+def _input_names(path: Path, known: dict[Path, frozenset[str] | None]) -> frozenset[str] | None:
+    """Return the names of a model's inputs; None if it cannot be read, which the step that reads it reports."""
+    from ndld_flow.models.files import model_inputs
+
+    if path not in known:
+        try:
+            known[path] = frozenset(spec.name for spec in model_inputs(path))
+        except NdldFlowError:
+            known[path] = None
+    return known[path]
 
 
 def refuse_impossible_run(
@@ -341,7 +403,10 @@ def refuse_impossible_run(
 ) -> None:
     """Raise BackendError with the reasons why steps cannot run here or with their models. Reused steps need nothing."""
     lacks = {step.name: tuple(_lacks_of_data(step, recipe.file.inputs)) for step in recipe.steps}
-    if not any(lacks[step.name] or step.step.examines_model or step.step.foresee().obstacles for step in recipe.steps):
+    if not any(
+        lacks[step.name] or step.target or step.step.examines_model or step.step.foresee().obstacles
+        for step in recipe.steps
+    ):
         return
     needed = [decision for decision in plan_steps(planner, digests, paths) if not decision.reused]
     errors = [

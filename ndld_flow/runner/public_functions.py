@@ -9,12 +9,12 @@ import dataclasses
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ndld_flow.base.errors import NOT_UTF8, OutputsError, RequestError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import short_name
 
 Parameters = ParamSpec("Parameters")
@@ -95,10 +95,14 @@ _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
         lambda value: isinstance(value, Sequence) and _holds_only(value, lambda item: _is_text(item) or _is_path(item)),
         "a list of paths",
     ),
+    "Sequence[RunSummary]": (
+        lambda value: _holds_only(value, lambda item: type(item).__name__ == "RunSummary"),
+        "a list of `api.runs`",
+    ),
     "Collection[Part]": (lambda value: _holds_only(value, _is_text), "a collection of texts"),
 }
 """Alternative of an annotation -> a test of a value, and a description. Others are names of classes."""
-_ALTERNATIVE = re.compile(r"\s*\|\s*(?![^\[]*\])")
+_ALTERNATIVE = lazy_pattern(r"\s*\|\s*(?![^\[]*\])")
 
 
 def _check(name: str, annotation: str, value: object) -> None:
@@ -141,11 +145,13 @@ def _check_fields(name: str, value: object) -> None:
         return
     from typing import get_type_hints
 
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
     hints = get_type_hints(type(value), include_extras=True)
     for field in given:
-        adapter = TypeAdapter[object](hints[field.name], config=ConfigDict(strict=True))
+        hint = hints[field.name]
+        is_model = isinstance(hint, type) and issubclass(hint, BaseModel)  # it has a configuration of its own
+        adapter = TypeAdapter[object](hint, config=None if is_model else ConfigDict(strict=True))
         try:
             adapter.validate_python(getattr(value, field.name))
         except ValidationError as error:

@@ -15,12 +15,14 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.records.document import read_document
+from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
 from ndld_flow.records.noise import Noise
+from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_run, read_run_record
-from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, SourceRecord, is_complete
+from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord
 from ndld_flow.runner.outputs import NoPointError, Outputs
 from ndld_flow.store.kinds import Onnx
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import short_name
 from ndld_flow.recipe.yaml_file import YamlFile, yaml_of_values
+from ndld_flow.runner.cache_settings import NO_CACHE, CacheChoice
 
 AnyRecipe = str | Path | Mapping[str, Any]
 """The path of a recipe's file, or its contents."""
@@ -15,14 +19,41 @@ AnyRecipe = str | Path | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Placement:
-    """The processes or machines that compute the steps of a sweep."""
+    """The processes or machines that compute the steps of a run or a sweep."""
 
     jobs: int | None = None
-    """Number of worker processes for the steps that do not measure; None: one."""
+    """Number of worker processes for the steps of a sweep that do not measure; None: one."""
     ray: str = ""
-    """Address of a Ray cluster that computes all steps, such as `auto` or `HOST:PORT`."""
-    remote_store: str = ""
-    """URL of a store for the cluster's machines if they share no folder: `s3://...`."""
+    """Address of a Ray cluster that computes all steps, such as `auto` or `HOST:PORT`. Its machines share the outputs
+    folder, or a shared cache to which this request may push."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several processes that share the points of a sweep."""
+
+    index: int
+    """From 1."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+MOST_SHARDS = 10_000
+_SHARD = lazy_pattern(r"([0-9]{1,6})/([0-9]{1,6})")
+
+
+def parse_shard(text: str) -> Shard:
+    """Return the shard that `2/4` names. Raises RequestError."""
+    match = _SHARD.fullmatch(text)
+    shard = Shard(*map(int, match.groups())) if match else None
+    if shard is None or not 1 <= shard.count <= MOST_SHARDS:
+        raise RequestError(f"--shard {short_name(text, 40)}: write the number of the shard and that of all: 2/4.")
+    if not 1 <= shard.index <= shard.count:
+        after = f"; for numbers from 0, as in Kubernetes: {shard.index + 1}/{shard.count}" if not shard.index else ""
+        raise RequestError(f"--shard {text}: shards are numbered from 1 to {shard.count}{after}.")
+    return shard
 
 
 @dataclass(frozen=True)
@@ -42,11 +73,17 @@ class Request:
     multirun: bool = False
     """Overrides with several values sweep over them: `steps.speed.threads=1,2,4`."""
     place: Placement = Placement()
-    """The processes or machines that compute the steps of a sweep."""
+    """The processes or machines that compute the steps."""
+    shard: Shard | None = None
+    """The part of a sweep's points to try; None: all."""
     apply: Path | None = None
     """File to write the best point of a sweep to, as a recipe of its own."""
     output: Path | None = None
     """File or folder to which the result is exported."""
+    on: str = ""
+    """The target on which the steps that need a device run: a name, or `ssh://...`."""
+    cache: CacheChoice = NO_CACHE
+    """The shared cache; without an entry here, none is used, whatever the settings files name."""
     given: YamlFile | None = None
     """The recipe that a program passes. Its relative paths start at the current directory."""
 
@@ -62,16 +99,55 @@ class Request:
         """
         if self.command:
             return self.command
-        trust = ("--trust",) if self.trust else ()
+        options = (*(("--trust",) if self.trust else ()), *(("--on", self.on) if self.on else ()))
+        options += ("--ray", self.place.ray) if self.place.ray else ()
         if self.given is not None:
-            return ("ndld-flow", "run", str(folder / "recipe.yaml"), *trust)
+            return ("ndld-flow", "run", str(folder / "recipe.yaml"), *options)
         multirun = ("-m",) if self.multirun else ()
-        return ("ndld-flow", "run", *multirun, str(self.recipe), *self.overrides, *trust)
+        return ("ndld-flow", "run", *multirun, str(self.recipe), *self.overrides, *options)
 
 
-def request_recipe(recipe: AnyRecipe, overrides: tuple[str, ...] = (), **options: Any) -> Request:  # noqa: ANN401
-    """Return the request to run a recipe; `options` are further fields. Raises RecipeError for unusable values."""
+class RequestOptions(TypedDict, total=False):
+    """The fields of `Request` as programs and the command line give them."""
+
+    outputs: str | Path
+    force: Sequence[str]
+    trust: bool
+    multirun: bool
+    place: Placement | None
+    shard: str | None
+    """Such as `2/4`."""
+    apply: str | Path | None
+    output: str | Path | None
+    on: str
+    cache: CacheChoice
+    command: Sequence[str]
+
+
+def request_recipe(recipe: AnyRecipe, overrides: Sequence[str] = (), **options: Unpack[RequestOptions]) -> Request:
+    """Return the request to run a recipe.
+
+    Raises RecipeError for a mapping with unusable values, and RequestError for a shard that does not exist.
+    """
     if isinstance(recipe, Mapping):
         given = yaml_of_values(recipe)
-        return Request(given.path, overrides, given=given, **options)
-    return Request(Path(recipe), overrides, **options)
+        path = given.path
+    else:
+        given, path = None, Path(recipe)
+    shard, apply, output = options.get("shard"), options.get("apply"), options.get("output")
+    return Request(
+        recipe=path,
+        overrides=tuple(overrides),
+        outputs=Path(options.get("outputs", "outputs")),
+        force=tuple(options.get("force", ())),
+        trust=options.get("trust", False),
+        command=tuple(options.get("command", ())),
+        multirun=options.get("multirun", False),
+        place=options.get("place") or Placement(),
+        shard=parse_shard(shard) if shard is not None else None,
+        apply=Path(apply) if apply is not None else None,
+        output=Path(output) if output is not None else None,
+        on=options.get("on", ""),
+        cache=options.get("cache", NO_CACHE),
+        given=given,
+    )

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.recipe.load import load_sweep
-from ndld_flow.recipe.points import Sweep
+from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.run_record import ENDINGS, RunRecord, RunStep, metrics_of
+from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener, Notice, RunFinished, RunStarted, wait_for_other_run
+from ndld_flow.runner.events import Notice, RunFinished, RunStarted, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
 from ndld_flow.runner.expected_times import ExpectedTimes
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.look_ahead import look_ahead
+from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.plan import (
     Decision,
     Reason,
     Unit,
     arrange_steps,
-    previous_records,
     refuse_impossible_run,
     refuse_unknown_inputs,
 )
-from ndld_flow.runner.request import Placement, Request
+from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
-from ndld_flow.runner.run_state import (
-    RunOpener,
-    RunState,
-    choose_forced,
+from ndld_flow.runner.run_state import RunState
+from ndld_flow.runner.step_results import (
     clear_damage,
     describe_end,
     describe_start,
@@ -45,47 +44,8 @@ from ndld_flow.runner.run_state import (
 )
 from ndld_flow.runner.verify import find_run_damage
 
-
-@contextlib.contextmanager
-def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recipe | Sweep]:
-    """Yield the checked recipe of a request, or its sweep; `work` is `run` or `plan`.
-
-    A run protects the results that it uses from `gc` meanwhile. A plan takes no locks: at worst, `gc` has just removed
-    a result that it calls stored. Raises RecipeError with every problem, and OutputsError for a full disk.
-    """
-    outputs = Outputs(request.outputs)
-    outputs.prepare()
-    with explaining_disk(f"{work} of {request.recipe}", outputs.root):
-        loaded = _load(request, outputs)
-        if work == "plan":
-            yield loaded
-            return
-        with outputs.store.locks.working():
-            outputs.store.sweep_building()
-            yield loaded
-
-
-def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
-    loaded = load_sweep(
-        request.source, request.overrides, multirun=request.multirun, trust=request.trust, store=outputs.store
-    )
-    if isinstance(loaded, Sweep):
-        return loaded
-    if request.multirun:
-        raise RequestError(
-            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several "
-            "values, such as `steps.speed.threads=1,2,4`."
-        )
-    if request.apply is not None:
-        raise RequestError(
-            f"--apply {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."
-        )
-    if request.place != Placement():
-        raise RequestError(
-            f"--jobs and --ray distribute the points of a sweep, and {request.recipe} runs once: remove them, "
-            "or sweep with `-m`."
-        )
-    return loaded
+if TYPE_CHECKING:
+    from ndld_flow.runner.cache import Cache
 
 
 def run_alone(request: Request, listener: Listener) -> RunFinished:
@@ -107,15 +67,18 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
     run = open_single(recipe, request, listener)
     with recording_failure(run), explaining_disk(f"run of {request.recipe}", run.outputs.root):
         listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
-        refuse_impossible_run(recipe, run.planner, run.digests, run.paths)
+        if run.planner.cache is not None:
+            run.planner.cache.fetch(look_ahead([(run.planner, run.digests)]))  # all at once, before anything runs
+        refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
         with contextlib.ExitStack() as stack:
 
             @cache
             def executor() -> Executor:
                 refuse_unknown_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
-                return stack.enter_context(_open_executor(listener, request))
+                return stack.enter_context(_open_executor(run, request))
 
-            _run_steps(run, executor)
+            with pushing_results(run.planner.cache, lambda: [step.record for step in run.steps if step.record]):
+                run_steps(run, executor)
         equal = _find_equal_run(run)
         if equal is not None:
             return equal
@@ -123,27 +86,31 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
         return _conclude(run, record, write_run_folder(record, run.outputs, opened=run.opened), nothing_to_do=False)
 
 
-def open_single(recipe: Recipe, request: Request, listener: Listener) -> RunState:
-    """Open the run of a recipe without a sweep."""
-    outputs = Outputs(request.outputs)
-    latest = outputs.latest(recipe.name)
+@contextlib.contextmanager
+def pushing_results(cache: Cache | None, results: Callable[[], Iterable[StepRecord]]) -> Iterator[None]:
+    """Push the results of the block to the cache at its end, and after an error, which other steps have."""
     try:
-        previous = previous_records(read_run_record(latest) if latest is not None else None)
-    except RequestError:
-        previous = {}  # the record of another version gives no reasons, but must not stop this run
-    run = RunOpener(outputs, listener, choose_forced(request.force, recipe)).open_run(recipe, previous)
-    run.command = request.command_in(outputs.runs / recipe.name / run.id)
-    return run
+        yield
+    except NdldFlowError:
+        if cache is not None:
+            cache.push(results())
+        raise
+    if cache is not None:
+        cache.push(results())
 
 
-def _open_executor(listener: Listener, request: Request) -> contextlib.closing[Executor]:
+def _open_executor(run: RunState, request: Request) -> contextlib.AbstractContextManager[Executor]:
     """Open the executor when it is first needed: importing it takes time that a fully reused run saves."""
-    from ndld_flow.runner.executors.choose_executor import choose_executor
+    if run.cluster is not None:
+        return contextlib.nullcontext(run.cluster())  # closed with the run
+    from ndld_flow.runner.executors.choose_executor import choose_executor, with_targets
 
-    return contextlib.closing(choose_executor(None, False, listener, request.trust))
+    here = choose_executor(None, False, run.listener, request.trust)
+    return contextlib.closing(with_targets(here, run.targets, run.listener, trust=request.trust))
 
 
-def _run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
+def run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
+    """Decide, compute and place the steps of a run, one unit after another."""
     stopped_by, expected = "", ExpectedTimes(run)
     for unit in arrange_steps(run.recipe):
         run.at_work = unit
@@ -165,7 +132,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
 
     def find_again() -> list[RunStep] | None:
         nonlocal decisions
-        decisions = run.planner.decide(unit, run.digests)
+        decisions = _decide_and_take(run, unit)
         return _place_reused(run, decisions, start)
 
     def compute() -> list[RunStep]:
@@ -174,18 +141,31 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
         note_progress(run)
         remaining_s = expected.remaining()
         for decision in cleared:
-            times = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
-            run.listener(describe_start(decision).model_copy(update=times))
+            facts = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
+            run.listener(describe_start(decision).model_copy(update={**facts, "target": run.target_of(decision.step)}))
         works = tuple(gather_work(run, decision) for decision in cleared)
-        records = opened.submit(Task(works, held=True), run.planner.store).result()
+        records = opened.submit(Task(works, fresh=_must_be_fresh(cleared), held=True), run.planner.store).result()
         return place_records(run, cleared, records, "done", _share_s(start, cleared))
 
-    found = _place_reused(run, decisions, start)
-    if found is not None:
-        return found
+    if all(decision.reason is Reason.REUSED for decision in decisions):
+        return _place_reused(run, decisions, start) or []
     keys = [(decision.key, decision.step.name) for decision in decisions]
     report_wait = lambda name: run.listener(wait_for_other_run(name))  # noqa: E731
     return find_or_compute(run.planner.store, keys, find_again, compute, report_wait)
+
+
+def _must_be_fresh(decisions: Sequence[Decision]) -> bool:
+    """Return whether a target must not take a result that its own store has."""
+    return any(decision.reason in (Reason.FORCED, Reason.NEVER) for decision in decisions)
+
+
+def _decide_and_take(run: RunState, unit: Unit) -> list[Decision]:
+    """Decide steps whose keys are locked, and copy the results that the shared cache has into the store."""
+    while True:
+        decisions = run.planner.decide(unit, run.digests)
+        found = [decision.record for decision in decisions if decision.reason is Reason.CACHED and decision.record]
+        if not found or run.planner.cache is None or run.planner.cache.take(found):
+            return decisions
 
 
 def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) -> list[RunStep] | None:

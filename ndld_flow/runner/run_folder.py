@@ -17,9 +17,11 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.records.outcomes import is_complete, outcome_of_code
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents
-from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete, outcome_of_code
+from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Notice, RunFailed
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
@@ -47,7 +49,12 @@ COPIED_BYTES = 2**28
 
 
 def note_progress(run: RunState) -> None:
-    """Write the progress of a run, so that its folder exists whatever happens to this process. Raises OSError."""
+    """Write the progress of a run, so that its folder exists whatever happens to this process. Raises OSError.
+
+    Does nothing for a run that keeps no folder.
+    """
+    if not run.keeps_folder:
+        return
     if not run.opened:
         run.held.enter_context(run.outputs.store.locks.lease(FOLDER_LEASE, run.id))
     write_progress(describe_unfinished(run, "running"), run.outputs, opened=run.opened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,21 +17,14 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
-from ndld_flow.recipe.resolved import resolve_recipe
+from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
-from ndld_flow.records.run_record import (
-    ENDINGS,
-    GateResult,
-    Outcome,
-    RunFailure,
-    RunOutcome,
-    RunRecord,
-    RunStep,
-    SourceRecord,
-    judge,
-    metrics_of,
-)
-from ndld_flow.runner.run_state import RunState, skip_step
+from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, SourceRecord, metrics_of
+from ndld_flow.runner.disk import name_me
+from ndld_flow.runner.git_commit import read_commit
+from ndld_flow.runner.history_gates import decide_by_history
+from ndld_flow.runner.run_state import RunState
+from ndld_flow.runner.step_results import skip_step
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_credentials
 
@@ -58,7 +52,8 @@ def describe_run(run: RunState) -> RunRecord:
     gates = decide_gates(run)
     records = [step.record for step in run.steps]
     undecided = any(record is not None and record.inconclusive for record in records)
-    failed = not all(gate.passed for gate in gates) or not all(
+    undecided = undecided or any(gate.undecided for gate in gates)
+    failed = not all(gate.passed or gate.undecided for gate in gates) or not all(
         record is not None and (record.passed or record.inconclusive) for record in records
     )
     return describe_ended(run, Ended(run.steps, gates, judge(failed=failed, undecided=undecided)))
@@ -84,10 +79,13 @@ def describe_ended(run: RunState, ended: Ended) -> RunRecord:
     return RunRecord(
         id=run.id,
         recipe_name=run.recipe.name,
-        recipe=resolve_recipe(run.recipe, model_digests(run)),
+        recipe=run.resolved,
         identity=identify_run(run),
         command=tuple(map(hide_credentials, run.command)),
         directory=str(Path.cwd()),
+        user=visible_name(name_me()),
+        host=visible_name(platform.node()),
+        commit=read_commit(Path.cwd()),
         started_at=run.started_at,
         wall_s=time.perf_counter() - run.start,
         source=models.pop(SOURCE),
@@ -113,8 +111,13 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
     for gate in run.recipe.gates:
         if not finished >= {name.partition(".")[0] for name in gate.names}:
             continue
+        if gate.history and as_far_as_known:
+            continue  # it is decided once, at the end
         try:
-            results.append(gate.decide(metrics))
+            if gate.history:
+                results.append(decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics))
+            else:
+                results.append(gate.decide(metrics))
         except GateError as error:
             if as_far_as_known:
                 continue
@@ -192,6 +195,8 @@ def _all_steps(run: RunState, outcome: RunOutcome, failed: tuple[str, ...]) -> I
         if step.name in run.done:
             yield run.done[step.name]
         elif step.name in at_work and (state == "interrupted" or step.name in failed):
-            yield RunStep(name=step.name, step=step.type.name, outcome=state, reason=state, wall_s=0.0)
+            yield RunStep(
+                name=step.name, step=step.type.name, outcome=state, reason=state, wall_s=0.0, target=step.target
+            )
         else:
             yield skip_step(step, reason)

@@ -1,4 +1,4 @@
-"""Run or plan the recipe of a request, or its sweep."""
+"""Run or plan the recipe of a request, or its sweep. What a plan does not need is imported by the others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.runner.events import Listener, Notice, RunFinished, SweepFinished
-from ndld_flow.runner.export import export_results, plan_exports
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
+from ndld_flow.runner.look_ahead import look_ahead
+from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import Decision, plan_steps
 from ndld_flow.runner.request import Request
-from ndld_flow.runner.run import open_single, run_recipe, working_on
 from ndld_flow.store.digest import digest_json
 
 if TYPE_CHECKING:
+    from ndld_flow.runner.events import RunFinished, ShardFinished, SweepFinished
+    from ndld_flow.runner.listener import Listener
+    from ndld_flow.runner.run_state import RunState
+    from ndld_flow.runner.sweep.collect_shards import CollectOptions
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 
 
@@ -26,6 +29,10 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
     finished: RunFinished | SweepFinished
     with working_on(request, "run") as loaded:
         if isinstance(loaded, Recipe):
+            from ndld_flow.runner.events import Notice
+            from ndld_flow.runner.export import export_results, plan_exports
+            from ndld_flow.runner.run import run_recipe
+
             exports = plan_exports(loaded, request.output)
             finished = run_recipe(loaded, request, listener)
             if exports and finished.passed:
@@ -37,6 +44,30 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
             from ndld_flow.runner.sweep.run_sweep import run_sweep
 
             finished = run_sweep(loaded, request, listener)
+    listener(finished)
+    return finished
+
+
+def run_shard_request(request: Request, listener: Listener) -> ShardFinished:
+    """Try the points of one shard of a sweep. Raises NdldFlowError, see base/errors.py."""
+    with working_on(request, "run") as loaded:
+        assert not isinstance(loaded, Recipe)  # with a shard, a recipe without a sweep is refused
+        _refuse_output(request)
+        from ndld_flow.runner.sweep.shards import run_shard
+
+        finished = run_shard(loaded, request, listener)
+    listener(finished)
+    return finished
+
+
+def collect_request(request: Request, options: CollectOptions, listener: Listener) -> SweepFinished:
+    """Join the results of a sweep's shards into one sweep. Raises NdldFlowError, see base/errors.py."""
+    with working_on(request, "run") as loaded:
+        if isinstance(loaded, Recipe):
+            raise RequestError(f"collect: {request.recipe} has no `sweep:`, so it has no shards. Give -m as to `run`.")
+        from ndld_flow.runner.sweep.collect_shards import collect_shards
+
+        finished = collect_shards(loaded, request, options, listener)
     listener(finished)
     return finished
 
@@ -56,8 +87,10 @@ def plan_request(request: Request, listener: Listener) -> list[Decision] | Sweep
     """
     with working_on(request, "plan") as loaded:
         if isinstance(loaded, Recipe):
-            run = open_single(loaded, request, listener)
-            return plan_steps(run.planner, run.digests, run.paths)
+            run = open_single(loaded, request, listener, looks_only=True)
+            with run.held:
+                look_ahead([(run.planner, run.digests)])
+                return plan_steps(run.planner, run.digests, run.paths)
         from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
         return plan_sweep(loaded, request, listener)
@@ -71,19 +104,23 @@ def digest_request(request: Request, listener: Listener) -> str:
     """
     with working_on(request, "plan") as loaded:
         recipe = loaded if isinstance(loaded, Recipe) else loaded.base
-        run = open_single(recipe, request, listener)
+        return digest_recipe(recipe, open_single(recipe, request, listener))
 
-        def parts(step: RecipeStep) -> JsonValue:
-            known = describe_key(step, step.reads, recipe.file.inputs, run.outputs.store, lambda _: "")
-            reads = {name: digest for name, digest in known.reads.items() if name != HIDDEN_VALUES}
-            return [step.name, known.model_copy(update={"reads": reads}).model_dump(mode="json")]
 
-        section = recipe.file.sweep
-        return digest_json(
-            {
-                "models": {name: model.record.digest for name, model in run.models.items()},
-                "steps": [parts(step) for step in recipe.steps],
-                "gates": list(recipe.file.gates),
-                "sweep": section.model_dump(mode="json") if section is not None else None,
-            }
-        )
+def digest_recipe(recipe: Recipe, run: RunState) -> str:
+    """Return the digest of an opened recipe, as `digest_request` does."""
+
+    def parts(step: RecipeStep) -> JsonValue:
+        known = describe_key(step, step.reads, recipe.file.inputs, run.outputs.store, lambda _: "")
+        reads = {name: digest for name, digest in known.reads.items() if name != HIDDEN_VALUES}
+        return [step.name, known.model_copy(update={"reads": reads}).model_dump(mode="json")]
+
+    section = recipe.file.sweep
+    return digest_json(
+        {
+            "models": {name: model.record.digest for name, model in run.models.items()},
+            "steps": [parts(step) for step in recipe.steps],
+            "gates": list(recipe.file.gates),
+            "sweep": section.model_dump(mode="json") if section is not None else None,
+        }
+    )

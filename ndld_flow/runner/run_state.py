@@ -1,4 +1,4 @@
-"""Runs in progress: open them, gather the work of their steps, and place the results."""
+"""Runs in progress, and how they are opened. `step_results.py` has the steps that a run computes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from blake3 import blake3
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
-from ndld_flow.base.text import visible_text
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
+from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
-from ndld_flow.records.run_record import Outcome, RunStep, StepRecord
-from ndld_flow.runner.events import Listener, Notice, StepFinished, StepLogged, StepStarted, describe_progress
-from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.ssh.targets import send_to
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.plan import Decision, Planner, Unit
-from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunStep, StepRecord
+    from ndld_flow.runner.cache import Cache
+    from ndld_flow.runner.executors.ray.executor import OnRay
+    from ndld_flow.runner.executors.ssh.targets import Targets
+    from ndld_flow.runner.listener import Listener
 
 
 @dataclass
@@ -54,11 +61,21 @@ class RunState:
     """Closed when the run has ended, for whatever reason."""
     opened: bool = False
     """True if its folder exists."""
+    keeps_folder: bool = True
+    """False for a trial, of which only the outcome counts."""
+    targets: Targets | None = None
+    """The targets of its steps, if not all run here."""
+    cluster: Callable[[], OnRay] | None = None
+    """Returns the cluster that computes all steps, connected; None if none does."""
 
     @property
     def steps(self) -> tuple[RunStep, ...]:
         """Return the finished steps, in the recipe's order."""
         return tuple(self.done[step.name] for step in self.recipe.steps if step.name in self.done)
+
+    def target_of(self, step: RecipeStep) -> str:
+        """Return the machine on which a step is computed, for people; empty for this one."""
+        return "Ray" if self.cluster is not None else step.target
 
     @property
     def digests(self) -> Mapping[str, str | None]:
@@ -69,6 +86,11 @@ class RunState:
         """Return name -> file of the recipe's models and of finished steps."""
         return {name: artifact.path for name, artifact in self.artifacts.items()}
 
+    @cached_property
+    def resolved(self) -> dict[str, JsonValue]:
+        """Return the recipe as its record has it. Each step's progress is recorded, and the recipe stays the same."""
+        return resolve_recipe(self.recipe, {name: model.record.digest for name, model in self.models.items()})
+
 
 @dataclass
 class RunOpener:
@@ -76,10 +98,19 @@ class RunOpener:
 
     outputs: Outputs
     listener: Listener
+    in_sweep: ClassVar[bool] = False
     forced: frozenset[str] = frozenset()
     """Names of the steps that run even if nothing changed."""
     machine_of: Callable[[RecipeStep], str] | None = None
     """Returns the fingerprint of the machine that would compute a step, where that is not this one."""
+    cache: Cache | None = None
+    """The shared cache, if one is used."""
+    targets: Targets | None = None
+    """The targets of the steps, if not all run here."""
+    on: str = ""
+    """The target of the command line, on which the steps that need a device run."""
+    looks_only: bool = False
+    """Only plan: create no private environments."""
     known: dict[str, StepRecord] = field(default_factory=dict)
     """Every record that a point of this sweep has used, by key: computed by it, or found intact."""
     models: dict[ModelSource, FoundModel] = field(default_factory=dict)
@@ -92,12 +123,43 @@ class RunOpener:
     def open_run(self, recipe: Recipe, previous: Mapping[str, StepRecord] | None = None) -> RunState:
         """Open a run; `previous` has the records of the recipe's latest run. Raises as `find_model` does."""
         started_at, start = datetime.now(UTC), time.perf_counter()
-        planner = Planner(recipe, self.store, previous or {}, self.forced, self.known, self.machine_of)
-        models = self._find_models(recipe)
+        recipe = send_to(recipe, self.on)
+        self._provide_environments(recipe)
+        site_of = self.targets.site_of if self.targets is not None else lambda step: None
+        planner = Planner(
+            recipe,
+            self.store,
+            previous or {},
+            self.forced,
+            self.known,
+            self.machine_of,
+            self.cache,
+            site_of,
+            self.in_sweep,
+        )
+        models = self.find_models(recipe)
         _check_feedback(recipe, models)
         artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
         run_id = make_id(started_at)
         return RunState(recipe, self.outputs, planner, models, self.listener, started_at, start, run_id, artifacts)
+
+    def _provide_environments(self, recipe: Recipe) -> None:
+        """Create the missing private environments of a recipe's steps, whose locks are part of keys.
+
+        Raises RequestError for a step that runs elsewhere, and BackendError if pip cannot install something.
+        """
+        for step in recipe.steps:
+            for environment in step.environments:
+                if step.target or self.machine_of is not None:
+                    raise RequestError(
+                        "private environments are created on this machine only: remove `environment`, or run the step "
+                        "here. A target has an environment of its own, and may name another with `python:`.",
+                        step=step.name,
+                    )
+                if not self.looks_only:
+                    from ndld_flow.runtimes.environments import provide_environment
+
+                    provide_environment(environment, self._report)
 
     def check_models(self) -> None:
         """Raise ModelError when a model has changed since the sweep started."""
@@ -108,7 +170,8 @@ class RunOpener:
                     "unknown. Run again; if you restore the earlier contents, with `--force all`."
                 )
 
-    def _find_models(self, recipe: Recipe) -> dict[str, FoundModel]:
+    def find_models(self, recipe: Recipe) -> dict[str, FoundModel]:
+        """Return the models of a recipe by name; each is looked for once. Raises as `find_model` does."""
         named = {}
         for name, source in recipe.models.items():
             model = self.models.get(source) or self.models.setdefault(source, self._find_model(source))
@@ -116,7 +179,12 @@ class RunOpener:
         return named
 
     def _find_model(self, source: ModelSource) -> FoundModel:
-        return find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
+        return find_model(source, self.store, self._report)
+
+    def _report(self, text: str) -> None:
+        from ndld_flow.runner.events import Notice
+
+        self.listener(Notice(text=text))
 
 
 def _check_feedback(recipe: Recipe, models: Mapping[str, FoundModel]) -> None:
@@ -129,14 +197,16 @@ def _check_feedback(recipe: Recipe, models: Mapping[str, FoundModel]) -> None:
         if not any(spec.fed_from for spec in used.values()):
             continue
         from ndld_flow.models.files import model_inputs, model_outputs
-        from ndld_flow.samples.sequences import check_feedback, find_feedback
+        from ndld_flow.samples.feedback import check_feedback, find_feedback
 
         for model in (models[name] for name in step.own_reads.values() if name in models):
             inputs, outputs = (read(model.artifact.path) for read in (model_inputs, model_outputs))
             known = {spec.name for spec in inputs}
             feedback = {name: output for name, output in find_feedback(used).items() if name in known}
             mistakes = check_feedback(feedback, inputs, outputs, model.artifact.label)
-            problems = [Problem(str(recipe.path), f"inputs.{name}.from", what, hint) for name, what, hint in mistakes]
+            prefix = f"steps.{step.inputs_of[0]}.inputs" if step.inputs_of else "inputs"
+            where = str(recipe.path)
+            problems = [Problem(where, f"{prefix}.{name}.from", what, hint) for name, what, hint in mistakes]
             if problems:
                 raise RecipeError(problems)
 
@@ -156,99 +226,3 @@ def make_id(started_at: datetime) -> str:
     """Return the UTC time and six hex digits that distinguish runs of the same second."""
     apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
     return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
-
-
-LAST_LINES = 40
-"""Number of lines of a failed step's log that are recorded."""
-
-
-def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
-    """Return the work of a step; all its inputs exist. `name` replaces the step's in events, its log and errors."""
-    step, parts = decision.step, decision.parts
-    shown = name or step.name
-    assert parts is not None  # all inputs of a step are computed before the step
-    run.planner.store.locks.use([decision.key])
-
-    def progress(done: int, total: int, what: str) -> None:
-        run.listener(describe_progress(shown, done, total, hide_credentials(what)))
-
-    last_lines = run.logs[step.name] = deque[str](maxlen=LAST_LINES)
-
-    def logged(line: str) -> None:
-        last_lines.append(line)
-        run.listener(StepLogged(name=shown, text=hide_credentials(visible_text(line))))
-
-    artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    inputs = run.recipe.file.inputs if step.inputs is None else step.inputs
-    return Work(replace(step, name=shown), parts, artifacts, inputs, progress, run.recipe.name, logged)
-
-
-def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
-    """Set a damaged result of a step aside before it is recomputed, and report that; return a short description."""
-    damaged = store.clear(key)
-    if damaged is None:
-        return ""
-    listener(
-        Notice(
-            text=f"the result of step {step} was damaged ({damaged.damage}); it was moved to {damaged.place} "
-            "and is recomputed",
-            warning=True,
-        )
-    )
-    return f"{damaged.damage}; set aside as {damaged.place.name}"
-
-
-def clear_damage(run: RunState, decisions: Sequence[Decision]) -> list[Decision]:
-    """Set the damaged results of these decisions aside, and add that to their details. Their keys must be locked."""
-    cleared = []
-    for decision in decisions:
-        detail = set_damaged_aside(decision.step.name, decision.key, run.planner.store, run.listener)
-        cleared.append(replace(decision, detail=detail) if detail else decision)
-    return cleared
-
-
-def place_records(
-    run: RunState, decisions: Sequence[Decision], records: Sequence[StepRecord], outcome: Outcome, wall_s: float
-) -> list[RunStep]:
-    """Make artifacts readable for later steps; return the finished steps, each with a duration of `wall_s`."""
-    placed = []
-    for decision, record in zip(decisions, records, strict=True):
-        step = decision.step
-        kind = step.type.cls.kinds()[1]
-        folder = run.planner.store.object_folder(record.artifact.digest)
-        run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
-        placed.append(
-            RunStep(
-                name=step.name,
-                step=step.type.name,
-                outcome=outcome if record.passed else "inconclusive" if record.inconclusive else "failed",
-                reason=decision.reason.text,
-                detail=decision.detail,
-                wall_s=wall_s,
-                record=record,
-            )
-        )
-    return placed
-
-
-def skip_step(step: RecipeStep, reason: str) -> RunStep:
-    """Return the entry of a step that does not run."""
-    return RunStep(name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0)
-
-
-def describe_start(decision: Decision) -> StepStarted:
-    step = decision.step
-    return StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
-
-
-def describe_end(step: RunStep) -> StepFinished:
-    return StepFinished(
-        name=step.name,
-        step=step.step,
-        outcome=step.outcome,
-        reason=step.reason,
-        detail=step.detail,
-        summary=step.record.summary if step.record else "",
-        wall_s=step.wall_s,
-        metrics=step.record.metrics if step.record else {},
-    )

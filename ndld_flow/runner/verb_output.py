@@ -51,6 +51,11 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.runner.events:Event",),
         is_lines=True,
     ),
+    "collect": VerbOutput(
+        "The events of a sweep, each when it happens; the last one has the result.",
+        one=("ndld_flow.runner.events:Event",),
+        is_lines=True,
+    ),
     "plan": VerbOutput(
         "The decision on each step, or the work of a sweep.",
         one=("ndld_flow.runner.described_results:SweepOutline",),
@@ -59,6 +64,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     "profile": VerbOutput("The profile, and its summary.", one=("ndld_flow.runner.described_results:ProfileOutput",)),
     "compare": VerbOutput("The document `comparison`.", one=("ndld_flow.records.comparison:Comparison",), version=None),
     "diff": VerbOutput("The document `model diff`.", one=("ndld_flow.records.model_diff:ModelDiff",), version=None),
+    "reduce": VerbOutput("The reduced model.", one=("ndld_flow.runner.reduce.pack:Reduced",)),
     "noise": VerbOutput("The document `noise`.", one=("ndld_flow.records.noise:Noise",), version=None),
     "inspect": VerbOutput(
         "The summary of the model, or the result of the query; other fields are left out.",
@@ -66,14 +72,28 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         leaves_out_null=True,
     ),
     "runs": VerbOutput("The runs and sweeps, the newest first.", many=("ndld_flow.runner.list_runs:RunSummary",)),
+    "history": VerbOutput(
+        "The series of the metrics; with `accept`, the accepted change.",
+        one=("ndld_flow.records.history:MetricHistory", "ndld_flow.records.history:AcceptedChange"),
+    ),
     "steps": VerbOutput(
         "All steps; with a name, that step, or that part of a step.",
-        one=("ndld_flow.recipe.step_types:DescribedStep", "ndld_flow.recipe.step_types:DescribedPart"),
-        many=("ndld_flow.recipe.step_types:DescribedStep",),
+        one=("ndld_flow.recipe.described_steps:DescribedStep", "ndld_flow.recipe.described_steps:DescribedPart"),
+        many=("ndld_flow.recipe.described_steps:DescribedStep",),
     ),
     "ops": VerbOutput("The operators that match.", many=("ndld_flow.models.described_operator:DescribedOperator",)),
     "verify": VerbOutput("The number of checked files, and the damage.", one=("ndld_flow.runner.verify:Verified",)),
-    "gc": VerbOutput("Everything that was deleted, or would be.", one=("ndld_flow.runner.collect_garbage:Freed",)),
+    "fits": VerbOutput(
+        "The variant for this machine, and the requirements of all.", one=("ndld_flow.records.package:PackageFit",)
+    ),
+    "gc": VerbOutput(
+        "Everything that was deleted, or would be.",
+        one=(
+            "ndld_flow.runner.collect_garbage:Freed",
+            "ndld_flow.runner.collect_garbage:LibrariesFreed",
+            "ndld_flow.runner.collect_cache:CacheFreed",
+        ),
+    ),
     "doctor": VerbOutput("The result of each check.", many=("ndld_flow.machine.check:Check",)),
 }
 """Verb with `--json` -> what it prints."""

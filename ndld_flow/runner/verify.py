@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
+from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
-from ndld_flow.records.run_record import RunRecord, is_complete
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage

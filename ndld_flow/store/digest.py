@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from ndld_flow.base.consulted import note_path
 from ndld_flow.base.stamps import is_settled, make_stamp
 from ndld_flow.records.document import stat_file
-from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import read_note, write_note
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20

@@ -28,6 +28,8 @@ from uuid import uuid4
 
 from blake3 import blake3
 
+from ndld_flow.base.lazy_pattern import lazy_pattern
+
 
 def shared_mode(folder: Path) -> int:
     """Return the permissions that a folder gives to new files; 0 if the umask applies."""
@@ -43,6 +45,9 @@ def shared_mode(folder: Path) -> int:
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents. Raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    existing = missing[-1].parent if missing else folder
+    if shared_mode(existing.parent) and not shared_mode(existing) and existing.is_dir() and not any(existing.iterdir()):
+        share(existing)  # another thread has just created it, and would share it only after we have written to it
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         share(each)
@@ -101,7 +106,7 @@ _SYNCED_AT_ONCE = 16
 """Number of files synced in parallel, which a disk writes together: 1,500 take 0.3 s, one by one 4 s."""
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
 """Errors of systems that cannot sync or open a folder."""
-_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}", re.DOTALL)
+_LEFTOVER = lazy_pattern(r"\..+\.[0-9a-f]{8}", re.DOTALL)
 _LEFT_AFTER_S = 3600.0
 _LETTERS = 60
 """Maximum number of a name's characters in its temporary name: each may take four bytes, and most systems allow 255."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path, PurePath
 
 from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import visible_name
 
 VALUE_SUFFIXES = (".npy", ".npz", ".pb")
@@ -22,15 +22,16 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".ai
 DECODED_SUFFIXES = (*VIDEO_SUFFIXES, *(suffix for suffix in AUDIO_SUFFIXES if suffix != ".wav"))
 """Suffixes of files that PyAV decodes."""
 TEXT_SUFFIXES = (".txt",)
+TABLE_SUFFIXES = (".csv",)
 _IN_FOLDERS = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES, *AUDIO_SUFFIXES)
-"""Suffixes of files that a folder means. A .txt in it is more often a description than data."""
-KNOWN_SUFFIXES = (*_IN_FOLDERS, *TEXT_SUFFIXES)
+"""Suffixes of files that a folder means. A .txt or .csv in it is more often a description than data."""
+KNOWN_SUFFIXES = (*_IN_FOLDERS, *TEXT_SUFFIXES, *TABLE_SUFFIXES)
 
 MOST_FILES = 100_000
 """Larger results come from a wrong pattern, such as `/**`."""
 
-_WILD = re.compile(r"[*?\[]")
-_NUMBERS = re.compile("([0-9]+)")
+_WILD = lazy_pattern(r"[*?\[]")
+_NUMBERS = lazy_pattern("([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def absolute_pattern(pattern: str) -> str:
 
 def inputs_in_test_set(folder: Path) -> tuple[Path, ...]:
     """Return the inputs of an ONNX test data set, in order; none for another folder."""
+    note_path(folder)
     return tuple(sorted(folder.glob("input_[0-9]*.pb"), key=natural_key)) if (folder / "input_0.pb").exists() else ()
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus
 
+from ndld_flow.base.lazy_pattern import lazy_pattern
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
@@ -23,25 +25,27 @@ _SHORTEST = 4
 """Shorter texts occur by chance in others."""
 _SHORTEST_VARIABLE = 8
 """Shorter values of variables are words such as `none`, whose replacement would garble texts."""
-_URL = re.compile(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
+_URL = lazy_pattern(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
 """Also with one slash, as in a URL that was treated as a path. An unbounded scheme would take quadratic time."""
-_LOGIN = re.compile(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
+_LOGIN = lazy_pattern(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
 """Everything before an `@` that is not in the path. A password may contain an unescaped slash."""
-_VALUE = re.compile(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")
-_SECRET_KEY = re.compile(
+_VALUE = lazy_pattern(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")
+_SECRET_KEY = lazy_pattern(
     r"tok|key|sig|sec|pass|pw|auth|cred|sas|session|hmac|jwt|(?:^|[_-])(?:code|otp|pin|sid)=?$", re.IGNORECASE
 )
-_DESCRIPTIVE_KEY = re.compile(r"rev|ref|ver|branch|tag|commit|sha|hash|digest|path|file|name|date|time", re.IGNORECASE)
+_DESCRIPTIVE_KEY = lazy_pattern(
+    r"rev|ref|ver|branch|tag|commit|sha|hash|digest|path|file|name|date|time", re.IGNORECASE
+)
 """Parameters whose long values of letters and digits identify the file, not the user."""
-_WORD = re.compile(r"[\w.-]{0,7}")
-_RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{12,}")
-_SECRET_VARIABLE = re.compile(
+_WORD = lazy_pattern(r"[\w.-]{0,7}")
+_RANDOM = lazy_pattern(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{12,}")
+_SECRET_VARIABLE = lazy_pattern(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE
 )
-_FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
+_FROM_ENVIRONMENT = lazy_pattern(r"\$\{oc\.env:\w+\}")
 """References to environment variables, which reveal nothing."""
-_LOGIN_FROM_ENVIRONMENT = re.compile(rf"/?(?:[^:@/]*:)?{_FROM_ENVIRONMENT.pattern}@")
-_MARKED_VARIABLE = re.compile(r"\*\*\*(\w+)\*\*\*")
+_LOGIN_FROM_ENVIRONMENT = lazy_pattern(rf"/?(?:[^:@/]*:)?{_FROM_ENVIRONMENT.pattern}@")
+_MARKED_VARIABLE = lazy_pattern(r"\*\*\*(\w+)\*\*\*")
 
 
 @dataclass(frozen=True)

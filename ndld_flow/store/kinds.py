@@ -86,6 +86,22 @@ class ActivationsDocument(Artifact):
     main = "activations.json"
 
 
+class ImagesDocument(Artifact):
+    """A `records.rendered_images.RenderedImages` as JSON, and the images that it names."""
+
+    kind = "images"
+    main = "images.json"
+
+
+class Package(Artifact):
+    """A model package: `package.json` is a `records.package.Package`, which lists the models, engines and records."""
+
+    kind = "package"
+    main = "package.json"
+    suffix: ClassVar[str] = ".zip"
+    """Suffix of an exported package."""
+
+
 class Engine(Artifact):
     """A TensorRT engine: `model.engine`, and the record of its build.
 
@@ -99,3 +115,17 @@ class Engine(Artifact):
     layers: ClassVar[str] = "model.trt.json"
     log: ClassVar[str] = "build.log"
     typed_model: ClassVar[str] = "typed.onnx"
+
+
+class TorchModule(Artifact):
+    """A PyTorch module as code: `model.py`, `onnx_operators.py`, weights in `model.safetensors`, and `names.json`."""
+
+    kind = "pytorch"
+    main = "model.py"
+
+
+class CppProject(Artifact):
+    """A CMake project in C++ that runs a model: sources, the model, sample inputs and a README."""
+
+    kind = "cpp_project"
+    main = "CMakeLists.txt"

@@ -1,9 +1,10 @@
-"""A store on another machine or in a bucket, reached through fsspec and laid out like a store's folder.
+"""A store on another machine or in a bucket: the shared cache, reached through fsspec and laid out like a store.
 
 ::
 
     URL/objects/ab/abcdef.../model.onnx     an artifact's files
     URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
+    URL/shards/abcdef.../2-of-4.....json    the state of a shard of a sweep, by the sweep's digest
 
 Files are written first and the record last, so an existing record has its artifact. If a protocol shows incomplete
 files, a file is written under another name and moved. Nothing from a remote store is trusted: data that does not match
@@ -13,22 +14,43 @@ its digest, or its key, counts as missing, and the next push writes it again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
-from ndld_flow.base.errors import BackendError
+from ndld_flow.base.errors import BackendError, NewerFormatError
 from ndld_flow.base.text import visible_name
-from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord, StepRecord
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.digest import describe_files, digest_json
-from ndld_flow.store.files import seal, unseal
+from ndld_flow.store.files import make_folder, seal, share, unseal
 from ndld_flow.store.hidden_credentials import Credentials
 from ndld_flow.store.store import Store
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 """Protocols that never show incomplete files, and can avoid replacing one."""
+MAX_RECORD_BYTES = 64 * 2**20
+"""Size limit of a record, which is read into memory."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file in a remote store."""
+
+    path: str
+    inner: str
+    """Its path below `records` or `objects`."""
+    size_bytes: int
+    modified_s: float | None
+    """Time of its last change in seconds since 1970; None if the protocol does not list it."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
 class RemoteStore:
@@ -72,19 +94,26 @@ class RemoteStore:
 
         None unless all exist, are from one measurement session, and none of their artifacts is known to be damaged.
         """
-        records = [record for record in map(self._read_record, keys) if record is not None]
-        whole = len(records) == len(keys) and self.damaged.isdisjoint(record.artifact.digest for record in records)
-        return records if whole and len({record.started_at for record in records}) == 1 else None
+        return self.match([self.read_record(key) for key in keys])
+
+    def match(self, records: Sequence[StepRecord | None]) -> list[StepRecord] | None:
+        """Return the records of steps that ran together, under the conditions of `find`."""
+        found = [record for record in records if record is not None]
+        whole = len(found) == len(records) and self.damaged.isdisjoint(record.artifact.digest for record in found)
+        return found if whole and len({record.started_at for record in found}) == 1 else None
 
     def pull_artifact(self, artifact: ArtifactRecord, store: Store) -> bool:
         """Copy an artifact into a store; False if it is incomplete, or does not match its digest."""
-        if not _is_valid(artifact):
+        if not is_valid(artifact):
             return False
         if store.is_intact(artifact):
             return True
         with store.building() as folder:
             built = folder / "pulled"
-            pulled = all(self._get(artifact, file, built / file.path) for file in artifact.files)
+            try:
+                pulled = all(self._get(artifact, file, built / file.path) for file in artifact.files)
+            except OSError:  # names that a file system cannot have together, such as `a` and `a/b`
+                pulled = False
             if pulled and store.keep(artifact.kind, built).digest == artifact.digest:
                 return True
         self.damaged.add(artifact.digest)
@@ -97,6 +126,53 @@ class RemoteStore:
             if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
                 self._put(store.object_folder(artifact.digest) / file.path, place)
         self.damaged.discard(artifact.digest)
+
+    def write_document(self, path: str, text: str) -> None:
+        """Write a small document of JSON below the URL, in the place of an earlier one."""
+        place = f"{self._place[1]}/{path}"
+        with self._writing(place) as aside:
+            self._place[0].pipe_file(aside, seal(text).encode())
+
+    def read_documents(self, folder: str) -> list[bytes]:
+        """Return the documents in a folder, without those that are damaged or too large."""
+        documents = []
+        for file in self.list_files(folder):
+            if file.size_bytes <= MAX_RECORD_BYTES and not file.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError, ValueError):
+                    documents.append(unseal(self._read_bounded(file.path)))
+        return documents
+
+    def list_files(self, folder: str) -> list[RemoteFile]:
+        """Return all files below a folder, such as `records`."""
+        system, root = self._place
+        with self._explaining("cannot be listed"):
+            system.invalidate_cache()
+            try:
+                found = system.find(f"{root}/{folder}", detail=True)
+            except FileNotFoundError:
+                return []
+        return [
+            RemoteFile(path, path.partition(f"{root}/{folder}/")[2], int(facts["size"]), _modified(facts))
+            for path, facts in found.items()
+        ]
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove files; others may have removed them meanwhile."""
+        with self._explaining("cannot be changed"):
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    self._place[0].rm_file(path)
+
+    def import_library(self) -> None:
+        """Import the library of the URL's protocol, which may take a second."""
+        from fsspec import get_filesystem_class
+
+        with self._explaining("cannot be opened"):
+            get_filesystem_class(self.url.partition("://")[0])
+
+    def connect(self) -> None:
+        """Open the URL."""
+        _ = self._place
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
@@ -113,21 +189,43 @@ class RemoteStore:
     def _record(self, key: str) -> str:
         return f"{self._place[1]}/records/{key[:2]}/{key}.json"
 
-    def _read_record(self, key: str) -> StepRecord | None:
-        system, place = self._place[0], self._record(key)
-        with self._explaining("cannot be read"):
+    def read_record(self, key: str) -> StepRecord | None:
+        """Return the record under a key, in one request; None if it is missing, damaged, or not that of the key."""
+        try:
+            return self.read_known_record(key)
+        except NewerFormatError:
+            return None
+
+    def read_known_record(self, key: str) -> StepRecord | None:
+        """Return the record under a key as `read_record` does. Raises NewerFormatError for one of a later version."""
+        try:
+            record = StepRecord.model_validate_json(unseal(self._read_bounded(self._record(key))))
+        except (FileNotFoundError, ValueError):
+            return None
+        has_key = record.key == key == digest_json(record.parts.model_dump(mode="json"))
+        # Terminals show these texts: a stranger's must not control them.
+        plain = all(text == visible_name(text) for text in (record.summary, *record.metrics, *record.parents))
+        return record if has_key and plain and is_valid(record.artifact) else None
+
+    def _read_bounded(self, place: str) -> bytes:
+        """Return the bytes of a remote file. Raises FileNotFoundError, and ValueError for a file that is too large."""
+        system = self._place[0]
+        with self._explaining("cannot be read", FileNotFoundError):
             system.invalidate_cache()  # others write there too
             try:
-                record = StepRecord.model_validate_json(unseal(system.cat_file(place)))
-            except (FileNotFoundError, ValueError):
-                return None
-        has_key = record.key == key == digest_json(record.parts.model_dump(mode="json"))
-        return record if has_key and _is_valid(record.artifact) else None
+                data = bytes(system.cat_file(place, start=0, end=MAX_RECORD_BYTES + 1))
+            except OSError:  # S3 refuses a range of an empty file
+                if int(system.info(place)["size"]):
+                    raise
+                data = b""
+        if len(data) > MAX_RECORD_BYTES:
+            raise ValueError("the record is too large")
+        return data
 
     def _get(self, artifact: ArtifactRecord, file: ArtifactFile, target: Path) -> bool:
         place = self._object(artifact, file)
         if self._size(place) != file.size_bytes:
-            return False  # never download more than the record allows
+            return False  # never download more than the record declares
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._explaining("cannot be read"):
             self._place[0].get_file(place, str(target))
@@ -138,9 +236,10 @@ class RemoteStore:
         with self._explaining("cannot be read"):
             self._place[0].invalidate_cache()
             try:
-                return int(self._place[0].info(place)["size"])
+                found = self._place[0].info(place)
             except FileNotFoundError:
                 return None
+            return int(found["size"]) if found["type"] == "file" else None
 
     def _put(self, path: Path, place: str) -> None:
         with self._writing(place) as aside:
@@ -148,6 +247,10 @@ class RemoteStore:
 
     def _put_record(self, record: StepRecord) -> None:
         place = self._record(record.key)
+        try:
+            self.read_known_record(record.key)
+        except NewerFormatError:
+            return  # it is neither damaged nor ours to replace
         # When two processes write a first record at once, one wins, if the protocol supports it.
         mode = "create" if self._size(place) is None else "overwrite"
         with self._writing(place) as aside, contextlib.suppress(FileExistsError):
@@ -163,10 +266,16 @@ class RemoteStore:
                 yield place
                 return
             folder, _, name = place.rpartition("/")
-            system.makedirs(folder, exist_ok=True)
             aside = f"{folder}/.{name}.{uuid4().hex[:8]}"
+            is_local = "file" in protocols
+            if is_local:
+                make_folder(Path(folder))  # for all users of a folder that several share
+            else:
+                system.makedirs(folder, exist_ok=True)
             try:
                 yield aside
+                if is_local:
+                    share(Path(aside))
                 system.mv(aside, place)
             except BaseException:
                 with contextlib.suppress(Exception):
@@ -174,18 +283,34 @@ class RemoteStore:
                 raise
 
     @contextlib.contextmanager
-    def _explaining(self, what: str) -> Iterator[None]:
-        """Turn errors of the protocols' libraries, some of which contain the URL, into BackendError."""
+    def _explaining(self, what: str, *passed: type[Exception]) -> Iterator[None]:
+        """Turn errors of the protocols' libraries, some of which contain the URL, into BackendError; not `passed`."""
         try:
             yield
+        except passed:
+            raise
         except ImportError as error:
-            raise BackendError(f"remote store {self}: {error}.") from None
+            raise BackendError(f"cache {self}: {error}.") from None
         except Exception as error:
             reason = visible_name(self._credentials.hide(f"{type(error).__name__}: {error}"))
-            raise BackendError(f"remote store {self}: {what}: {reason}. Check its URL and your permissions.") from None
+            raise BackendError(f"cache {self}: {what}: {reason}. Check its URL and your permissions.") from None
 
 
-def _is_valid(artifact: ArtifactRecord) -> bool:
+def _modified(facts: Mapping[str, Any]) -> float | None:
+    """Return the time of a file's last change, which each protocol lists under another name."""
+    for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
+        value = facts.get(name)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+def is_valid(artifact: ArtifactRecord) -> bool:
     """Return whether an artifact's digest is that of its files, and their paths stay in its folder."""
     described = describe_files(artifact.kind, artifact.files)
     return described.digest == artifact.digest and all(_is_safe(file.path) for file in artifact.files)

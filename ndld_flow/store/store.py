@@ -25,14 +25,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import NewerFormatError, OutputsError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.records.document import read_bounded
-from ndld_flow.records.run_record import ArtifactRecord, StepRecord
+from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage
 from ndld_flow.store.files import (
     make_folder,
@@ -46,6 +48,9 @@ from ndld_flow.store.files import (
     write_text_atomically,
 )
 from ndld_flow.store.locks import Locks
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import StepRecord
 
 _SALT_BYTES = 32
 
@@ -122,10 +127,16 @@ class Store:
         """
         path = self.record_path(key)
         try:
-            record = StepRecord.model_validate_json(unseal(read_bounded(path)))
+            text = unseal(read_bounded(path))
+        except (OSError, ValueError):
+            return None
+        from ndld_flow.records.run_record import StepRecord  # a plan that finds no record does not need its classes
+
+        try:
+            record = StepRecord.model_validate_json(text)
         except NewerFormatError as error:
             raise error.at(path) from None
-        except (OSError, ValueError):
+        except ValueError:
             return None
         return record if record.key == key else None
 
@@ -261,8 +272,13 @@ FORMAT_FILE = "FORMAT"
 _UPGRADES: Mapping[int, Callable[[Path], None]] = {}
 """Earlier format -> function that upgrades a store to the next one, in place; it can be repeated after a failure."""
 # The number is written twice: if they differ, the file is damaged and counts as unreadable.
-_WRITTEN = re.compile(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
+_WRITTEN = lazy_pattern(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
 _LONGEST = 1_000
+
+
+def node_store_folder() -> Path:
+    """Return the folder of the store that this machine keeps as a node of a cluster without a common outputs folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ndld_flow" / "store"
 
 
 def mark_store(root: Path) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
-from ndld_flow.records.run_record import is_complete
 from ndld_flow.runner.outputs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.runner.devices import FOLDER_VARIABLE, Claim, holding
-from ndld_flow.store.store import Store
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.tally import Tally
@@ -44,27 +42,3 @@ def test_files_have_the_modes_of_the_umask(tmp_path: Path, umask: int, tally: At
             wrong += [path] if mode & (umask | 0o7111) or (stored and mode & 0o222) or path.stat().st_nlink > 1 else []
             count.survived += path not in wrong
     assert wrong == []
-
-
-def test_links_in_the_lock_folder_are_not_followed(
-    tmp_path: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of locks is everybody's: another user may lay links there, under names that are known."""
-    count = tally("file modes")
-    (tmp_path / "locks").mkdir()
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "locks"))
-    precious = tmp_path / "precious"
-    store = Store(tmp_path / "store")
-    with holding("cpu", store, Claim("step a", lambda _: None)):
-        names = [path.name for path in (tmp_path / "locks").iterdir()]
-    assert any(name.endswith(".lock") for name in names)
-    assert any(name.endswith(".holder") for name in names)
-    for name in names:
-        (tmp_path / "locks" / name).unlink(missing_ok=True)
-        (tmp_path / "locks" / name).symlink_to(precious)
-    precious.write_text("kept")
-    with holding("cpu", store, Claim("step a", lambda _: None)):
-        pass
-    assert precious.read_text() == "kept"
-    assert stat.S_IMODE(precious.stat().st_mode) & 0o111 == 0
-    count.survived += len(names)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import unseal
 from tests.golden.make_store import HERE
 from tests.reliability import hostile_trees

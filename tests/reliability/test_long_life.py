@@ -69,7 +69,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 # --- earlier versions ---
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name not in (STORES[0], STORES[-1]))) for name in STORES],
+)
 def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], Path], tally: Counts) -> None:
     folder, count = open_copy(name), tally(ATTACK)
     before = contents(folder / "outputs" / "runs")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner import devices as concurrent_load
-from ndld_flow.runner.devices import LoadMonitor, announce
+from ndld_flow.runner import concurrent_load
+from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.store.store import Store
 from tests.support.recipes import load_recipe

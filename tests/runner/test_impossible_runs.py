@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from ndld_flow.base.errors import BackendError, RecipeError
 from ndld_flow.cli.app import program
-from ndld_flow.records.run_record import KeyParts
+from ndld_flow.records.key_parts import KeyParts
 from tests.support.toys import Toy, make_toy, started
 from tests.support.typed_api import plan_once
 

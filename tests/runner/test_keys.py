@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.records.run_record import KeyParts
+from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, join_keys, make_key
 from ndld_flow.runner.plan import Reason, _explain
 from tests.support.run_fixtures import StepSketch, step_record

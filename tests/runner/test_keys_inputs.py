@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.records.run_record import KeyParts
+from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.runner.keys import describe_key, make_key
+from ndld_flow.store.found_files import IMAGE_SUFFIXES
 from ndld_flow.store.store import Store
 from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy, started
@@ -189,13 +190,13 @@ def test_settings_of_pictures_are_in_keys_where_they_change_the_values(pictures:
     assert len({plain, *(key(pictures, recipe % f", {setting}") for setting in settings)}) == len(settings) + 1
 
 
-def test_the_rotation_by_exif_is_in_the_keys_of_photographs(pictures: Path) -> None:
-    """A store may have results of a version that did not rotate them."""
-    for name in ("a.png", "a.jpg"):
-        Path(name).write_bytes(b"the same")
-    recipe = HEAD + "inputs: {x: {data: %s}}\nsteps: {profile: {}}\n"
-    png, jpg = (parts(pictures, recipe % name).reads["inputs.x"] for name in ("a.png", "a.jpg"))
-    assert png == Store(pictures / "store").digests.digest(Path("a.png")) != jpg
+@pytest.mark.parametrize("suffix", IMAGE_SUFFIXES)
+def test_the_rotation_by_exif_is_in_the_keys_of_images(suffix: str, pictures: Path) -> None:
+    """A store may have results of a version that did not rotate them; a PNG may have any suffix."""
+    path = Path(f"a{suffix}")
+    path.write_bytes(b"the same")
+    read = parts(pictures, f"{HEAD}inputs: {{x: {{data: {path}}}}}\nsteps: {{profile: {{}}}}\n").reads["inputs.x"]
+    assert read != Store(pictures / "store").digests.digest(path)
 
 
 def test_inputs_with_only_shapes_have_no_values() -> None:

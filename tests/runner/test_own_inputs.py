@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 from jsonschema import ValidationError as SchemaError
 from jsonschema import validate
 
+from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.inputs import shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runner.events import Event
@@ -143,10 +147,69 @@ def test_unknown_inputs_are_found_before_anything_runs(toy: Toy, recipe: str, wo
     assert started(events) == []
 
 
+@pytest.mark.parametrize(
+    "axes",
+    [
+        "{inputs.X.shape: [[1, 4], [2, 4]], steps.half.keep_io: [true, false]}",
+        "{model: [missing.onnx, model.onnx], steps.half.keep_io: [true, false]}",
+        "{steps.half.keep_io: [true, false]}",
+    ],
+)
+def test_unknown_inputs_of_points_are_found_before_anything_runs(toy: Toy, axes: str) -> None:
+    steps = "half: {step: convert_fp16}, check: {step: check_accuracy, candidate: half}"
+    given = "{x: {}}" if "X" in axes else "{x: {}, X: {}}"
+    own = "speed: {step: profile, inputs: {y: {}}}"
+    toy.write(f"name: a\nmodel: model.onnx\ninputs: {given}\nsteps: {{{steps}, {own}}}\nsweep: {{over: {axes}}}\n")
+    events: list[Event] = []
+    with pytest.raises(RequestError) as error:
+        api.run(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
+    assert [line.partition("; ")[0] for line in error.value.message.splitlines()] == [
+        'inputs: "X" is not an input of the model that check reads',
+        'steps.speed.inputs: "y" is not an input of the model that speed reads',
+    ]
+    assert started(events) == []
+
+
 def test_inputs_of_an_edited_model_are_checked_when_it_exists(toy: Toy) -> None:
     toy.write(CUT.replace("inputs: {middle: {data: middle.npy}}", "inputs: {midle: {}}"))
     with pytest.raises(RequestError, match=r'"midle" is not an input of .*; did you mean "middle"'):
         toy.run()
+
+
+def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(toy: Toy) -> None:
+    weights = f"<float[4,3,3,3] w = {{{','.join(['0.1'] * 108)}}}>"
+    write_model(
+        toy.folder / "model.onnx", f"g (float[n,3,h,w_] x) => (float[n,4,a,b] y) {weights} {{ y = Conv(x, w) }}"
+    )
+    toy.write(
+        "name: a\nmodel: model.onnx\nsteps: {agree: {step: check_accuracy, candidate: source, inputs: {x: {}}}}\n"
+    )
+    with pytest.raises(RequestError) as error:
+        toy.run()
+    assert "check `steps.agree.inputs:` (" in error.value.message
+    (override,) = re.findall(r"'(steps\.agree\.inputs\.x\.shape=[^']*)'", error.value.message)
+    assert outcomes(toy.run(override)[1]) == {"agree": "done"}
+
+
+@pytest.mark.parametrize("name", ["x", "input.1", "onnx::Gather_0", "a/b c\\d"])
+@pytest.mark.parametrize("place", ["", "steps.speed."])
+def test_the_override_of_a_shape_works_for_every_name(toy: Toy, name: str, place: str) -> None:
+    toy.write("name: a\nmodel: model.onnx\nsteps: {speed: {step: profile}}\n")
+    (override,) = shlex.split(shape_override(name, "[1,4]"))
+    recipe = load_recipe(toy.recipe, [place + override])
+    inputs = recipe.steps[0].inputs if place else recipe.file.inputs
+    assert inputs is not None
+    assert {name: spec.shape for name, spec in inputs.items()} == {name: (1, 4)}
+
+
+def test_messages_of_a_repeating_step_name_all_owners_of_its_inputs(toy: Toy) -> None:
+    speeds = "a: {step: profile, inputs: {x: {}}}, b: {step: profile, from: source, inputs: {x: {}}}"
+    toy.write(f"name: a\nmodel: model.onnx\nsteps: {{{speeds}, c: {{step: compare_profiles, base: a, from: b}}}}\n")
+    compared = load_recipe(toy.recipe).steps[2]
+    assert compared.locate_inputs("the recipe's `inputs:`, try 'inputs.x.shape=[1]' on 'inputs.onnx'") == (
+        "`steps.a.inputs:` and `steps.b.inputs:`, try 'steps.a.inputs.x.shape=[1]' 'steps.b.inputs.x.shape=[1]' "
+        "on 'inputs.onnx'"
+    )
 
 
 @pytest.mark.thorough

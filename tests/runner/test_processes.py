@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.records.document import read_document
+from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD as RECORD
-from ndld_flow.records.run_record import RunRecord, is_complete
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.verify import verify_outputs
 from ndld_flow.store.store import Store
@@ -41,11 +42,12 @@ def computed(toy: Toy) -> list[str]:
     return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_eight_identical_runs_at_once_compute_each_step_once(in_folder: Path) -> None:
+@pytest.mark.parametrize("count", [4, pytest.param(8, marks=pytest.mark.thorough)])
+def test_identical_runs_at_once_compute_each_step_once(in_folder: Path, count: int) -> None:
     toy = make_toy(in_folder, SLOW)
-    processes = [start(toy) for _ in range(8)]
+    processes = [start(toy) for _ in range(count)]
     results = [finish(process) for process in processes]
-    assert [(code, err) for code, _, err in results] == [(0, "")] * 8
+    assert [(code, err) for code, _, err in results] == [(0, "")] * count
     assert sorted(computed(toy)) == ["aside", "first", "second"]
     assert (in_folder / "outputs/runs/toy/latest/report.html").is_file()
 

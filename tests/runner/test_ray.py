@@ -13,25 +13,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, ModelError, RecipeError, RequestError
 from ndld_flow.machine.reuse import fingerprint_machine
-from ndld_flow.recipe.sweep_section import Needs
+from ndld_flow.recipe.needs import Needs
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.runner.events import Event, ignore
+from ndld_flow.runner.events import Event, SweepFinished
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.ray.executor import OnRay
 from ndld_flow.runner.executors.ray.node import find_fault
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import make_key
+from ndld_flow.runner.listener import ignore
 from ndld_flow.runner.request import Placement
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
-from tests.support.ray_clusters import Cluster, Node, may_hide_folders, ray_worker
+from tests.support.ray_clusters import Cluster, Node, ancestors, may_hide_folders, ray_worker
 from tests.support.ray_toys import make_task
 from tests.support.sweep_toys import RECIPE, SweepToy, make_sweep_toy, table
+from tests.support.typed_api import run_once
 from tests.support.worker_toys import Deeds, wait_until
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'ndld-flow[ray]'")
@@ -173,7 +178,7 @@ def test_an_unreachable_cluster_is_reported() -> None:
         OnRay("127.0.0.1:1", {}, ignore)
 
 
-SWEEP = RECIPE.replace("tint: {step: dye}", "tint: {step: dye, seconds: 1}") + "  needs: {tint: {device: A100}}\n"
+SWEEP = RECIPE.replace("tint: {step: dye}", "tint: {step: dye, seconds: 1}") + "needs: {tint: {device: A100}}\n"
 
 
 @pytest.fixture
@@ -259,13 +264,82 @@ def test_a_sweep_resumes_after_its_driver_was_killed(cluster: Cluster, second: N
 
 
 @pytest.mark.thorough
+def test_a_plain_run_is_computed_by_the_nodes_that_it_needs(cluster: Cluster, second: Node, toy: SweepToy) -> None:
+    places: dict[str, bool] = {}
+
+    def look(event: Event) -> None:
+        if event.event == "step_started":
+            places[event.name] = event.target == "Ray"
+        elif event.event == "step_finished" and event.name == "tint":
+            places["on the second node"] = second.has(pids("tint")[0])
+
+    options: dict[str, Any] = {"outputs": toy.outputs, "trust": True, "place": Placement(ray=cluster.address)}
+    finished = run_once(toy.recipe, ["~sweep"], listener=look, **options)
+    assert finished.passed
+    assert places == {"base": True, "tint": True, "on the second node": True, "speed": True}
+    steps = read_run_record(Path(finished.folder)).steps
+    assert [(step.name, step.outcome, step.target) for step in steps] == [
+        ("base", "done", "Ray"), ("tint", "done", "Ray"), ("speed", "done", "Ray")
+    ]  # fmt: skip
+    assert steps[2].record is not None
+    assert steps[2].record.parts.machine == fingerprint_machine()
+    assert all(os.getpid() not in ancestors(pid) for _, pid in dyed())
+    assert run_once(toy.recipe, ["~sweep"], **options).nothing_to_do
+    assert run_once(toy.recipe, ["~sweep"], outputs=toy.outputs, trust=True).nothing_to_do, "the same kind of machine"
+    assert len(dyed()) == 2
+    with pytest.raises(BackendError, match=r"step tint: Ray at .* has no node with .*the device 'H100'"):
+        run_once(toy.recipe, ["~sweep", "needs.tint.device=H100"], force=["tint"], **options)
+    with pytest.raises(ModelError, match=r"step tint: .* takes no red"):
+        run_once(toy.recipe, ["~sweep", "steps.tint.fails=model"], **options)
+
+
+@pytest.mark.thorough
+def test_a_plain_run_exchanges_files_with_nodes_through_a_cache(
+    cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
+) -> None:
+    folder = hidden / "plain"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    unseen = make_sweep_toy(folder, SWEEP)
+    options: dict[str, Any] = {"outputs": unseen.outputs, "trust": True, "place": Placement(ray=cluster.address)}
+    with pytest.raises(BackendError, match="does not see the store"):
+        run_once(unseen.recipe, ["~sweep"], **options)
+    finished = run_once(unseen.recipe, ["~sweep"], cache=(tmp_path / "cache").as_uri(), push=True, **options)
+    assert finished.passed
+    assert api.verify(outputs=unseen.outputs).all_well
+    assert pids("tint")
+
+
+def test_options_that_contradict_ray_are_refused(in_folder: Path) -> None:
+    toy = make_sweep_toy(in_folder, RECIPE)
+    options: dict[str, Any] = {"outputs": toy.outputs, "trust": True}
+    with pytest.raises(RequestError, match="--ray computes all steps on its cluster"):
+        api.run(toy.recipe, ["~sweep"], on="ssh://nowhere", place=Placement(ray="127.0.0.1:1"), **options)
+    with pytest.raises(RequestError, match="--jobs distributes the points"):
+        api.run(toy.recipe, ["~sweep"], place=Placement(jobs=2, ray="127.0.0.1:1"), **options)
+    with pytest.raises(BackendError, match="nothing answers"):
+        api.run(toy.recipe, ["~sweep"], place=Placement(ray="127.0.0.1:1"), **options)
+    with pytest.raises(RecipeError, match=r"needs\.tnt: there is no step `tnt`\n.*tint"):
+        api.run(toy.recipe, ["~sweep", "+needs.tnt.gpus=1"], **options)
+
+
+@pytest.mark.thorough
 def test_a_sweep_is_complete_when_nodes_do_not_see_its_folder(
     cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
 ) -> None:
     monkeypatch.chdir(hidden)
     unseen = make_sweep_toy(hidden, SWEEP)
-    place = Placement(ray=cluster.address, remote_store=(tmp_path / "remote").as_uri())
-    record, _ = unseen.run("steps.tint.seconds=0", place=place)
+    finished = api.run(
+        unseen.recipe,
+        ["steps.tint.seconds=0"],
+        outputs=unseen.outputs,
+        trust=True,
+        place=Placement(ray=cluster.address),
+        cache=(tmp_path / "cache").as_uri(),
+        push=True,
+    )
+    assert isinstance(finished, SweepFinished)
+    record = unseen.record(finished)
     assert pids("tint#1")
     for point in record.points:
         _check_whole(unseen, record, point.number)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.runner.events import ignore
 from ndld_flow.runner.executors.executor import compute_steps
 from ndld_flow.runner.executors.messages import Failed
 from ndld_flow.runner.executors.ray import executor as on_ray
@@ -23,8 +22,10 @@ from ndld_flow.runner.executors.ray import transport
 from ndld_flow.runner.executors.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
 from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_node_message
-from ndld_flow.runner.executors.ray.transport import SharedFolderTransport, transfer_files
+from ndld_flow.runner.executors.ray.transport import SharedFolderTransport
+from ndld_flow.runner.executors.transfer import transfer_files
 from ndld_flow.runner.executors.workers import TaskListener
+from ndld_flow.runner.listener import ignore
 from ndld_flow.store.files import remove_folder
 from tests.support.ray_toys import make_task
 from tests.support.worker_toys import Deeds

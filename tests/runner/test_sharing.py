@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import ndld_flow
+from ndld_flow import api
+from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.runner.cache_settings import PROJECT_FILE, user_settings_file
 from ndld_flow.runner.devices import FOLDER_VARIABLE
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.store import Store
+from tests.support.sweep_toys import make_sweep_toy
 from tests.support.toys import make_toy
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -26,7 +33,7 @@ GROUP, ALICE, BOB, STRANGER = 65001, 65002, 65003, 65004
 as_others = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to be somebody else")
 
 WORK = """
-import json, os, sys, tempfile
+import difflib, json, os, sys, tempfile, traceback
 from pathlib import Path
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError
@@ -38,19 +45,38 @@ def work(outputs, word):
     freed = api.gc(outputs=outputs, keep=1)
     return {"passed": done.passed, "well": verified.all_well, "freed": len(freed.runs)}
 
+def shard(outputs, index, cache):
+    done = api.run_shard("swept.yaml", f"{index}/2", outputs=outputs, trust=True, cache=cache, push=bool(cache))
+    return {"tried": done.tried}
+
+def collect(outputs, index, cache):
+    warnings = []
+    note = lambda event: warnings.append(event.text) if getattr(event, "warning", False) else None
+    done = api.collect("swept.yaml", outputs=outputs, trust=True, cache=cache, listener=note)
+    listed = api.runs(outputs=outputs)
+    return {"points": done.outcomes, "damage": [run.damage for run in listed], "warnings": warnings}
+
 def work_as(user, groups, umask, outputs, word):
     os.setgroups(groups)
     os.setgid(user)
     os.setuid(user)
     os.umask(umask)
     try:
+        verb, _, arguments = word.partition(" ")
+        if verb in ("shard", "collect"):
+            return globals()[verb](Path(outputs), *arguments.split(" "))
         return work(Path(outputs), word)
     except NdldFlowError as error:
         return {"exit_code": error.exit_code, "error": str(error)}
+    except BaseException:  # without an answer, the test would wait forever
+        return {"error": traceback.format_exc()}
 
 with tempfile.TemporaryDirectory() as folder:  # what is imported later may be closed to others
     work(Path(folder), "x")
     work(Path(folder), "y")
+    shard(Path(folder, "swept"), 1, str(Path(folder, "cache")))
+    shard(Path(folder, "swept"), 2, str(Path(folder, "cache")))
+    collect(Path(folder, "swept"), 0, str(Path(folder, "cache")))
 os.environ["TMPDIR"] = tempfile.tempdir = str(Path("tmp").absolute())
 for line in sys.stdin:
     if not (child := os.fork()):
@@ -78,8 +104,13 @@ class Users:
 
 @pytest.fixture(scope="module")
 def users() -> Iterator[Users]:
+    for package in (ndld_flow, yaml):
+        closed = [each for each in Path(package.__file__ or "").parents if not each.stat().st_mode & stat.S_IXOTH]
+        if closed:
+            pytest.skip(f"other users cannot import from here: {closed[0]} is closed to them")
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # those of the tests are closed to others
     folder.chmod(0o755)
+    make_sweep_toy(folder).recipe.rename(folder / "swept.yaml")
     make_toy(folder)
     for name in ("tmp", "locks"):
         (folder / name).mkdir()
@@ -118,7 +149,8 @@ def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, o
 
 @as_others
 def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: Users, outputs: Path) -> None:
-    assert users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)["passed"]
+    found = users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)
+    assert found.get("passed"), found
     objects = outputs / "store" / "objects"
     for path in (objects, *objects.glob("*")):
         path.chmod(0o700)
@@ -130,6 +162,57 @@ def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: User
     assert f"{outputs} belongs to root (group {GROUP}) and has mode 2775" in found["error"].replace(
         " it ", f" {outputs} "
     )
+
+
+@as_others
+@pytest.mark.parametrize("through_cache", [False, True])
+def test_two_users_share_the_points_of_a_sweep(users: Users, outputs: Path, through_cache: bool) -> None:
+    """In one outputs folder, or each in their own with a cache in the shared folder."""
+    cache = str(outputs / "cache") if through_cache else ""
+
+    def own(user: int) -> Path:
+        if not through_cache:
+            return outputs
+        folder = users.folder / f"of-{user}"
+        folder.mkdir(exist_ok=True)
+        os.chown(folder, user, user)
+        return folder
+
+    for user, index in ((ALICE, 1), (BOB, 2)):
+        assert users.work(user, 0o077, f"shard {index} {cache}", GROUP, outputs=own(user)) == {"tried": 3}
+    for user in (ALICE, BOB):
+        found = users.work(user, 0o077, f"collect 0 {cache}", GROUP, outputs=own(user))
+        assert found == {"points": {"passed": 6}, "damage": [""], "warnings": []}
+
+
+def test_new_outputs_are_for_the_group_if_the_user_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    before = os.umask(0o077)
+    try:
+        Outputs(Path("private")).prepare()
+        settings = user_settings_file()
+        settings.parent.mkdir(parents=True)
+        settings.write_text("shared: group\n")
+        Outputs(Path("private")).prepare()
+        Outputs(Path("ours")).prepare()
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(Path(path).stat().st_mode) for path in ("private", "private/runs", "ours", "ours/runs")}
+    assert modes == {"private": 0o700, "private/runs": 0o700, "ours": 0o2775, "ours/runs": 0o2775}
+    assert stat.S_IMODE(Path("ours/.gitignore").stat().st_mode) & 0o060 == 0o060
+    settings.write_text("shared: everybody\n")
+    with pytest.raises(RecipeError, match="shared"):
+        api.run(make_toy(tmp_path).recipe, outputs="others", trust=True)
+    assert not stat.S_IMODE(Path("others").stat().st_mode) & 0o020
+
+
+def test_a_project_cannot_open_folders_to_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(PROJECT_FILE).write_text("shared: group\n")
+    with pytest.raises(RequestError, match="a project cannot decide who may write"):
+        Outputs(Path("outputs")).prepare()
+    assert not Path("outputs").exists()
 
 
 @pytest.mark.parametrize(

@@ -244,5 +244,5 @@ def test_impossible_points_are_reported_with_the_reason(toy: SweepToy) -> None:
 
 
 def test_sweep_options_are_refused_for_a_single_run(toy: SweepToy) -> None:
-    with pytest.raises(RequestError, match="--jobs and --ray distribute the points of a sweep"):
+    with pytest.raises(RequestError, match="--jobs distributes the points of a sweep"):
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, place=Placement(jobs=2)), lambda _: None)

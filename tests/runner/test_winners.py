@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.profiles.read.onnxruntime_profile import onnxruntime_traits
 from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
@@ -23,6 +24,7 @@ def profile_of(runs: tuple[float, ...], sitting: str = "together") -> Profile:
         label="speed",
         model_digest="",
         backend="onnxruntime",
+        runtime=onnxruntime_traits(("CPUExecutionProvider",)),
         providers=("CPUExecutionProvider",),
         machine=MACHINE,
         versions={},

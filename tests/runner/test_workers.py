@@ -19,11 +19,13 @@ import pytest
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.cli.bug import write_bug
 from ndld_flow.processes.watchdog import IN_PROCESS
-from ndld_flow.runner.events import Event, StepWaits, ignore
+from ndld_flow.runner.events import Event, StepWaits
+from ndld_flow.runner.executors import executor
 from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import InProcess, StepTimeoutError
 from ndld_flow.runner.executors.workers import COMMAND, WorkerBugError, Workers
 from ndld_flow.runner.keys import make_key
+from ndld_flow.runner.listener import ignore
 from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds, processes_with, wait_until
 
@@ -224,6 +226,20 @@ def test_closing_ends_all_workers_at_once(deeds: Deeds, mark: str) -> None:
     for future in futures:
         with pytest.raises((BackendError, KilledError, CancelledError)):
             future.result(timeout=1)
+
+
+def test_closing_does_not_wait_for_a_lock_that_ctrl_c_left_acquired(
+    deeds: Deeds, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_END_S", 0.3)
+    workers = Workers(1, trust=True)
+    future = workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600"), deeds.store)
+    wait_until(lambda: len(deeds.done) == 1)
+    with future._condition:  # as after an interrupt in `wait`, which acquires it before it enters a block
+        workers.close()
+        assert processes_with(mark) == []
+        assert building(deeds) == []
+    assert isinstance(future.exception(timeout=5), BackendError)
 
 
 def test_a_failing_listener_harms_no_other_task(deeds: Deeds, workers: Workers) -> None:

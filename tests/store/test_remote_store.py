@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.run_record import ArtifactFile, KeyParts, StepRecord
+from ndld_flow.records.key_parts import ArtifactFile, KeyParts
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store import remote_store
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.hidden_credentials import Credentials
@@ -235,12 +236,12 @@ def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, othe
 
 def test_an_unwritable_location_is_reported(tmp_path: Path, store: Store) -> None:
     (tmp_path / "remote").write_text("a file where a folder should be")
-    with pytest.raises(BackendError, match=r"remote store file:///.*remote: cannot be .*Not a directory"):
+    with pytest.raises(BackendError, match=r"cache file:///.*remote: cannot be .*Not a directory"):
         RemoteStore((tmp_path / "remote").as_uri()).push([make_record(store, "a")], store)
 
 
 def test_an_unknown_protocol_is_reported(store: Store) -> None:
-    with pytest.raises(BackendError, match=r"remote store nope://x: cannot be opened: .*nope"):
+    with pytest.raises(BackendError, match=r"cache nope://x: cannot be opened: .*nope"):
         RemoteStore("nope://x").find(["ab" * 32])
 
 

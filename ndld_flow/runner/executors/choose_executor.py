@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.processes.watchdog import is_one_process
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner.events import Listener, wait_for_other_run
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.runner.events import wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, InProcess
 from ndld_flow.runner.executors.workers import Workers
+from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.request import Request
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.cache import Cache
+    from ndld_flow.runner.executors.ray.executor import OnRay
+    from ndld_flow.runner.executors.ssh.targets import Targets
 
 
 def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, trust: bool) -> Executor:
@@ -30,6 +37,15 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
     return Workers(jobs or 1, listener, trust=trust)
 
 
+def with_targets(here: Executor, targets: Targets | None, listener: Listener, *, trust: bool) -> Executor:
+    """Return an executor that computes steps on their targets, and the others by `here`."""
+    if targets is None:
+        return here
+    from ndld_flow.runner.executors.ssh.executor import OnTargets
+
+    return OnTargets(here, targets, listener, trust=trust)
+
+
 @dataclass(frozen=True)
 class SweepExecutor:
     """An executor, and the machine that computes each step."""
@@ -39,23 +55,36 @@ class SweepExecutor:
     """Returns the fingerprint of the machine that would compute a step; None if this one computes all."""
 
 
-def open_executor(sweep: Sweep, request: Request, store: Store, listener: Listener) -> SweepExecutor:
-    """Open the executor for a request.
+def open_executor(
+    sweep: Sweep, request: Request, store: Store, listener: Listener, cache: Cache | None, targets: Targets | None
+) -> SweepExecutor:
+    """Open the executor for a sweep.
 
     Raises RequestError for options that contradict each other, BackendError if a library or a cluster is missing.
     """
     place = request.place
     if not place.ray:
-        if place.remote_store:
-            raise RequestError(
-                "--remote-store transfers artifacts between the machines of a cluster: give the cluster with --ray."
-            )
-        return SweepExecutor(choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust))
-    if place.jobs is not None:
-        raise RequestError("--jobs runs steps on this machine, and --ray on a cluster: choose one of them.")
-    from ndld_flow.runner.executors.ray.executor import OnRay
-    from ndld_flow.store.remote_store import RemoteStore
-
-    remote = RemoteStore(place.remote_store) if place.remote_store else None
-    cluster = OnRay(place.ray, sweep.section.needs, listener, trust=request.trust, remote_store=remote)
+        here = choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust)
+        return SweepExecutor(with_targets(here, targets, listener, trust=request.trust))
+    refuse_with_ray(request, targets)
+    cluster = open_cluster(sweep.base, request, listener, cache)
     return SweepExecutor(cluster, lambda step: cluster.machine_for(step, store))
+
+
+def refuse_with_ray(request: Request, targets: Targets | None) -> None:
+    """Raise RequestError for what contradicts `--ray`."""
+    if targets is not None:
+        raise RequestError("--ray computes all steps on its cluster, but `on:` or --on names machines: remove one.")
+    if request.place.jobs is not None:
+        raise RequestError("--jobs runs steps on this machine, and --ray on a cluster: choose one of them.")
+
+
+def open_cluster(recipe: Recipe, request: Request, listener: Listener, cache: Cache | None) -> OnRay:
+    """Connect to the cluster of a request; its machines exchange files through a cache that may be pushed to.
+
+    Raises BackendError if Ray is missing, or does not answer.
+    """
+    from ndld_flow.runner.executors.ray.executor import OnRay
+
+    remote = cache.remote if cache is not None and cache.settings.push else None
+    return OnRay(request.place.ray, recipe.file.needs, listener, trust=request.trust, remote_store=remote)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.quantities import seconds
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import make_key
@@ -18,6 +21,12 @@ T = TypeVar("T")
 
 class StepTimeoutError(RequestError):
     """A step exceeded its time limit and was stopped."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the error of a task that was stopped."""
+        limit = seconds(task.timeout_s or 0)
+        return cls(f"it took longer than {limit} and was stopped. Raise `timeout`.", step=task.name)
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,11 @@ class Task:
     timeout_s: float | None = None
     held: bool = False
     """The caller holds the locks of its keys, and the store has no results."""
+
+    @property
+    def name(self) -> str:
+        """Return the names of its steps, for messages."""
+        return " and ".join(work.step.name for work in self.works)
 
 
 class Executor(Protocol):
@@ -48,6 +62,21 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop all running tasks at once, and leave nothing behind."""
+
+
+_END_S = 10.0
+
+
+def join_threads(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads whose work has been ended, at most 10 s: they are daemons, and keep nothing.
+
+    Ctrl-C may have left a lock of a `Future` acquired by the main thread, for which a thread would wait forever: Python
+    may raise KeyboardInterrupt when `Condition.__enter__` has acquired the lock and before the `with` block begins
+    (https://bugs.python.org/issue29988).
+    """
+    deadline = time.monotonic() + _END_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def compute_steps(
@@ -88,9 +117,13 @@ def find_or_compute(
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:
     """Return the records of all these steps if all exist, are intact and come from one measurement session."""
-    records = [store.read_record(make_key(work.parts)) for work in works]
+    return match_records([store.read_record(make_key(work.parts)) for work in works], store)
+
+
+def match_records(records: Sequence[StepRecord | None], store: Store) -> list[StepRecord] | None:
+    """Return the records of steps that ran together under the conditions of `find_records`."""
     intact = [record for record in records if record is not None and store.is_intact(record.artifact)]
-    if len(intact) < len(works) or len({record.started_at for record in intact}) > 1:
+    if len(intact) < len(records) or len({record.started_at for record in intact}) > 1:
         return None
     return intact
 

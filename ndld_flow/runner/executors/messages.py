@@ -20,7 +20,8 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import Record
-from ndld_flow.records.run_record import KeyParts, StepRecord
+from ndld_flow.records.key_parts import KeyParts
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
@@ -100,6 +101,23 @@ class Failed(Line):
     traceback: str
 
 
+class Stopped(Line):
+    """The task exceeded its time limit."""
+
+    kind: Literal["stopped"] = "stopped"
+
+
+class Died(Line):
+    """The process that computed the task died."""
+
+    kind: Literal["died"] = "died"
+    text: str
+    killed: bool
+    """True if a signal ended it."""
+
+
+News = Progressed | Logged | Waits
+"""Reports of a task that has not ended."""
 Answer = Done | Refused | Failed
 Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="kind")]
 
@@ -144,7 +162,11 @@ class WorkOrder(Record):
     parts: KeyParts
     artifacts: dict[str, ArtifactOrder]
     inputs: dict[str, InputSpec]
+    inputs_of: tuple[str, ...] = ()
+    """The steps that have these inputs, for messages; none if they are the recipe's."""
     recipe: str
+    recipe_text: str = ""
+    """The recipe as YAML, for a step whose result contains it."""
 
 
 class TaskOrder(Line):
@@ -187,7 +209,9 @@ def _write_work(work: Work, store: Store) -> WorkOrder:
         parts=work.parts,
         artifacts={key: _write_artifact(artifact, store) for key, artifact in work.artifacts.items()},
         inputs=dict(work.inputs),
+        inputs_of=work.step.inputs_of,
         recipe=work.recipe,
+        recipe_text=work.step.recipe,
     )
 
 
@@ -224,7 +248,7 @@ def _read_work(
             f"{_here()} has no step type {order.step!r}. Install the package that defines it there.", step=order.name
         )
     settings = step_type.cls.model_validate_json(json.dumps(order.settings))
-    step = RecipeStep(order.name, step_type, settings, order.reads)
+    step = RecipeStep(order.name, step_type, settings, order.reads, inputs_of=order.inputs_of, recipe=order.recipe_text)
     if not trust and step.step.named_code():
         raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
     kinds = {kind.kind: kind for kind in _kinds(Artifact)}

@@ -16,26 +16,25 @@ from typing import Protocol
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError
-from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.events import Listener, ignore, wait_for_other_run
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task
+from ndld_flow.runner.events import wait_for_other_run
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task, join_threads
 from ndld_flow.runner.executors.messages import (
     Answer,
     Done,
     Failed,
     Logged,
-    Message,
+    News,
     Progressed,
     Refused,
     Started,
     TaskOrder,
-    Waits,
     read_message,
     write_order,
 )
+from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.store.store import Store
 
 # -P: a file `json.py` in the current directory must not be imported.
@@ -112,8 +111,8 @@ class WorkerProcess:
                     return message
                 if isinstance(message, Started) and order.timeout_s is not None:
                     watch.enter_context(_alarm(order.timeout_s, self._stop))
-                elif message is not None:
-                    _forward(message, listener)
+                elif isinstance(message, News):
+                    forward(message, listener)
         self.end()
         if self._stopped:
             raise WorkerStoppedError
@@ -163,12 +162,13 @@ class WorkerProcess:
         return [shortened(line.strip(), 300) for line in lines if line.strip()][-count:]
 
 
-def _forward(message: Message, listener: ProgressListener) -> None:
+def forward(message: News, listener: ProgressListener) -> None:
+    """Pass what a task reports on to its listener."""
     if isinstance(message, Progressed):
         listener.progress(message.place, message.done, message.total, message.what)
     elif isinstance(message, Logged):
         listener.logged(message.place, message.text)
-    elif isinstance(message, Waits):
+    else:
         listener.waits(message.name)
 
 
@@ -209,10 +209,6 @@ class _Job:
     order: TaskOrder
     store: Store
     future: Future[Sequence[StepRecord]]
-
-    @property
-    def steps(self) -> str:
-        return " and ".join(work.step.name for work in self.task.works)
 
 
 class Workers:
@@ -261,8 +257,7 @@ class Workers:
         self._pool.close()
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
+        join_threads(self._threads)
 
     def _work(self) -> None:
         """Compute jobs in one worker."""
@@ -361,12 +356,9 @@ class _WorkerSlot:
             except WorkerDiedError as error:
                 died = error
             except WorkerStoppedError:
-                raise StepTimeoutError(
-                    f"it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Raise `timeout`.",
-                    step=job.steps,
-                ) from None
+                raise StepTimeoutError.of(job.task) from None
         kind = KilledError if died.killed else BackendError
-        raise kind(f"the process that computed it {died}. {_ADVICE[self._tries]}", step=job.steps)
+        raise kind(f"the process that computed it {died}. {_ADVICE[self._tries]}", step=job.task.name)
 
     @contextlib.contextmanager
     def _running_worker(self, store: Store) -> Iterator[WorkerProcess]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.base.text import visible_name
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.runner.disk import name_me
 from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.run_record import library_versions, model_digests
 from ndld_flow.runner.run_state import RunState
@@ -70,6 +73,8 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         identity=_identity(ended),
         command=tuple(map(hide_credentials, base.command)),
         directory=str(Path.cwd()),
+        user=visible_name(name_me()),
+        host=visible_name(platform.node()),
         started_at=base.started_at,
         wall_s=wall_s,
         own_s=max(wall_s - active_seconds([state.known[key] for key in state.computed]), 0.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections import defaultdict
@@ -22,15 +23,19 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record, read_tree
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.events import Listener, Notice
+from ndld_flow.runner.events import Notice
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.expected_times import hardware_of, is_this_machine
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.plan import Unit, arrange_steps
-from ndld_flow.runner.request import Request
+from ndld_flow.runner.plan import Reason, Unit, arrange_steps
+from ndld_flow.runner.request import Request, Shard
 from ndld_flow.runner.run_state import choose_forced
+from ndld_flow.runner.sweep.share_points import ask_shard, count_points, refuse_dependent_points
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_trial, judge_point
-from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_point, run_session
+from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials
@@ -183,6 +188,8 @@ class CountedStep:
     """Number of points that have it."""
     distinct: set[str] = field(default_factory=set)
     there: set[str] = field(default_factory=set)
+    cached: set[str] = field(default_factory=set)
+    """Those of `there` that only the shared cache has."""
 
 
 @dataclass
@@ -225,6 +232,8 @@ class _Counter:
         counted_step.distinct.add(self.digests[point.number, step.name])
         if done is not None:
             counted_step.there.add(self.digests[point.number, step.name])
+            if done.reason == Reason.CACHED.text:
+                counted_step.cached.add(self.digests[point.number, step.name])
 
 
 def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
@@ -243,7 +252,7 @@ def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedSt
 
 def _session_of(step: RecipeStep) -> Hashable:
     """Return the common properties of the steps of a session; empty for steps that do not measure."""
-    return (step.type.name, step.step.device) if step.type.cls.takes_turns else ()
+    return (step.type.name, step.step.device, step.target) if step.type.cls.takes_turns else ()
 
 
 MOST_POINTS = 2000
@@ -273,7 +282,9 @@ class PlannedStep:
     distinct: int
     """Number of different computations: each runs once."""
     stored: int
-    """Number of these whose results are in the store."""
+    """Number of these whose results are in the store, or in the shared cache."""
+    cached: int = 0
+    """Number of these that only the shared cache has."""
 
 
 @dataclass(frozen=True)
@@ -311,22 +322,43 @@ class _StoreOnly:
 
 
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
-    """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
+    """Plan a sweep, or the points of one of its shards. Raises NdldFlowError.
+
+    Nothing is computed, but models are downloaded if necessary.
+    """
+    if request.shard is not None:
+        refuse_dependent_points(sweep, f"--shard {request.shard}")
     outputs = Outputs(request.outputs)
+    targets = open_targets(
+        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+    )
+    cache = open_cache(request, outputs.store, listener, looks_only=True)
     state = SweepState(
         outputs,
         lambda event: listener(event) if isinstance(event, Notice) else None,  # such as downloads
         choose_forced(request.force, sweep.base),
+        cache=cache,
+        targets=targets,
+        on=request.on,
+        looks_only=True,
         executor=_StoreOnly(),
         goals=Goals(sweep.objectives, sweep.constraints),
         section=sweep.section,
     )
+    with contextlib.ExitStack() as opened:
+        for each in (cache, targets):
+            if each is not None:
+                opened.callback(each.close)
+        return _plan(sweep, state, request.shard)
+
+
+def _plan(sweep: Sweep, state: SweepState, shard: Shard | None) -> SweepPlan:
     state.open_run(sweep.base)
     search = make_search(sweep.space, sweep.options)
     batches: list[list[PointRun]] = []
     points: list[PointRun] = []
-    for batch in ask_batches(sweep, search):
-        opened = [open_point(sweep, state, number, point) for number, point in batch]
+    for batch in ask_batches(sweep, search) if shard is None else ask_shard(sweep, search, shard):
+        opened = open_points(sweep, state, batch)
         points += opened
         batches.append(opened)
         _advance_over_store(opened, state)
@@ -336,18 +368,25 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
             search.tell([describe_trial(point, judge_point(point, state.goals)) for point in opened])
     points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
-    again = _plan_again(sweep, points, state)
+    point_count = search.size if shard is None else count_points(sweep, search, shard)
     return SweepPlan(
         sweep=sweep,
-        point_count=search.size,
-        excluded_count=excluded_count(sweep.space),
+        point_count=point_count,
+        excluded_count=excluded_count(sweep.space) if shard is None else None,
         points=tuple(_describe(point) for point in points),
         steps=tuple(
-            PlannedStep(name, counted_step.step, counted_step.uses, len(counted_step.distinct), len(counted_step.there))
+            PlannedStep(
+                name,
+                counted_step.step,
+                counted_step.uses,
+                len(counted_step.distinct),
+                len(counted_step.there),
+                len(counted_step.cached),
+            )
             for name, counted_step in counted.items()
         ),
-        again=again,
-        estimate=_estimate(counted, len(points), search.size, outputs, sweep),
+        again=_plan_again(sweep, points, state) if shard is None else (),
+        estimate=_estimate(counted, len(points), point_count, state.outputs, sweep),
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -19,17 +20,22 @@ from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.places import find_value, split_key
 from ndld_flow.recipe.points import Sweep
+from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
-from ndld_flow.records.run_record import ENDINGS, RunFailure, RunRecord, StepRecord, judge, outcome_of_code
+from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.events import Listener, Notice, SweepFinished, SweepStarted, synchronized
+from ndld_flow.runner.events import Notice, SweepFinished, SweepStarted
 from ndld_flow.runner.executors.choose_executor import open_executor
+from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
+from ndld_flow.runner.listener import Listener, synchronized
+from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.request import Request
+from ndld_flow.runner.run import pushing_results
 from ndld_flow.runner.run_folder import (
     draw_inspected,
     link_stored,
@@ -44,7 +50,8 @@ from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_r
 from ndld_flow.runner.run_state import choose_forced
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_failure
-from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
+from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, try_points
+from ndld_flow.runner.sweep.unknown_inputs import refuse_unknown_inputs_of_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
@@ -304,28 +311,41 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         base.command = request.command_in(outputs.sweeps / sweep.base.name / base.id)
         with recording_failure(base):
             search = make_search(sweep.space, sweep.options)
+            state.check_names = cache(partial(refuse_unknown_inputs_of_points, sweep, state))
             listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
-            tried = try_points(sweep, search, state)
-            finalists = _measure_winners(sweep, tried, state)
-    ended = Ended(sweep, state, tried, finalists, base)
+            with pushing_results(state.cache, state.known.values):
+                tried = try_points(sweep, search, state, ask_batches(sweep, search))
+                finalists = measure_winners(sweep, tried, state)
+    return conclude_sweep(Ended(sweep, state, tried, finalists, base), request)
+
+
+def conclude_sweep(ended: Ended, request: Request) -> SweepFinished:
+    """Write the folder of a sweep, unless an equal one exists, and the recipe of its best point if requested."""
     record = describe_sweep(ended)
     finished = _find_equal(record, ended)
     if finished is None:
-        listener(Notice(text=f"writing the reports of {counted(len(record.points), 'point')}"))
+        ended.state.listener(Notice(text=f"writing the reports of {counted(len(record.points), 'point')}"))
         finished = _describe_end(record, write_sweep_folder(record, ended), ended, nothing_to_do=False)
-    return finished.model_copy(update={"applied": apply_best(record, tried, sweep, request)})
+    return finished.model_copy(update={"applied": apply_best(record, ended.tried, ended.sweep, request)})
 
 
 @contextlib.contextmanager
 def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
     """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
     forced = choose_forced(request.force, sweep.base)
-    chosen = open_executor(sweep, request, outputs.store, listener)
+    targets = open_targets(
+        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+    )
+    cache = open_cache(request, outputs.store, listener)
+    chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
     try:
         yield SweepState(
             outputs=outputs,
             executor=chosen.executor,
             machine_of=chosen.machine_of,
+            cache=cache,
+            targets=targets,
+            on=request.on,
             listener=listener,
             goals=Goals(sweep.objectives, sweep.constraints),
             section=sweep.section,
@@ -333,9 +353,14 @@ def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener:
         )
     finally:
         chosen.executor.close()
+        if targets is not None:
+            targets.close()
+        if cache is not None:
+            cache.close()
 
 
-def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
+def measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
+    """Measure the best points again, in turns; return them by number."""
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]
     if sum(point.session is not None for point in winners) > 1:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -16,12 +17,14 @@ from ndld_flow.recipe.points import Objective
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_record import GateResult, RunStep, StepRecord, metrics_of
-from ndld_flow.records.sweep import MeasurementSession, PointOutcome
+from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import PointFinished
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
-from ndld_flow.runner.run_state import RunOpener, RunState, describe_end, place_records, skip_step
+from ndld_flow.runner.run_state import RunOpener, RunState
+from ndld_flow.runner.step_results import describe_end, place_records, skip_step
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment
@@ -216,7 +219,7 @@ def _is_undecided(point: PointRun, goals: Goals) -> bool:
 def describe_failure(point: PointRun) -> str:
     """Return a point's error with the recipe's names of steps: the point's number is shown separately."""
     assert point.failure is not None
-    prefix = f"step {point.failed_step}: " if point.failure.step else ""
+    prefix = f"step {point.failed_step or point.failure.step}: " if point.failure.step else ""
     return prefix + re.sub(r"\bstep (\w+)#\d+", r"step \1", point.failure.message)
 
 
@@ -224,6 +227,7 @@ def describe_failure(point: PointRun) -> str:
 class SweepState(RunOpener):
     """The state that the points of a sweep share while it runs."""
 
+    in_sweep: ClassVar[bool] = True
     executor: Executor
     goals: Goals = field(default_factory=Goals)
     section: SweepSection = field(default_factory=SweepSection)
@@ -232,6 +236,10 @@ class SweepState(RunOpener):
     computed: set[str] = field(default_factory=set)
     """Keys of the records that this sweep computed."""
     sessions: list[MeasurementSession] = field(default_factory=list)
+    check_names: Callable[[], None] = lambda: None
+    """Called before anything is computed; raises an error that concerns the whole sweep."""
+    note_tried: Callable[[Sequence[PointRun]], None] = lambda _: None
+    """Called with the points of each batch when all of them have been tried."""
 
     def limit_s(self, step: str) -> float | None:
         """Return the time limit of a step in seconds; None without one."""
@@ -249,7 +257,8 @@ class SweepState(RunOpener):
         """Give a point existing results: computed for another point, or before this sweep."""
         self.known |= {record.key: record for record in records}
         for decision, record in zip(decisions, records, strict=True):
-            reason = Reason.SHARED if record.key in self.computed else Reason.REUSED
+            cached = decision.reason is Reason.CACHED
+            reason = Reason.SHARED if record.key in self.computed else Reason.CACHED if cached else Reason.REUSED
             reused = replace(decision, reason=reason, detail="")
             point.add(place_records(point.run, [reused], [record], "reused", 0.0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
@@ -15,14 +15,16 @@ from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.run_record import KeyParts, StepRecord
+from ndld_flow.records.key_parts import KeyParts
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records
 from ndld_flow.runner.keys import join_keys, make_key
+from ndld_flow.runner.look_ahead import look_ahead
 from ndld_flow.runner.plan import Decision, Reason, refuse_impossible_run
-from ndld_flow.runner.run_state import gather_work, set_damaged_aside
+from ndld_flow.runner.step_results import gather_work, set_damaged_aside
 from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.step import Reuse
 from ndld_flow.sweep_search.search import Search
@@ -53,9 +55,9 @@ def run_session(blocked: Sequence[PointRun], state: SweepState) -> list[PointRun
     return members
 
 
-def _session_kind(point: PointRun) -> tuple[str, str]:
+def _session_kind(point: PointRun) -> tuple[str, str, str]:
     step = point.waiting[0][0]
-    return step.type.name, step.step.device
+    return step.type.name, step.step.device, step.target
 
 
 def _measure(members: Sequence[PointRun], state: SweepState) -> None:
@@ -68,10 +70,9 @@ def _measure(members: Sequence[PointRun], state: SweepState) -> None:
     except NdldFlowError as error:  # a missing data file
         _split(waiting, state, error)
         return
-    records = None if _must_measure(plan, state) else find_records(plan.works, state.store)
-    if records is not None:
-        place_session(plan, records, state, reused=True)
+    if not _must_measure(plan, state) and _place_found_session(plan, state):
         return
+    state.check_names()
     for work in plan.works:
         set_damaged_aside(work.step.name, make_key(work.parts), state.store, state.listener)
         state.listener(
@@ -81,7 +82,7 @@ def _measure(members: Sequence[PointRun], state: SweepState) -> None:
         )
     answer = state.executor.submit(_task(plan, state), state.store)
     try:
-        place_session(plan, answer.result(), state, reused=False)
+        place_session(plan, answer.result(), state)
     except OutputsError:
         raise  # a full disk is not a point's error
     except NdldFlowError as error:
@@ -89,6 +90,19 @@ def _measure(members: Sequence[PointRun], state: SweepState) -> None:
             _measure(waiting, state)
         else:
             _split(waiting, state, error)
+
+
+def _place_found_session(plan: SessionPlan, state: SweepState) -> bool:
+    """Give points the records of a session that the store, or the shared cache, has; return whether one has them."""
+    records = find_records(plan.works, state.store)
+    if records is not None:
+        place_session(plan, records, state, found=Reason.REUSED)
+        return True
+    cached = state.cache.find([make_key(work.parts) for work in plan.works]) if state.cache is not None else None
+    if cached is None or state.cache is None or not state.cache.take(cached):
+        return False
+    place_session(plan, cached, state, found=Reason.CACHED)
+    return True
 
 
 def _split(members: Sequence[PointRun], state: SweepState, error: NdldFlowError) -> None:
@@ -163,16 +177,18 @@ def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -
     return bool(culprits)
 
 
-def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, reused: bool) -> None:
-    """Give each point its measurement, and add the session to the sweep."""
+def place_session(
+    plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, found: Reason | None = None
+) -> None:
+    """Give each point its measurement, and add the session to the sweep. `found`: why it did not have to run."""
     number = len(state.sessions) + 1
     points = tuple(dict.fromkeys(point.number for point, _, _ in plan.assignments))
     given: set[int] = set()
     for point, step, place in plan.assignments:
-        decision = Decision(step, _reason(plan), _describe_others(plan), plan.works[place].parts)
-        is_computed = not reused and place not in given
+        decision = Decision(step, found or _reason(plan), _describe_others(plan), plan.works[place].parts)
+        is_computed = found is None and place not in given
         (state.place_computed if is_computed else state.place_found)(point, [decision], [records[place]])
-        if place not in given and not reused:
+        if place not in given and found is None:
             state.report_step(point, step)
         given.add(place)
         point.session = point.session or number
@@ -184,7 +200,7 @@ def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: Sweep
             steps=tuple(dict.fromkeys(step.name for _, step, _ in plan.assignments)),
             device=plan.works[0].step.step.device,
             again=bool(state.again),
-            reused=reused,
+            reused=found is not None,
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
             beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
@@ -217,6 +233,7 @@ class _Computations:
 
     def start(self, point: PointRun, decision: Decision) -> None:
         """Submit a step of a point."""
+        self.state.check_names()
         name = f"{decision.step.name}#{point.number}"
         set_damaged_aside(name, decision.key, self.state.store, self.state.listener)
         self.state.listener(
@@ -280,7 +297,10 @@ def _advance(point: PointRun, computations: _Computations) -> None:
         if decision.record is None:
             computations.start(point, decision)
             return
-        computations.state.place_found(point, [decision], [decision.record])
+        state = computations.state
+        # Without a lock: if another process computes the step at this moment, either record is as good.
+        if decision.reason is Reason.REUSED or (state.cache is not None and state.cache.take([decision.record])):
+            state.place_found(point, [decision], [decision.record])
 
 
 UNMEASURED_AT_ONCE = 64
@@ -292,14 +312,14 @@ Batch = list[tuple[int, Assignment]]
 """Points with their numbers, in the order of numbers."""
 
 
-def ask_batches(sweep: Sweep, search: Search) -> Iterator[Batch]:
-    """Yield the points that run together, batch by batch.
+def ask_batches(sweep: Sweep, search: Search, size: int | None = None) -> Iterator[Batch]:
+    """Yield the points that run together, batch by batch: at most `size`, by default as many as the recipe says.
 
     A search that learns gets the results of each batch before the next. Otherwise the points of several sessions are
     shuffled, by the seed: neighbours in a grid differ only in the last axes, so the first axes would otherwise change
     with the time of day, and the machine's drift would look like their effect.
     """
-    size = batch_size(sweep)
+    size = size or batch_size(sweep)
     number = 0
     mixes = measures(sweep) and not depends_on_results(sweep)
     while asked := search.ask(size * MIXED_SITTINGS if mixes else size):
@@ -344,19 +364,23 @@ class TriedPoints:
         self.points, self.judgements = [point for point, _ in both], [judged for _, judged in both]
 
 
-def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
-    """Try points until the search has no more, or the time is used up.
+def try_points(sweep: Sweep, search: Search, state: SweepState, batches: Iterable[Batch]) -> TriedPoints:
+    """Try the points of a search, batch by batch, until there are no more or the time is used up.
 
-    Raises RequestError if the objectives name a metric that no step records, BackendError if this machine lacks what
-    the first points need, and ModelError if a model changes during the sweep.
+    The results of each batch are pushed to the shared cache at once, since this process may be killed. Raises
+    RequestError if the objectives name a metric that no step records, BackendError if this machine lacks what the first
+    points need, and ModelError if a model changes during the sweep.
     """
     tried = TriedPoints()
     start = time.perf_counter()
     limit_s = None if sweep.section.time is None else sweep.section.time / 1e3
-    for batch in ask_batches(sweep, search):
+    for batch in batches:
         state.check_models()
-        points = [open_point(sweep, state, number, point) for number, point in batch]
+        points = open_points(sweep, state, batch)
         advance_points(points, state)
+        if state.cache is not None:
+            state.cache.push(list(state.known.values()))
+        state.note_tried(points)
         judgements = [judge_point(point, state.goals) for point in points]
         tried.points += points
         tried.judgements += judgements
@@ -373,16 +397,33 @@ def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
     return tried
 
 
-def open_point(sweep: Sweep, state: SweepState, number: int, point: Assignment) -> PointRun:
-    """Open a point; one whose settings contradict each other has failed already."""
+def open_points(sweep: Sweep, state: SweepState, batch: Batch) -> list[PointRun]:
+    """Open points; those whose settings contradict each other have failed already."""
+    points = [_open_point(sweep, state, number, point) for number, point in batch]
+    if state.cache is not None:
+        state.cache.fetch(look_ahead([(point.run.planner, point.run.digests) for point in points if point.waiting]))
+    if state.machine_of is not None:  # only the other machine knows what it lacks
+        return points
+    return [_refuse_impossible(point, sweep, state) for point in points]
+
+
+def _open_point(sweep: Sweep, state: SweepState, number: int, point: Assignment) -> PointRun:
     changes = sweep.changes(point)
     try:
-        run = state.open_run(sweep.point(point))
-        if state.machine_of is None:  # only the other machine knows what it lacks
-            refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
-        return PointRun.begin(number, point, changes, run)
+        return PointRun.begin(number, point, changes, state.open_run(sweep.point(point)))
     except NdldFlowError as error:
         return PointRun(number, point, changes, state.open_run(sweep.base), failure=error)
+
+
+def _refuse_impossible(point: PointRun, sweep: Sweep, state: SweepState) -> PointRun:
+    """Return a point, or in its place one that has failed because this machine cannot run it."""
+    if point.failure is not None:
+        return point
+    try:
+        refuse_impossible_run(point.run.recipe, point.run.planner, point.run.digests, point.run.paths)
+    except NdldFlowError as error:
+        return PointRun(point.number, point.point, point.changes, state.open_run(sweep.base), failure=error)
+    return point
 
 
 def _refuse_lacking(points: Sequence[PointRun], at_least: int = 1) -> None:

@@ -22,8 +22,8 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import require
 from ndld_flow.base.text import shortened, suggest, visible_name
 from ndld_flow.processes.launch import end_group
+from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.document import Record
 from ndld_flow.runner.executors.ray.messages import NodeAnswer
 from ndld_flow.step import Reuse
@@ -66,7 +66,7 @@ class RayCluster:
 
     def __init__(self, address: str) -> None:
         """Connect. Raises BackendError if Ray is missing or nothing answers at the address."""
-        require("ray", "a sweep on several machines")
+        require("ray", "steps on the machines of a cluster")
         _check_address(address)
         self.address = address
         self._numbers = itertools.count(1)

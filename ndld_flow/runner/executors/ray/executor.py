@@ -14,15 +14,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ndld_flow.base.errors import BackendError, KilledError
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.errors import BackendError, KilledError, naming_step
 from ndld_flow.base.text import shortened, visible_name
+from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.events import Listener
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task
-from ndld_flow.runner.executors.messages import Logged, Progressed, Waits
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task, join_threads
+from ndld_flow.runner.executors.messages import Died, News, Stopped
 from ndld_flow.runner.executors.ray.cluster import (
     BridgeMessage,
     Demand,
@@ -37,14 +35,13 @@ from ndld_flow.runner.executors.ray.cluster import (
 )
 from ndld_flow.runner.executors.ray.messages import (
     Alive,
-    Died,
     FinalMessage,
     MissingArtifacts,
-    Stopped,
     read_node_message,
 )
 from ndld_flow.runner.executors.ray.transport import RemoteTransport, SharedFolderTransport, Transport
-from ndld_flow.runner.executors.workers import ProgressListener, TaskListener, read_answer
+from ndld_flow.runner.executors.workers import ProgressListener, TaskListener, forward, read_answer
+from ndld_flow.runner.listener import Listener
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
@@ -94,12 +91,8 @@ class TaskMonitor:
             raise lost(line.text or "it ended without an answer")
         self.last_message_s = time.monotonic()
         message = read_node_message(line.text)
-        if isinstance(message, Progressed):
-            self.listener.progress(message.place, message.done, message.total, message.what)
-        elif isinstance(message, Logged):
-            self.listener.logged(message.place, message.text)
-        elif isinstance(message, Waits):
-            self.listener.waits(message.name)
+        if isinstance(message, News):
+            forward(message, self.listener)
         elif not isinstance(message, Alive):
             return self._conclude(message)
         return None
@@ -111,20 +104,13 @@ class TaskMonitor:
         if isinstance(final, MissingArtifacts):
             raise MissingArtifactsError(final.digests)
         if isinstance(final, Stopped):
-            raise StepTimeoutError(
-                f"it took longer than {seconds(self.task.timeout_s or 0)} and was stopped. Raise `timeout`.",
-                step=name_steps(self.task),
-            )
+            raise StepTimeoutError.of(self.task)
         return read_answer(final)
 
     def check(self) -> None:
         """Raise LostError when the node has been silent for too long."""
         if self.last_message_s is not None and time.monotonic() - self.last_message_s > SILENCE_S:
             raise LostError(f"its node has sent no message for {SILENCE_S:g} s")
-
-
-def name_steps(task: Task) -> str:
-    return " and ".join(work.step.name for work in task.works)
 
 
 MAX_ATTEMPTS = 3
@@ -174,7 +160,8 @@ class OnRay:
 
         Raises BackendError if no node fits its needs, or nodes of several kinds do, or they do not see the store.
         """
-        return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
+        with naming_step(step.name):
+            return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         self._transport.ask(store)  # its lease belongs to the thread that closes it
@@ -187,15 +174,15 @@ class OnRay:
     def close(self) -> None:
         self._closing.set()
         self._cluster.close()
-        for thread in self._threads:
-            thread.join()
+        join_threads(self._threads)
         self._transport.close()
 
     def _work(self, task: Task, store: Store, future: Future[Sequence[StepRecord]]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._run_task(task, store))
+            with naming_step(task.name):
+                future.set_result(self._run_task(task, store))
         except BaseException as error:
             future.set_exception(error)
 
@@ -213,7 +200,7 @@ class OnRay:
                 return records
             self._prepare_again(losses[-1])
         kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
-        raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=name_steps(task))
+        raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=task.name)
 
     def _prepare_again(self, lost: LostError) -> None:
         if isinstance(lost, MissingArtifactsError):
@@ -276,7 +263,7 @@ class OnRay:
         """Return the cluster, reconnected if the connection was lost."""
         with self._connecting:
             if self._closing.is_set():
-                raise BackendError("the sweep ended before this step finished.")
+                raise BackendError("the run ended before this step finished.")
             if self._cluster.disconnected:
                 self._cluster.close()
                 self._cluster = RayCluster(self._address)
@@ -294,5 +281,5 @@ def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:
         raise BackendError(
             f"it was planned for {planned}, but Ray would compute it on {there}. Name the kind of node with "
             "`needs: {STEP: {device: NAME}}`, or run again.",
-            step=name_steps(task),
+            step=task.name,
         )

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ndld_flow.records.run_record import ArtifactRecord
-from ndld_flow.runner.executors.messages import Done, Failed, Line, Logged, Progressed, Refused, Waits
+from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.runner.executors.messages import Died, Done, Failed, Line, Logged, Progressed, Refused, Stopped, Waits
 
 
 class Mirror(Line):
@@ -60,21 +60,6 @@ class MissingArtifacts(Line):
 
     kind: Literal["missing_artifacts"] = "missing_artifacts"
     digests: tuple[str, ...]
-
-
-class Stopped(Line):
-    """The task exceeded its time limit."""
-
-    kind: Literal["stopped"] = "stopped"
-
-
-class Died(Line):
-    """The process that computed the task died."""
-
-    kind: Literal["died"] = "died"
-    text: str
-    killed: bool = False
-    """True if a signal ended it."""
 
 
 NodeMessage = Alive | Progressed | Logged | Waits | Done | Refused | Failed | MissingArtifacts | Stopped | Died

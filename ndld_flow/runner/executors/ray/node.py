@@ -8,7 +8,6 @@ measurements there, a crash can be explained, and everything that steps have sta
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import queue
@@ -19,15 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from pydantic import JsonValue
-
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import ON_CLUSTER
 from ndld_flow.machine.reuse import describe_place
-from ndld_flow.runner.executors.messages import Done, Failed, Logged, Progressed, Refused, TaskOrder, Waits
+from ndld_flow.runner.executors.messages import (
+    Died,
+    Done,
+    Failed,
+    Logged,
+    Progressed,
+    Refused,
+    Stopped,
+    TaskOrder,
+    Waits,
+)
 from ndld_flow.runner.executors.ray.messages import (
     Alive,
-    Died,
     FinalMessage,
     Mirror,
     MissingArtifacts,
@@ -35,13 +41,13 @@ from ndld_flow.runner.executors.ray.messages import (
     NodeMessage,
     NodeOrder,
     NodeQuestion,
-    Stopped,
 )
+from ndld_flow.runner.executors.transfer import move_order
 from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
 from ndld_flow.runner.keys import make_key
 from ndld_flow.step import Reuse
 from ndld_flow.store.remote_store import RemoteStore
-from ndld_flow.store.store import Store
+from ndld_flow.store.store import Store, node_store_folder
 
 ALIVE_EVERY_S = 5.0
 """Seconds between messages of a working node: silence means that it, or the connection to it, has failed."""
@@ -90,7 +96,7 @@ def find_fault(store: Store, witness: str) -> str:
     if not (store.root / "locks" / f"{witness}.lock").exists():
         return (
             f"{where} does not see the store {store.root}: mount the outputs folder there under the same path, or "
-            "transfer artifacts through a remote store"
+            "exchange files through a cache: --cache URL --push"
         )
     if not store.locks.is_held(witness):
         return (
@@ -122,17 +128,15 @@ class _NodeTask:
 
     def _mirrored(self, order: TaskOrder, mirror: Mirror) -> FinalMessage:
         """Compute in this node's own store; inputs come from the remote store, and results are written to it."""
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        remote, store = RemoteStore(mirror.url), Store(Path(caches) / "ndld_flow" / "store")
+        remote, store = RemoteStore(mirror.url), Store(node_store_folder())
         remote.damaged |= set(mirror.damaged)
         with store.locks.working():
             store.locks.use(make_key(work.parts) for work in order.works)
+            store.locks.use(artifact.digest for artifact in mirror.reads)  # no record names them here: gc would
             lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
             if lacks:
                 return MissingArtifacts(digests=tuple(lacks))
-            # Files in the driver's store have other paths in this one.
-            moved = _replace_start(json.loads(order.to_line()), order.store, str(store.root))
-            last = self._compute(TaskOrder.from_line(json.dumps(moved)), store)
+            last = self._compute(move_order(order.to_line(), store), store)
             if isinstance(last, Done):
                 remote.push(last.records, store)
             return last
@@ -157,13 +161,3 @@ class _NodeTask:
 
     def waits(self, name: str) -> None:
         self.outbox.put(Waits(name=name))
-
-
-def _replace_start(value: JsonValue, old: str, new: str) -> JsonValue:
-    if isinstance(value, dict):
-        return {name: _replace_start(inner, old, new) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_replace_start(inner, old, new) for inner in value]
-    if isinstance(value, str) and (value == old or value.startswith(f"{old}/")):
-        return new + value[len(old) :]
-    return value

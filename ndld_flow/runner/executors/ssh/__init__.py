@@ -1,0 +1,1 @@
+"""Steps on targets: machines that are reached by OpenSSH."""

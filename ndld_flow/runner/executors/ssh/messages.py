@@ -1,0 +1,184 @@
+"""Messages between this machine and the node, our process on a target, as JSON, one per line.
+
+Each question is answered before the next one is asked. The contents of files follow their message as bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, TypeAdapter
+
+from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.records.run_record import StepRecord
+from ndld_flow.runner.executors.messages import (
+    Answer,
+    Died,
+    Done,
+    Failed,
+    Line,
+    Logged,
+    Progressed,
+    Refused,
+    Stopped,
+    Waits,
+)
+
+
+class Describe(Line):
+    """Ask for the circumstances of a step; the answer is `Described`."""
+
+    kind: Literal["describe"] = "describe"
+    step: str
+    """The step type, as written in the recipe."""
+    settings: dict[str, JsonValue]
+    modules: tuple[str, ...]
+    """Installed modules that the user's code imports."""
+
+
+class Examine(Line):
+    """Ask for what `doctor` finds; the answer is `Examined`."""
+
+    kind: Literal["examine"] = "examine"
+
+
+class Lack(Line):
+    """Ask which files of artifacts are missing; the answer is `Lacking`."""
+
+    kind: Literal["lack"] = "lack"
+    artifacts: tuple[ArtifactRecord, ...]
+
+
+class Send(Line):
+    """Announce the bytes of a file from an offset to its end, which follow."""
+
+    kind: Literal["send"] = "send"
+    digest: str = Field(pattern="^[0-9a-f]{8,128}$")
+    offset: int
+    size_bytes: int
+    """Number of bytes that follow."""
+
+
+class Keep(Line):
+    """Ask the node to store an artifact whose files it has; the answer is `Kept`."""
+
+    kind: Literal["keep"] = "keep"
+    artifact: ArtifactRecord
+
+
+class Find(Line):
+    """Ask for the records of steps that ran together; the answer is `Found`."""
+
+    kind: Literal["find"] = "find"
+    keys: tuple[str, ...]
+
+
+class Compute(Line):
+    """Compute a task; the answers are progress, log lines, and at last its end."""
+
+    kind: Literal["compute"] = "compute"
+    order: str
+    """A `TaskOrder`'s line; paths in the sender's store are turned into those of the node's."""
+
+
+class Fetch(Line):
+    """Ask for the bytes of an artifact's file from an offset; the answer is `Sent`, and the bytes."""
+
+    kind: Literal["fetch"] = "fetch"
+    artifact: str
+    """Its digest."""
+    path: str
+    offset: int
+
+
+class Alive(Line):
+    """The sender still runs: a node that hears nothing for `SILENCE_S` ends."""
+
+    kind: Literal["alive"] = "alive"
+
+
+class Ready(Line):
+    """The node has started."""
+
+    kind: Literal["ready"] = "ready"
+    name: str
+    """The machine's name."""
+    store: str
+    """Path of its store."""
+
+
+class Described(Line):
+    """The circumstances of a step on the target."""
+
+    kind: Literal["described"] = "described"
+    libraries: dict[str, str]
+    """Name -> version, as in keys."""
+    machine: str
+    """As in keys; empty if the step's result is the same on every machine."""
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    """As in `Foresight`."""
+
+
+class Examined(Line):
+    kind: Literal["examined"] = "examined"
+    checks: str
+    """A JSON list of `machine.check.Check`."""
+
+
+class Lacking(Line):
+    kind: Literal["lacking"] = "lacking"
+    artifacts: tuple[str, ...]
+    """Digests of the artifacts that the node does not have."""
+    files: dict[str, int]
+    """Digest of a file that they need -> number of its bytes that the node already has."""
+    free_bytes: int
+    """Free space on its disk."""
+
+
+class Kept(Line):
+    kind: Literal["kept"] = "kept"
+    kept: bool
+    """False if a file did not arrive unchanged; the node has forgotten it."""
+
+
+class Found(Line):
+    kind: Literal["found"] = "found"
+    records: tuple[StepRecord, ...]
+    """Empty if one of them is missing."""
+
+
+class Sent(Line):
+    kind: Literal["sent"] = "sent"
+    size_bytes: int
+    """Number of bytes that follow."""
+
+
+class Trouble(Line):
+    """The node could not answer: the disk is full, a file is damaged."""
+
+    kind: Literal["trouble"] = "trouble"
+    text: str
+
+
+Question = Describe | Examine | Lack | Send | Keep | Find | Compute | Fetch | Alive
+Reply = (
+    Ready | Described | Examined | Lacking | Kept | Found | Sent | Trouble
+    | Progressed | Logged | Waits | Stopped | Died | Done | Refused | Failed
+)  # fmt: skip
+End = Answer | Stopped | Died | Trouble
+"""The end of a task."""
+
+_QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
+
+
+def read_question(line: bytes) -> Question:
+    """Return the question of a line. Raises pydantic's ValidationError."""
+    return _QUESTION.validate_json(line)
+
+
+def read_reply(line: bytes) -> Reply:
+    """Return the node's reply of a line. Raises pydantic's ValidationError."""
+    return _REPLY.validate_json(line)

@@ -1,0 +1,74 @@
+"""Results as data frames and figures, for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.records.history import MetricHistory
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import read_sweep_record
+from ndld_flow.report.exports.comparison_picture import draw_comparison
+from ndld_flow.report.exports.frames import (
+    comparison_frame,
+    history_frame,
+    layers_frame,
+    metrics_frame,
+    points_frame,
+)
+from ndld_flow.report.exports.picture_file import own_style
+from ndld_flow.report.exports.sweep_pictures import sweep_drawings
+from ndld_flow.runner.compare_runs import Compared
+from ndld_flow.runner.events import RunFinished, SweepFinished
+from ndld_flow.runner.list_runs import RunSummary
+from ndld_flow.runner.measure_model import Profiled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def make_frame(
+    result: RunFinished | SweepFinished | Compared | Profiled | Profile | MetricHistory | Sequence[RunSummary],
+) -> pd.DataFrame:
+    """Return the metrics of a run, the points of a sweep, the matched layers of a comparison, the layers of a profile,
+    the measurements of a history, or one row per run.
+    """
+    if isinstance(result, RunFinished):
+        return metrics_frame(result.metrics)
+    if isinstance(result, SweepFinished):
+        return points_frame(read_sweep_record(Path(result.folder)))
+    if isinstance(result, Compared):
+        return comparison_frame(result.comparison, result.profiles)
+    if isinstance(result, Profiled | Profile):
+        return layers_frame(result.profile if isinstance(result, Profiled) else result)
+    if isinstance(result, MetricHistory):
+        return history_frame(result)
+    return _runs_frame(result)
+
+
+def _runs_frame(runs: Sequence[RunSummary]) -> pd.DataFrame:
+    """Return one row per run, with a column for each metric; those without it are empty."""
+    import pandas as pd
+
+    fields = ["run", "kind", "started_at", "outcome", "wall_s", "tags", "user", "host", "machine", "model", "folder"]
+    rows = [
+        {name: getattr(run, name) for name in fields}
+        | {f"{name} {metric.unit}".rstrip(): metric.value for name, metric in run.metrics.items()}
+        for run in runs
+    ]
+    return pd.DataFrame(rows, columns=None if rows else fields)
+
+
+def draw_figures(result: SweepFinished | Compared) -> dict[str, Figure]:
+    """Return the pictures of a sweep or a comparison as figures of matplotlib, by name, the most important first."""
+    drawings = _drawings(result)
+    with own_style():
+        return {name: draw() for name, draw in drawings.items()}
+
+
+def _drawings(result: SweepFinished | Compared) -> dict[str, Callable[[], Figure]]:
+    if isinstance(result, Compared):
+        return {"comparison": lambda: draw_comparison(result.comparison, result.profiles)}
+    return sweep_drawings(read_sweep_record(Path(result.folder)))

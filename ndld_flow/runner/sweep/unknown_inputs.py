@@ -1,0 +1,63 @@
+"""Find inputs of a sweep's points that no model has, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.runner.plan import find_unknown_inputs
+from ndld_flow.runner.run_state import RunOpener
+from ndld_flow.runner.sweep.plan_sweep import MOST_POINTS
+from ndld_flow.runner.sweep.try_points import ask_batches, depends_on_results
+from ndld_flow.store.digest import digest_json
+from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.space import Assignment
+
+_NAMING = ("inputs", "model", "models")
+"""Words in the key of an axis that changes the names of inputs, or those of the model."""
+
+
+def refuse_unknown_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
+    """Raise RequestError with all inputs of all points known in advance that their models do not have.
+
+    Points beyond `MOST_POINTS`, and those that depend on results, are checked when they run.
+    """
+    known: dict[Path, frozenset[str] | None] = {}
+    unknown: dict[str, None] = {}
+    for recipe in _differing_recipes(sweep):
+        try:
+            models = opener.find_models(recipe)
+        except NdldFlowError:
+            continue  # the point that names a missing model fails alone
+        paths = {name: model.artifact.path for name, model in models.items()}
+        unknown |= dict.fromkeys(find_unknown_inputs(recipe, paths, known))
+    if unknown:
+        raise RequestError("\n".join(unknown))
+
+
+def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
+    """Yield the recipes of points that may differ in the names of inputs; the base recipe if none do."""
+    naming = [axis.name for axis in sweep.axes if any(set(key.split(".")) & set(_NAMING) for key in axis.keys)]
+    if not naming:
+        yield sweep.base
+        return
+    seen = set()
+    for point in islice(_known_points(sweep), MOST_POINTS):
+        values = digest_json([point[name] for name in naming])
+        if values in seen:
+            continue
+        seen.add(values)
+        try:
+            yield sweep.point(point)
+        except NdldFlowError:
+            continue  # its settings contradict each other: it fails alone
+
+
+def _known_points(sweep: Sweep) -> Iterator[Assignment]:
+    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
+    known = islice(batches, 1) if depends_on_results(sweep) else batches
+    return (point for _, point in chain.from_iterable(known))

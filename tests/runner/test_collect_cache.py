@@ -1,0 +1,154 @@
+"""Garbage collection of a shared cache: limits of age and size, beside others that push and pull."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.records.key_parts import KeyParts
+from ndld_flow.records.run_record import StepRecord
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.remote_store import RemoteStore
+from ndld_flow.store.store import Store
+from tests.support.run_fixtures import STARTED
+
+DAY_S = 24 * 3600
+
+
+class Cache:
+    """A cache in a folder, with results of 1,000 bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.url = folder / "cache", (folder / "cache").as_uri()
+        self.store = Store(folder / "store")
+
+    def make(self, word: str, content: str = "") -> StepRecord:
+        with self.store.building() as built:
+            (built / "out").mkdir()
+            (built / "out" / "model.onnx").write_text((content or word).ljust(1000))
+            artifact = self.store.keep("onnx", built / "out")
+        parts = KeyParts(step="dye", version="1", settings={"w": word}, inputs={}, reads={}, libraries={}, machine="")
+        key = digest_json(parts.model_dump(mode="json"))
+        facts: dict[str, Any] = {"parents": {}, "passed": True, "summary": "", "metrics": {}, "wall_s": 1.0}
+        return StepRecord(key=key, parts=parts, artifact=artifact, started_at=STARTED, **facts)
+
+    def push(self, word: str, age_days: float, content: str = "") -> StepRecord:
+        """Push a result, as if that had been some days ago."""
+        record = self.make(word, content)
+        RemoteStore(self.url).push([record], self.store)
+        then = time.time() - age_days * DAY_S
+        for path in (self.record_path(record), *self.object_folder(record).iterdir()):
+            os.utime(path, (then, then))
+        return record
+
+    def record_path(self, record: StepRecord) -> Path:
+        return self.folder / "records" / record.key[:2] / f"{record.key}.json"
+
+    def object_folder(self, record: StepRecord) -> Path:
+        return self.folder / "objects" / record.artifact.digest[:2] / record.artifact.digest
+
+    def has(self, record: StepRecord) -> tuple[bool, bool]:
+        return self.record_path(record).exists(), any(self.object_folder(record).glob("*"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path)
+
+
+def test_old_results_are_removed(cache: Cache) -> None:
+    old, new = cache.push("old", 40), cache.push("new", 20)
+    freed = api.gc_cache(cache.url, max_age="30 days", dry_run=True)
+    assert (freed.record_count, freed.object_count, freed.kept_record_count) == (1, 1, 1)
+    assert cache.has(old) == (True, True)
+    assert api.gc_cache(cache.url, max_age="30 days").freed_bytes == freed.freed_bytes > 1000
+    assert cache.has(old) == (False, False) and cache.has(new) == (True, True)
+    assert RemoteStore(cache.url).pull([new.key], Store(cache.folder.with_name("other"))) == [new]
+
+
+def test_the_oldest_results_beyond_the_size_are_removed(cache: Cache) -> None:
+    records = [cache.push(word, age) for word, age in (("a", 5), ("b", 30), ("c", 10))]
+    one = sum(
+        path.stat().st_size for path in (cache.record_path(records[0]), *cache.object_folder(records[0]).iterdir())
+    )
+    freed = api.gc_cache(cache.url, max_size=f"{2 * one + 10} B")
+    assert (freed.record_count, freed.object_count) == (1, 1) and freed.kept_bytes <= 2 * one + 10
+    assert [cache.has(record)[0] for record in records] == [True, False, True]
+
+
+def test_an_artifact_stays_while_another_result_names_it(cache: Cache) -> None:
+    old, new = cache.push("old", 40, "the same"), cache.push("new", 20, "the same")
+    assert old.artifact == new.artifact
+    freed = api.gc_cache(cache.url, max_age="30 days")
+    assert (freed.record_count, freed.object_count) == (1, 0)
+    assert cache.has(new) == (True, True)
+
+
+def test_artifacts_of_a_push_in_progress_stay(cache: Cache) -> None:
+    record = cache.make("coming")
+    RemoteStore(cache.url).push_artifact(record.artifact, cache.store)
+    orphan = cache.push("orphan", 3)
+    cache.record_path(orphan).unlink()
+    assert api.gc_cache(cache.url).object_count == 1
+    assert cache.has(record) == (False, True) and cache.has(orphan) == (False, False)
+
+
+def test_a_result_that_arrives_meanwhile_keeps_its_artifact(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its artifact is there from an old result, which is being removed."""
+    old = cache.push("old", 40, "the same")
+    remove: Callable[..., None] = RemoteStore.remove_files
+
+    def push_first(self: RemoteStore, paths: Any) -> None:
+        paths = list(paths)
+        if paths == [str(cache.record_path(old))]:
+            RemoteStore(cache.url).push([cache.make("new", "the same")], cache.store)
+        remove(self, paths)
+
+    monkeypatch.setattr(RemoteStore, "remove_files", push_first)
+    assert api.gc_cache(cache.url, max_age="30 days").object_count == 0
+    assert cache.has(old) == (False, True)
+
+
+def test_damaged_records_are_removed_after_a_day(cache: Cache) -> None:
+    young, old = cache.push("young", 0.5), cache.push("old", 2)
+    for record in (young, old):
+        stamp = cache.record_path(record).stat().st_mtime
+        cache.record_path(record).write_text("{")
+        os.utime(cache.record_path(record), (stamp, stamp))
+    api.gc_cache(cache.url)
+    assert cache.has(young)[0] and not cache.has(old)[0]
+
+
+def test_results_of_a_later_version_are_left_alone(cache: Cache) -> None:
+    record = cache.push("new", 40)
+    tree = {**json.loads(record.to_json()), "format_version": 99}
+    cache.record_path(record).write_text(json.dumps(tree))
+    with pytest.raises(NewerFormatError):
+        api.gc_cache(cache.url, max_age="1 day")
+    RemoteStore(cache.url).push([record], cache.store)
+    assert json.loads(cache.record_path(record).read_text())["format_version"] == 99
+
+
+def test_files_of_unknown_age_are_not_removed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.push("old", 40)
+    monkeypatch.setattr("ndld_flow.store.remote_store._modified", lambda facts: None)
+    with pytest.raises(RequestError, match="does not list the times"):
+        api.gc_cache(cache.url, max_age="1 day")
+
+
+def test_an_empty_cache_is_no_error(cache: Cache) -> None:
+    assert api.gc_cache(cache.url, max_age="1 day").record_count == 0
+
+
+@pytest.mark.parametrize("limits", [{"max_age": "30 moons"}, {"max_size": "big"}])
+def test_limits_are_checked(cache: Cache, limits: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match="gc --cache"):
+        api.gc_cache(cache.url, **limits)  # type: ignore[arg-type]
