@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
+from ndld_flow.profiles.diagnose.lint_subject import is_product
 from ndld_flow.profiles.diagnose.subject import EngineSubject, missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Profile, TensorInfo
@@ -24,6 +25,7 @@ from ndld_flow.report.collect_layers import (
     collect_reformats,
     has_timed_layers,
     insight_view,
+    knows_units,
     layer_table,
 )
 from ndld_flow.report.collect_profiles import machine_settings
@@ -293,6 +295,8 @@ class EngineView:
     tactics: tuple[LayerCount, ...]
     """Tactics of several layers; if there are none, the first few."""
     tactic_count: int
+    multiplying: tuple[LayerCount, ...]
+    """Layers that multiply, by the unit that does it; empty if no unit is known."""
     missed: tuple[int, ...]
     """Positions of layers without the requested precision."""
     reformats: ReformatsView | None
@@ -336,6 +340,11 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         types=count_layers(layer.type for layer in layers),
         tactics=tuple([tactic for tactic in tactics if tactic.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
         tactic_count=len(tactics),
+        multiplying=count_layers(
+            layer.unit or UNKNOWN for layer in layers if layer.unit != "none" and is_product(layer)
+        )
+        if knows_units(layers)
+        else (),
         missed=missed,
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile) if layers else None,

@@ -174,6 +174,7 @@ _COLUMNS = (
 _TYPES_SHOWN = 12
 _MOVING_ROLES = ("reformat", "cast", "quantize", "copy")
 ROWS_WITHOUT_SCRIPT = 20
+_TOP = 10
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,19 @@ class TypeTime:
     """Length relative to the longest bar, 0 to 1."""
     is_rest: bool = False
     """True for the bar of all remaining types."""
+
+
+@dataclass(frozen=True)
+class SlowLayer:
+    """One of the slowest layers."""
+
+    position: int
+    name: str
+    type: str
+    precision: str
+    median_ms: float
+    share: float
+    """Share of the sum of all layers."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +255,8 @@ class LayersView:
     """True if the table first shows only layers that compute."""
     slowest: Table
     """The slowest layers, for paper and for pages without a script."""
+    top: tuple[SlowLayer, ...]
+    """The slowest layers, for the first screen."""
 
     @property
     def moving_ms(self) -> float:
@@ -304,6 +320,19 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
         only_compute=profile.options.get("hide_non_compute") is True,
         slowest=layer_table(profile, subject.listed[:ROWS_WITHOUT_SCRIPT], missed, medians),
+        top=tuple(_slow_layer(profile.layers, medians, place) for place in subject.listed[:_TOP]),
+    )
+
+
+def _slow_layer(layers: Sequence[Layer], medians_ms: Sequence[float], place: int) -> SlowLayer:
+    layer, total_ms = layers[place], sum(medians_ms)
+    return SlowLayer(
+        position=place,
+        name=visible_name(layer.name),
+        type=visible_name(layer.type),
+        precision=visible_name(layer.precision or UNKNOWN),
+        median_ms=medians_ms[place],
+        share=medians_ms[place] / total_ms if total_ms else 0.0,
     )
 
 

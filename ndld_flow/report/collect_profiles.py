@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
@@ -47,6 +48,7 @@ class RunView:
     """Its median relative to the profile's: 0.01 is 1 % slower."""
     started_s: float
     load_ms: float
+    first_pass_ms: float
     peak_memory_bytes: int
     gaps_ms: tuple[float, ...]
     """Gap between the end of each pass and the start of the next; empty if starts are not recorded."""
@@ -60,6 +62,16 @@ class StageView:
     latency: LatencySummary
     share: float
     """Share of the median pass; enqueueing overlaps with the others."""
+
+
+@dataclass(frozen=True)
+class StepsView:
+    """Latency of a part of a sequence's steps."""
+
+    name: str
+    latency: LatencySummary
+    share: float
+    """Share of the time of all steps, by their medians."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,8 @@ class ProfileView:
     in_turns_with: tuple[str, ...]
     """Labels of the other profiles in the same measurement session."""
     stages: tuple[StageView, ...]
+    steps: tuple[StepsView, ...]
+    """The first step of a sequence and the later ones; empty without a sequence."""
     series: int
     """Number of its colour, its position among profiles with samples."""
     load_ms: float
@@ -175,6 +189,7 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         in_turns_with=in_turns_with,
         series=series,
         stages=_stages(profile, latency) if latency else (),
+        steps=_steps(profile),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
         overhead=statistics.median(profile.layer_pass_ms) / latency.median_ms
@@ -205,6 +220,7 @@ def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView
         off=latency.median_ms / whole.median_ms - 1 if whole.median_ms else 0.0,
         started_s=run.started_s,
         load_ms=run.load_ms,
+        first_pass_ms=run.first_pass_ms,
         peak_memory_bytes=run.peak_memory_bytes,
         gaps_ms=tuple(start - end for start, end in zip(run.starts_ms, ends, strict=False)) if has_starts else (),
     )
@@ -222,6 +238,25 @@ def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
             latency = LatencySummary.of(samples)
             stages.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
     return tuple(stages)
+
+
+_PARTS = 4
+"""Number of parts of the later steps, if these are at least twice as many: a growing cache makes them slower."""
+
+
+def _steps(profile: Profile) -> tuple[StepsView, ...]:
+    """Return the first step of a sequence, all later ones, and the parts of these."""
+    later = range(1, profile.sequence_steps)
+    named = {"first step": range(1), "later steps": later}
+    if len(later) >= 2 * _PARTS:
+        ends = [1 + len(later) * part // _PARTS for part in range(_PARTS + 1)]
+        named |= {f"steps {start + 1} to {end}": range(start, end) for start, end in pairwise(ends)}
+    known = {name: (steps, latency) for name, steps in named.items() if (latency := profile.steps_latency(steps))}
+    times = {name: len(steps) * latency.median_ms for name, (steps, latency) in known.items()}
+    whole = times.get("first step", 0.0) + times.get("later steps", 0.0)
+    return tuple(
+        StepsView(name, latency, times[name] / whole if whole else 0.0) for name, (_, latency) in known.items()
+    )
 
 
 @lru_cache(maxsize=256)

@@ -8,24 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
-from ndld_flow.base.quantities import apart
+from ndld_flow.base.quantities import apart, quantity
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.measurement import is_warning
 from ndld_flow.records.model_diff import GraphSummary
+from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import (
-    ENDINGS,
-    GateResult,
-    RunFailure,
-    RunOutcome,
-    RunRecord,
-    RunStep,
-    StepRecord,
-    is_complete,
-)
+from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
 
@@ -39,7 +32,7 @@ class GateView:
 
     gate: str
     outcome: str
-    """`passed`, `failed` or `not reached`."""
+    """`passed`, `failed`, `inconclusive` or `not reached`."""
     left: str = ""
     """The measured value, with its unit."""
     relation: str = ""
@@ -47,6 +40,8 @@ class GateView:
     """The limit, with its unit."""
     fraction: float | None = None
     """Measured value over limit, if both are positive."""
+    note: str = ""
+    """The reason why it is inconclusive, or the origin of the limit."""
 
 
 def collect_gates(run: RunRecord) -> tuple[GateView, ...]:
@@ -63,6 +58,9 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         return GateView(gate=name, outcome="not reached")
     match = _RELATION.search(gate)
     relation = match.group() if match else ""
+    if result.undecided:
+        left = quantity(result.left, short_name(result.unit, 20))
+        return GateView(gate=name, outcome="inconclusive", left=left, note=short_name(result.undecided, 300))
     comparable = result.left >= 0 and result.right > 0
     left, right = apart((result.left, result.right), short_name(result.unit, 20))
     return GateView(
@@ -72,6 +70,7 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         relation=_SIGNS.get(relation, relation),
         right=right,
         fraction=result.left / result.right if comparable else None,
+        note=short_name(result.note, 300),
     )
 
 
@@ -100,7 +99,7 @@ class AccuracyOutcome:
     step: str
     reference: str
     candidate: str
-    passed: bool
+    outcome: Literal["passed", "failed", "inconclusive"]
     worst_slice: float | None
     """Error of the worst slice of all outputs relative to its spread; None in records without slices."""
     worst_slice_place: str
@@ -201,6 +200,9 @@ def collect_summary(documents: RunDocuments) -> Summary:
     )
 
 
+_MOST_FAULTS = 3
+
+
 def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     """Return the notes of measurements, checks and changed models that are warnings, each once."""
     parts = (documents.profiles, documents.accuracies, documents.activations)
@@ -208,7 +210,13 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     changes = (record.change for record in records if record.change is not None)
     notes = [note for part in parts for document in part.values() for note in document.notes]
     notes += [note for change in changes for note in change.notes]
-    return tuple(dict.fromkeys(short_name(note, 300) for note in notes if is_warning(note)))
+    warnings = [note for note in notes if is_warning(note)]
+    warnings += [
+        f"{step.name} may not have had its device alone: {'; '.join(step.record.shared_device[:_MOST_FAULTS])}"
+        for step in documents.run.steps
+        if step.record is not None and step.record.shared_device
+    ]
+    return tuple(dict.fromkeys(short_name(warning, 300) for warning in warnings))
 
 
 def _failure(run: RunRecord) -> FailureView | None:
@@ -269,14 +277,15 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     if not accuracies:
         return None
     failed = [name for name, accuracy in accuracies.items() if not accuracy.passed]
-    step = failed[0] if failed else list(accuracies)[-1]
+    # One with a broken bound comes before one that is undecided.
+    step = next((name for name in failed if accuracies[name].failed), failed[0]) if failed else list(accuracies)[-1]
     shown = accuracies[step]
     worst_slice, place = _worst_slice(shown)
     return AccuracyOutcome(
         step=step,
         reference=short_name(shown.reference),
         candidate=short_name(shown.candidate),
-        passed=shown.passed,
+        outcome=shown.outcome,
         worst_slice=worst_slice,
         worst_slice_place=place,
         cosine=_worst(shown, "cosine", min),

@@ -269,6 +269,50 @@ class DiffPagePayload(TypedDict):
     texts: list[str]
 
 
+class HistoryStepPayload(TypedDict):
+    """A step of a series."""
+
+    place: int
+    """Position of the first point after it."""
+    before: float
+    after: float
+    change: str
+    """`+5.1 %`."""
+    detail: str
+    """The values, the interval and the reason, a line each."""
+    verdict: str
+    accepted: str
+    """The note; empty if it is not accepted."""
+
+
+class HistorySeriesPayload(TypedDict):
+    """The measurements of one metric; each column has an item for each point."""
+
+    metric: str
+    about: str
+    """The kind of machine and the runtime."""
+    unit: str
+    run: list[Steps]
+    value: list[float]
+    runs: list[int]
+    doubt: list[TextPlace]
+    steps: list[HistoryStepPayload]
+
+
+class HistoryPayload(TypedDict):
+    """All data of the page of a history."""
+
+    id: list[str]
+    """The runs, oldest first."""
+    started_s: list[int]
+    """Seconds since 1970."""
+    commit: list[TextPlace]
+    series: list[HistorySeriesPayload]
+    first: int
+    """Position of the series that is shown at first."""
+    texts: list[str]
+
+
 class SubjectPayload(TypedDict):
     """A report that takes part in a comparison."""
 

@@ -52,7 +52,9 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
         engines = collect_untimed(named)
         # An engine that was not run has no options and no measuring machine.
         latency = () if engines and not profile.runs else collect_profiles(named)
-        return _write(title, {"engines": engines, "latency": latency, "layers": collect_layers(named)}, profile, path)
+        layers = collect_layers(named)
+        views = {"where": layers, "engines": engines, "latency": latency, "layers": layers}
+        return _write(title, views, profile, path)
 
 
 def draw_build(build: Build, title: str, path: Path) -> Path:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name
+from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
-from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.collect_latency import LatencyOutcome

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_documents
-from ndld_flow.records.run_record import ENDINGS, RunRecord
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
@@ -56,7 +57,9 @@ def outcome_line(summary: Summary) -> str:
         where = " and ".join(summary.failure.steps)
         return f"{line}{f', in step {where}' if where else ''}"
     if summary.outcome == "inconclusive":
-        return f"{line}: {' and '.join(summary.undecided)} could not be decided"
+        count = summary.gates.get("inconclusive", 0)
+        gates = ["a gate" if count == 1 else f"{count} gates"] if count else []
+        return f"{line}: {' and '.join([*summary.undecided, *gates])} could not be decided"
     if not summary.passed:
         return f"{line}: {' and '.join(failed_checks(summary))} failed"
     reused = summary.outcomes.get("reused", 0)
@@ -111,8 +114,10 @@ def worst_slice_words(error: float, place: str) -> str:
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
     """Return whether the comparison passed, and how many others did."""
-    if accuracy.passed:
+    if accuracy.outcome == "passed":
         text = "within tolerance"
+    elif accuracy.outcome == "inconclusive":
+        text = "undecided: no value to compare"
     else:
         outputs = [f"{accuracy.outputs_failed} of {accuracy.outputs} outputs"] if accuracy.outputs_failed else []
         text = f"outside tolerance: {' and '.join([*outputs, *accuracy.labelled_failed])}"
@@ -132,4 +137,6 @@ def gate_words(summary: Summary) -> str:
         return "none requested"
     words = f"{summary.gates.get('passed', 0)} of {sum(summary.gates.values())} passed"
     not_reached = summary.gates.get("not reached", 0)
+    undecided = summary.gates.get("inconclusive", 0)
+    words = f"{words}, {undecided} inconclusive" if undecided else words
     return f"{words}, {not_reached} not reached" if not_reached else words

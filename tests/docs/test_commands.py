@@ -60,7 +60,7 @@ def hurried(command: str, folder: Path) -> str:
         return " ".join([command, *HURRY])
     if words[1] == "noise":
         return f"{command} passes=2 duration=0 warmup=0 warmup_passes=1"
-    if words[1] == "run":
+    if words[1] in ("run", "collect"):  # a sweep with other overrides is another sweep
         return " ".join([*words[:3], *(shlex.quote(each) for each in cheaper(words[2], folder)), *words[3:]])
     return command
 
@@ -87,8 +87,10 @@ def exit_codes(command: str, folder: Path) -> tuple[int, ...]:
 
 
 def can_run(command: str) -> bool:
-    """Return whether the library is there: `[dev]` brings TensorRT-RTX where one exists."""
-    return find_spec("tensorrt_rtx") is not None or "_rtx" not in command
+    """Return whether the library is there: `[dev]` brings TensorRT-RTX and OpenVINO where they exist."""
+    words = {"tensorrt_rtx": ("_rtx",), "openvino": ("openvino", "runtimes_cpu")}
+    lacking = [word for module, needing in words.items() if find_spec(module) is None for word in needing]
+    return not any(word in command for word in lacking)
 
 
 def trouble_of(command: str, folder: Path, environment: dict[str, str]) -> str:

@@ -22,6 +22,7 @@ from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Ro
 from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from tests.support.layer_passes import measure_layers
+from tests.support.runtime_traits import with_traits
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented")
@@ -65,7 +66,7 @@ def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None
         "runs": (ProfileRun(latency_ms=tuple(samples)),),
         "layers": tuple(each.model_copy(update={"index": index}) for index, each in enumerate(layers)),
     }
-    return Profile.model_validate(known | given)
+    return Profile.model_validate(with_traits(known | given))
 
 
 def with_lanes(**lanes: float) -> Profile:
@@ -264,6 +265,10 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     "times_of_the_host": (
         profile(several(), providers=(CUDA, CPU)), profile(several(), backend="trtexec"), "Layer times are those",
     ),
+    "waits_for_the_device": (
+        profile(several(), providers=(CUDA,), layers_wait_for_device=True), profile(several(), providers=(CUDA,)),
+        "Layer times include launching and waiting",
+    ),
     "busy_machine": (
         profile(conditions={"before": {"load_average": [2.5, 1, 1]}}),
         profile(conditions={"before": {"load_average": [0.5, 1, 1]}, "during": {"cpus_used_by_others": 0.1}}),
@@ -432,6 +437,12 @@ def test_launch_time_is_not_compared_with_rooflines() -> None:
     assert bound_by(result).word == "unknown"
     assert "the launch of the 5 layers" in bound_by(result).evidence
     assert fired("far_from_roof", result) == fired("time_outside_layers", result) == []
+
+
+def test_layers_that_mostly_wait_for_the_device_have_no_roofline() -> None:
+    timed = [layer(ms=ms, macs=10**8, read_bytes=4 * 10**6, name=f"{ms}") for ms in (1, 3, 5)]
+    result = profile(timed, roofs=ROOFS, providers=(CUDA, CPU), layers_wait_for_device=True)
+    assert [roofline is None for roofline in Subject(result).rooflines] == [True, True, False]
 
 
 def test_copies_are_reported_once() -> None:

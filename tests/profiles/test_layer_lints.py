@@ -17,6 +17,7 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from tests.support.a100_exports import a100_exports
+from tests.support.runtime_traits import with_traits
 
 INT8_TENSOR_CORE = "sm80_xmma_fprop_implicit_gemm_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
 FP16_TENSOR_CORE = "ampere_h16816cudnn_128x64_ldg8_relu_small_nhwc_tn_v1"
@@ -60,7 +61,7 @@ def profile(layers: Sequence[Layer], inputs: str = "", outputs: str = "", **give
         "inputs": tuple(map(tensor, inputs.split())), "outputs": tuple(map(tensor, outputs.split())), "runs": (),
         "layers": tuple(each.model_copy(update={"index": place}) for place, each in enumerate(layers)),
     }  # fmt: skip
-    return Profile.model_validate(known | given)
+    return Profile.model_validate(with_traits(known | given))
 
 
 def found(lint: str, result: Profile, *, timed: bool = True) -> list[Insight]:

@@ -22,6 +22,7 @@ from tests.support.run_fixtures import HOSTILE_NAMES
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
+EN_DASH = "\N{EN DASH}"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_another_base_inverts_every_ratio_verdict_and_colour(show: Open) -> None
     assert page.locator('[data-live="decision"] .interval').get_attribute("class") == "interval regressed"
     metrics = page.locator('[data-live="metrics"] tr', has_text="layers.sum")
     expect(metrics).to_contain_text("+69 %")
-    expect(page.locator("#time h4").first).to_contain_text("From B half to A main")
+    expect(page.locator("#where h4").first).to_contain_text("From B half to A main")
     second = {row["Name"]: row for row in rows_of(page)}
     conv = "p2o.Conv.50"
     assert float(second[conv]["delta ms"]) == -float(first[conv]["delta ms"]) > 0
@@ -154,7 +155,7 @@ def test_the_base_is_changed_by_keyboard_and_kept_in_the_address(show: Open) -> 
 @pytest.mark.thorough
 def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None:
     page = show("three", "#layers&base=B&against=C&profile=1")
-    expect(page.locator("#time h4").first).to_contain_text("From B half to C tuned")
+    expect(page.locator("#where h4").first).to_contain_text("From B half to C tuned")
     expect(page.locator("#layers h2")).to_be_in_viewport()
     page.locator(".bar nav").get_by_role("link", name="Metrics").click()
     expect(page).to_have_url(re.compile("#metrics&base=B&against=C$"))
@@ -183,7 +184,7 @@ def test_a_candidate_is_chosen_among_three(show: Open) -> None:
     page = show("three")
     group = page.locator(".bar").get_by_role("radiogroup", name="Candidate")
     group.get_by_role("radio", name="C").check()
-    expect(page.locator("#time h4").first).to_contain_text("From A main to C tuned")
+    expect(page.locator("#where h4").first).to_contain_text("From A main to C tuned")
     group.get_by_role("radio", name="A").check()  # takes the base's place: they change over
     expect(page.locator("h1")).to_have_text("main and half against tuned")
     expect(show("pair").locator(".bar").get_by_role("radiogroup", name="Candidate")).to_be_hidden()
@@ -224,6 +225,29 @@ def test_rows_are_narrowed_by_what_changed(show: Open) -> None:
     assert "Resize" not in {row["Type"] for row in rows_of(page)}
     only.get_by_label("Matched by").select_option("name and type")
     expect(table(page)).to_contain_text("No row matches.")
+
+
+def test_times_are_coloured_against_the_base_beyond_noise_only(show: Open) -> None:
+    """By the verdicts of layers, also turned around; between other reports by the threshold."""
+    page = show("three")
+    shown = """() => [...document.querySelectorAll("#layers .grid-row")].map(row => Object.fromEntries(
+        [...row.children].map((cell, place) => [place, [cell.className, cell.textContent]])))"""
+    by_verdict = {"improved": "faster", "regressed": "slower"}
+    for row in page.evaluate(shown):
+        times, delta, verdict = [row[str(place)] for place in (3, 4, 5)], row["6"], row["11"][1]
+        assert "than-base" not in times[0][0], "the base itself"
+        if EN_DASH not in (times[0][1], times[1][1]):
+            direction = next((each for name, each in by_verdict.items() if name in verdict), "")
+            assert ("than-base" in times[1][0]) == bool(direction)
+            assert direction in times[1][0]
+            assert direction in delta[0]
+    plain = [row for row in page.evaluate(shown) if "than-base" not in row["5"][0] and row["5"][1] != EN_DASH]
+    assert plain, "C took about as long as A"
+    make_base(page, "B")
+    against = page.evaluate(shown)
+    assert sum("slower than-base" in row["3"][0] for row in against) > 5, "A is slower than B"
+    assert not any("than-base" in row["4"][0] for row in against)
+    expect(page.locator("#layers p .than-base.slower")).to_have_text("slower")
 
 
 @pytest.mark.thorough
@@ -325,11 +349,11 @@ def test_the_waterfall_adds_up(show: Open) -> None:
 
 def test_deltas_are_shown_in_ms_and_percent_and_link_to_their_layers(show: Open) -> None:
     page = show("pair")
-    row = page.locator(".deltas tr", has_text="Conv").first
+    row = page.locator("#time .deltas tr", has_text="Conv").first
     expect(row).to_contain_text("−3.80 ms")  # noqa: RUF001
     page.get_by_role("group", name="Deltas in").get_by_role("button", name="%").click()
     expect(row).to_contain_text("−64 %")  # noqa: RUF001
-    cast = page.locator(".deltas tr", has_text="Cast")
+    cast = page.locator("#time .deltas tr", has_text="Cast")
     expect(cast).to_contain_text("new")
     cast.get_by_role("button").click()
     assert {one["Type"] for one in rows_of(page)} == {"Cast"}
@@ -477,8 +501,8 @@ def test_without_scripts_verdict_metrics_and_largest_changes_are_shown(show: Ope
     expect(page.locator("#decision")).to_contain_text("which may or may not be more than ±3 %")
     expect(page.locator("#gates")).to_contain_text("failed")
     expect(page.locator("#metrics .static").first).to_contain_text("latency.median")
-    expect(page.locator("#layers .static").first).to_contain_text("p2o.Conv.50")
-    expect(page.locator("#layers .static tbody tr")).to_have_count(40)
+    expect(page.locator("#where .static").first).to_contain_text("p2o.Conv.50")
+    expect(page.locator("#where .static tbody tr")).to_have_count(40)
 
 
 @pytest.mark.thorough
@@ -486,7 +510,7 @@ def test_print_shows_the_charts_and_the_largest_changes(show: Open) -> None:
     page = show("pair")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    expect(page.locator("#layers .static")).to_be_visible()
+    expect(page.locator("#where .static")).to_be_visible()
     expect(page.locator(".waterfall svg")).to_be_visible()
     expect(page.get_by_label("Filter layers")).to_be_hidden()
     expect(page.locator("#settings details table")).to_be_visible()

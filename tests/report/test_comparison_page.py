@@ -301,3 +301,11 @@ def test_the_page_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OutputsError, match="ndld-flow compare"):
         draw_comparison(compared.comparison, compared.profiles, taken)
     assert [path.name for path in tmp_path.iterdir()] == ["compare.html"]
+
+
+def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
+    def order(compared: made.Compared) -> list[str]:
+        return [name for name, _ in page_of(compared).sections if name in ("conditions", "where")]
+
+    assert order(made.elsewhere()) == ["conditions", "where"]
+    assert order(made.pair()) == ["where", "conditions"]

@@ -27,6 +27,8 @@ steps:
   agree: {step: check_accuracy, candidate: source}
   speed: {step: profile, from: source, QUICK}
   noise: {step: profile, from: source, QUICK, inputs: {x: random}}
+  look: {step: inspect_activations, from: source}
+  search: {step: find_precision, from: source}
 """.replace("QUICK", "runs: 1, passes: 2, duration: 0, warmup: 0 ms, layer_passes: 0, stable: 0 %")
 
 
@@ -58,8 +60,8 @@ def test_the_report_shows_what_the_model_received(finished: Path) -> None:
     np.testing.assert_allclose(pixels[8, 13], [0, 0, 255], atol=60)
     np.testing.assert_allclose(pixels[1, 8], [114] * 3, atol=40)
     page = (finished / "report.html").read_text("utf-8")
-    assert page.count("data:image/jpeg;base64,") == 1  # the two steps received the same
-    assert "agree, speed" in re.sub(r"<[^>]+>", "", page)
+    assert page.count("data:image/jpeg;base64,") == 1  # all steps received the same
+    assert "agree, speed, look, search" in re.sub(r"<[^>]+>", "", page)
     assert image.jpeg in page
 
 

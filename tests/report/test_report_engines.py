@@ -8,6 +8,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.profiles.diagnose.diagnose import ENGINE_RULES, insights_of_engine
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, missed_precisions
+from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report.collect_engines import collect_build, collect_engines, is_usual
+from ndld_flow.report.collect_engines import collect_build, collect_engines, collect_untimed, is_usual
 from ndld_flow.report.collect_layers import collect_reformats
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
 from ndld_flow.report.profile_page import draw_build
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
+from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
 from tests.support.run_fixtures import HOSTILE_NAMES, MIB
 
@@ -61,6 +64,7 @@ def test_an_engine_is_summarized() -> None:
     assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
     assert view.built.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
     assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
+    assert view.multiplying == ()  # its tactics have no names
     assert [(one.name, one.count) for one in view.types[:3]] == [
         ("CaskConvolution", 48),
         ("PointWiseV2", 16),
@@ -68,6 +72,13 @@ def test_an_engine_is_summarized() -> None:
     ]
     assert view.tactics[0].count == 18 and view.tactic_count == 4
     assert view.node_count == 130
+
+
+def test_multiply_units_of_an_engine_are_counted(tmp_path: Path) -> None:
+    (export,) = (a100_exports() / "qat").glob("*graph.json")
+    layers = Path(shutil.copy(export, tmp_path))  # away from its times
+    (view,) = collect_untimed({"qat": read_profile(layers)})
+    assert [(one.name, one.count) for one in view.multiplying] == [("tensor core INT8", 20), ("INT8 DP4A", 1)]
 
 
 def test_reformats_name_tensors_and_formats() -> None:

@@ -90,6 +90,27 @@ def test_stages_of_a_pass_are_told_where_they_are_known(tmp_path: Path) -> None:
     assert "Stages of a pass" in draw_report(folder).read_text("utf-8")
 
 
+def test_first_and_later_steps_of_a_sequence_are_shown_apart(tmp_path: Path) -> None:
+    sequence = (30.0, *(1.0 + 0.5 * step for step in range(8)))
+    run = ProfileRun(latency_ms=sequence * 3)
+    one = profile("decoder", 10, 1, 0).model_copy(update={"runs": (run, run), "sequence_steps": 9})
+    (view,) = collect_profiles({"speed": one})
+    assert [(part.name, part.latency.median_ms, part.latency.sample_count) for part in view.steps] == [
+        ("first step", 30.0, 6),
+        ("later steps", 2.75, 48),
+        ("steps 2 to 3", 1.25, 12),
+        ("steps 4 to 5", 2.25, 12),
+        ("steps 6 to 7", 3.25, 12),
+        ("steps 8 to 9", 4.25, 12),
+    ]
+    assert [part.share for part in view.steps[:2]] == pytest.approx([30 / 52, 22 / 52])
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
+    assert "Steps of a sequence in" in draw_report(folder).read_text("utf-8")
+    short = one.model_copy(update={"sequence_steps": 3})
+    assert [part.name for part in collect_profiles({"speed": short})[0].steps] == ["first step", "later steps"]
+    assert collect_profiles({"speed": profile("cnn", 10, 1, 0)})[0].steps == ()
+
+
 # --- memory ---
 
 

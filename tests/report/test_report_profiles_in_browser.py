@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.records.profile import Profile, Span
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.records.run_folder import read_run
+from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.run_page import collect_page, draw_report
 from tests.support.report_browser import Watch, rows_of
 from tests.support.run_fixtures import (
     StepSketch,
@@ -602,3 +605,35 @@ def test_hostile_names_stay_text_in_every_chart(browser: Browser, tmp_path: Path
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.context.close()
     watch.check()
+
+
+@pytest.mark.parametrize("width", [1400, pytest.param(1024, marks=pytest.mark.thorough)])
+def test_the_first_screen_of_a_profile_names_findings_and_slowest_layers(
+    browser: Browser, half: Profile, tmp_path: Path, width: int
+) -> None:
+    watch = Watch()
+    page = watch.open(
+        browser, draw_profile(half, "half", tmp_path / "report.html"), viewport={"width": width, "height": 900}
+    )
+    slowest = page.locator(".slowest tbody tr")
+    medians = sorted((statistics.median(layer.samples_ms) for layer in half.layers), reverse=True)
+    expect(slowest).to_have_count(10)
+    shown = [milliseconds(text) for text in page.locator(".slowest td:nth-child(4)").all_inner_texts()]
+    assert shown == pytest.approx(medians[:10], rel=1e-2)
+    expect(slowest.last).to_be_in_viewport(ratio=1)
+    finding = page.locator("#where .insights li").first
+    expect(finding).to_be_in_viewport(ratio=1)
+    layers = finding.get_by_role("button")
+    count = int((layers.text_content() or "").split()[0])
+    layers.click()
+    expect(page.locator("#layers .detail")).to_contain_text(f"{count} of" if count > 1 else "ms")
+    slowest.first.get_by_role("button").click()
+    expect(page.locator("#layers")).to_be_in_viewport()
+    watch.check()
+
+
+def test_only_a_run_without_a_new_model_begins_with_its_profile(quickstart: Path, tmp_path: Path) -> None:
+    assert "where" not in dict(collect_page(read_run(quickstart)).sections)
+    run = run_record([StepSketch("speed", "profile", "profile")])
+    write_run(tmp_path, run, {"speed/profile.json": profile("cnn", 10, 1, 20)})
+    assert collect_page(read_run(tmp_path)).sections[0] == ("where", "Where")

@@ -727,9 +727,9 @@ def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
     (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")
     with pytest.raises(RequestError, match="not a sweep's record this version can read"):
         read_sweep_record(tmp_path)
-    newer = made.single().model_copy(update={"format_version": 3})
+    newer = made.single().model_copy(update={"format_version": 4})
     (tmp_path / SWEEP_RECORD).write_text(newer.to_json(), encoding="utf-8")
     with pytest.raises(
-        RequestError, match=r"written by a newer ndld-flow: it has format version 3, and .* reads up to 2"
+        RequestError, match=r"written by a newer ndld-flow: it has format version 4, and .* reads up to 3"
     ):
         read_sweep_record(tmp_path)

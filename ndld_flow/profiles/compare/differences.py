@@ -20,8 +20,6 @@ from ndld_flow.records.profile import Profile, TensorInfo
 
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
 """Libraries that do not run the model: their versions are listed but do not affect the latency."""
-_RUNTIMES = {"onnxruntime": "onnxruntime", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
-"""Backend -> the library that runs the model, whose version other programs may not record."""
 _TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
 _THREADS = ("threads", "inter_op_threads", "execution")
 _PLAN = (
@@ -31,7 +29,7 @@ _PLAN = (
 """Options for the duration of the measurement or the location of files, which affect neither the artifact nor its
 latency.
 """
-_MOST_LISTED = 20
+_MOST_LISTED = 6
 _LONGEST = 200
 """Maximum length of a displayed value."""
 
@@ -118,7 +116,7 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
         forbidden=_describe_forbidden(forbidding) if forbidding else "",
         caveat="; ".join(_describe(stopping)) if stopping else "",
         same_artifact=("engine" if base.runs_engine else "model") if same_artifact else "",
-        causes=tuple(map(_short, causes)),
+        causes=tuple(dict.fromkeys(map(_short, causes))),
     )
 
 
@@ -165,8 +163,8 @@ def _describe(unequal: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
             version = "version of " if fact.circumstance == "versions" else ""
             lacking.setdefault(missing, []).append(f"{version}{_short(fact.detail)}")
     for owner, details in lacking.items():
-        listed = details if len(details) <= _MOST_LISTED else [*details[:_MOST_LISTED], "others"]
-        yield f"not recorded for {owner}: {', '.join(listed)}"
+        more = f" and {len(details) - _MOST_LISTED} more" if len(details) > _MOST_LISTED else ""
+        yield f"not recorded for {owner}: {', '.join(details[:_MOST_LISTED])}{more}"
 
 
 def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
@@ -182,6 +180,7 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         "providers",
         lambda profile: NOT_APPLICABLE if profile.runs_engine else ", ".join(profile.providers),
     )
+    yield _fact(profiles, "provider", "precision of layers", _precision, minor=True)
     yield from _options(profiles)
     # An engine is identified by its own digest.
     yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
@@ -252,7 +251,7 @@ def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         }
         for profile in profiles
     ]
-    runtimes = [_RUNTIMES.get(profile.backend) for profile in profiles]
+    runtimes = [profile.runtime.library for profile in profiles]  # other programs may not record its version
     for name in dict.fromkeys((*filter(None, runtimes), *(name for versions in recorded for name in versions))):
         backends = {profile.backend for profile, versions in zip(profiles, recorded, strict=True) if name in versions}
         values = tuple(
@@ -328,7 +327,7 @@ def _timing(profiles: Sequence[Profile]) -> Iterator[_Fact]:
 
 def _copies(profile: Profile) -> str:
     if not profile.runs_engine:
-        apart = profile.backend == "onnxruntime" or not profile.may_use_gpu or any(run.h2d_ms for run in profile.runs)
+        apart = profile.runtime.separates_copies or not profile.may_use_gpu or any(run.h2d_ms for run in profile.runs)
         return "no" if apart else f"as {profile.backend} does"
     option = _option("transfers")(profile) or _trtexec(profile, "Data transfers")
     return {"true": "yes", "enabled": "yes", "false": "no", "disabled": "no"}.get(option.lower(), "")
@@ -336,8 +335,14 @@ def _copies(profile: Profile) -> str:
 
 def _streams(profile: Profile) -> str:
     if not profile.runs_engine:
-        return "1"
+        return str(profile.concurrent_inferences)
     return _option("streams")(profile) or _trtexec(profile, "Streams")
+
+
+def _precision(profile: Profile) -> str:
+    """Return the types in which the layers compute if the runtime chooses them; engines are built for some."""
+    chosen = profile.device_fact("inference_precision")
+    return NOT_APPLICABLE if profile.runs_engine else "as in the model" if chosen is None else str(chosen)
 
 
 def _trtexec(profile: Profile, name: str) -> str:

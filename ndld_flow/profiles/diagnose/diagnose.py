@@ -64,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     rules_settings.more_threads_than_cpus,
     rules_settings.larger_batches_pay,
     rules_measurement.times_of_the_host,
+    rules_measurement.waits_for_the_device,
     rules_measurement.profiler_overhead,
     rules_measurement.busy_machine,
     rules_measurement.clocks_not_fixed,

@@ -55,6 +55,22 @@ def times_of_the_host(subject: Subject) -> Iterator[Insight]:
     )
 
 
+def waits_for_the_device(subject: Subject) -> Iterator[Insight]:
+    """Report layer times that include launching each layer and waiting for the device."""
+    wait_ms = subject.longest_wait_ms
+    if not wait_ms:
+        return
+    all_ms = wait_ms * sum(median_ms > 0 for median_ms in subject.medians_ms)
+    yield Insight(
+        score=0.0,
+        title="Layer times include launching and waiting for the device",
+        evidence=f"At most {milliseconds(wait_ms)} in each layer, the time of the shortest one: {milliseconds(all_ms)} "
+        f"of the {milliseconds(subject.layers_sum_ms)} in all layers. The latency, {milliseconds(subject.latency_ms)}, "
+        "includes none of it.",
+        next_step="Compare long layers by their times. The share of many short layers is smaller than shown.",
+    )
+
+
 def busy_machine(subject: Subject) -> Iterator[Insight]:
     """Report CPU use by other processes: a load of 0.5 per CPU before, or a tenth of all CPUs during the measurement.
 

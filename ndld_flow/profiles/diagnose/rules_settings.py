@@ -24,7 +24,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     ONNX Runtime places nodes without a kernel of the provider on the CPU, and shape computations on purpose
     (https://onnxruntime.ai/docs/execution-providers/, "the nodes that are not supported fall back to CPU").
     """
-    if subject.profile.backend != "onnxruntime" or not subject.on_gpu:
+    if not subject.on_gpu or not subject.profile.providers:
         return
     positions = subject.where(lambda layer: layer.provider == _CPU)
     if not positions:
@@ -68,7 +68,7 @@ def single_precision_remains(subject: Subject) -> Iterator[Insight]:
 
 def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     """Report a half-precision model on the CPU: ONNX Runtime has few such kernels and inserts casts to float32."""
-    if subject.on_gpu or subject.profile.backend != "onnxruntime":
+    if subject.on_gpu or not subject.profile.runtime.inserts_casts:
         return
     positions = subject.where(
         lambda layer: (

@@ -20,9 +20,11 @@ from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_of
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
 
-_CPU = "CPUExecutionProvider"
 _SCATTERED = 0.1
 """Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
+
+_MOSTLY_WORK = 4
+"""A layer that waits for the device is placed under the roofs if it takes this many times the longest wait."""
 
 
 class LayersSubject:
@@ -100,21 +102,27 @@ class Subject(LayersSubject):
 
     @cached_property
     def on_gpu(self) -> bool:
-        """True if the preferred provider is not the CPU."""
-        if self.profile.backend != "onnxruntime":
-            return self.profile.may_use_gpu
-        return bool(self.profile.providers) and self.profile.providers[0] != _CPU
+        """True if another device than the CPU is known to have run the model."""
+        return bool(self.profile.runtime.on_gpu)
 
     @cached_property
     def times_are_of_the_host(self) -> bool:
-        """True if layer times are launch times: ONNX Runtime's profiler does not wait for the device."""
-        return self.on_gpu and self.profile.backend == "onnxruntime"
+        """True if layer times are launch times, because the runtime's profiler does not wait for the device."""
+        return self.on_gpu and self.profile.runtime.times_layers_on_host and not self.profile.layers_wait_for_device
 
     @cached_property
     def rooflines(self) -> tuple[Roofline | None, ...]:
         """Roofline of each layer; None for all if roofs or device times were not measured."""
         roofs = None if self.times_are_of_the_host else self.profile.roofs
         return (None,) * len(self.layers) if roofs is None else self.under(roofs)
+
+    @cached_property
+    def longest_wait_ms(self) -> float:
+        """Upper bound of the time in each layer that launching it and waiting for the device takes: the time of the
+        shortest layer; 0 if layers do not wait.
+        """
+        timed = [median_ms for median_ms in self.medians_ms if median_ms > 0]
+        return min(timed, default=0.0) if self.profile.layers_wait_for_device else 0.0
 
     @property
     def is_timed(self) -> bool:
@@ -123,7 +131,8 @@ class Subject(LayersSubject):
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
         """Return the roofline of each layer for these roofs."""
         return tuple(
-            roofline_of(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
+            roofline_of(layer, median_ms, roofs) if median_ms >= _MOSTLY_WORK * self.longest_wait_ms else None
+            for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
         )
 
     @cached_property

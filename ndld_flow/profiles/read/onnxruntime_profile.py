@@ -21,7 +21,7 @@ from ndld_flow.profiles.read.layer_work import count_macs, tensor_bytes
 from ndld_flow.profiles.read.untrusted_files import check_size, number_of, read_ends, shape_of, text_of
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.measurement import LatencySummary, Machine
-from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo
 
 MAX_EVENTS = 1_000_000
 """ONNX Runtime silently drops further events."""
@@ -312,6 +312,17 @@ _LOADS = re.compile(r"session_initialization|model_loading\w*")
 _MAX_MACS = 10**18
 
 
+def onnxruntime_traits(providers: Sequence[str]) -> RuntimeTraits:
+    """Return the facts of ONNX Runtime on these execution providers, the preferred one first."""
+    return RuntimeTraits(
+        library="onnxruntime",
+        on_gpu=providers[0] != "CPUExecutionProvider" if providers else None,
+        separates_copies=True,
+        inserts_casts=True,
+        times_layers_on_host=True,
+    )
+
+
 def profile_of_onnxruntime(path: Path, label: str) -> Profile:
     """Read a profile. Raises RequestError if it cannot be read or has no complete pass."""
     check_size(path)
@@ -323,11 +334,13 @@ def profile_of_onnxruntime(path: Path, label: str) -> Profile:
     positions = {key: place for place, key in enumerate(measured.nodes)}
     median = LatencySummary.of(measured.pass_ms).median_pass
     layers = tuple(_layer(index, node, len(measured.pass_ms)) for index, node in enumerate(measured.nodes.values()))
+    providers = tuple(dict.fromkeys(layer.provider for layer in layers if layer.provider))
     return Profile(
         label=label,
         model_digest="",
         backend="onnxruntime",
-        providers=tuple(dict.fromkeys(layer.provider for layer in layers if layer.provider)),
+        runtime=onnxruntime_traits(providers),
+        providers=providers,
         machine=Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None),
         versions={},
         options={},

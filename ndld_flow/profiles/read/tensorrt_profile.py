@@ -34,7 +34,7 @@ from ndld_flow.profiles.read.trtexec_files import (
     take_metadata,
 )
 from ndld_flow.records.measurement import Machine
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -277,6 +277,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         label=source.label,
         model_digest="",
         backend="tensorrt_rtx" if exports.log.is_rtx else "tensorrt",
+        runtime=RuntimeTraits(library=library, runs_engine=True, on_gpu=True),
         machine=Machine(
             system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ()
         ),

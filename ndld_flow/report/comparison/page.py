@@ -84,22 +84,29 @@ class ComparisonPage:
     payload: str
 
     @property
+    def forbids(self) -> bool:
+        """True if a condition forbids a verdict, so that conditions come first."""
+        return any(difference.effect == "forbids" for difference in self.differences)
+
+    @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
         layered = any(profile.has_layers for profile in self.profiles)
-        present = {
-            "decision": bool(self.decisions),
-            "gates": bool(self.gates),
-            "rounds": bool(self.rounds),
-            "circumstances": True,
-            "metrics": bool(self.profiles),
-            "time": layered,
-            "timeline": any(profile.timelines for profile in self.profiles),
-            "layers": layered,
-            "graph": layered,
-            "settings": bool(self.profiles),
-        }
-        return tuple((name, name.capitalize()) for name, there in present.items() if there)
+        present = (
+            ("decision", bool(self.decisions)),
+            ("gates", bool(self.gates)),
+            ("rounds", bool(self.rounds)),
+            ("conditions", self.forbids),
+            ("where", layered),
+            ("metrics", bool(self.profiles)),
+            ("time", layered),
+            ("timeline", any(profile.timelines for profile in self.profiles)),
+            ("layers", layered),
+            ("graph", layered),
+            ("conditions", not self.forbids),
+            ("settings", bool(self.profiles)),
+        )
+        return tuple((name, name.capitalize()) for name, there in present if there)
 
 
 def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:

@@ -124,11 +124,11 @@ def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profi
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
-    return save_picture(lambda: _draw(comparison, profiles), path)
+    return save_picture(lambda: draw_comparison(comparison, profiles), path)
 
 
-def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figure:
-    """Draw the panels, with heights in inches, so that rows have the same height in every picture."""
+def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figure:
+    """Draw the picture's panels, with heights in inches, so that rows have the same height in every picture."""
     groups = picture_groups(comparison)
     changes = largest_changes(comparison, profiles)
     upper = 0.3 + _ROW_IN * sum(len(group.rows) + 0.9 for group in groups)

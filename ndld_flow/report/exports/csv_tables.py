@@ -13,16 +13,12 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes, median_ms
 from ndld_flow.report.tables import Table, Value
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Includes full-width forms, which some spreadsheets accept, and leading blanks."""
@@ -86,31 +82,34 @@ def layer_rows(profile: Profile) -> Iterator[list[Value]]:
         yield _layer(layer, median, median / total if total else 0.0)
 
 
+COMPARISON_COLUMNS = (
+    "profile",
+    "base",
+    "candidate",
+    "base_layers",
+    "candidate_layers",
+    "base_types",
+    "candidate_types",
+    "base_ms",
+    "candidate_ms",
+    "delta_ms",
+    "ratio",
+    "verdict",
+    "q_value",
+    "matched_by",
+    "confidence",
+)
+
+
 def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
     """Return all rows of the layer tables, once per candidate."""
-    head = (
-        "profile",
-        "base",
-        "candidate",
-        "base_layers",
-        "candidate_layers",
-        "base_types",
-        "candidate_types",
-        "base_ms",
-        "candidate_ms",
-        "delta_ms",
-        "ratio",
-        "verdict",
-        "q_value",
-        "matched_by",
-        "confidence",
-    )
-    rows = (
-        row
-        for compared, measured in zip(comparison.profiles, profiles, strict=True)
-        for row in _compared(comparison, compared, measured)
-    )
-    return csv_text([head, *rows])
+    return csv_text([COMPARISON_COLUMNS, *comparison_rows(comparison, profiles)])
+
+
+def comparison_rows(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[list[Value]]:
+    """Yield the cells of all rows of the layer tables, as `COMPARISON_COLUMNS` names them, once per candidate."""
+    for compared, measured in zip(comparison.profiles, profiles, strict=True):
+        yield from _compared(comparison, compared, measured)
 
 
 def _compared(
@@ -195,16 +194,3 @@ def _field(cell: Value) -> Value:
         return cell
     shown = visible_name(cell)
     return f"'{shown}" if _FORMULA.match(cell) else shown
-
-
-def layers_frame(profile: Profile) -> pd.DataFrame:
-    """Return a data frame with one row per layer and the columns of the CSV; times in ms, sizes in bytes, `share` from
-    0 to 1.
-
-    An engine that was not run has no columns of times.
-    """
-    import pandas as pd
-
-    frame = pd.DataFrame(list(layer_rows(profile)), columns=list(LAYER_COLUMNS))
-    was_run = any(layer.samples_ms for layer in profile.layers) or not profile.layers
-    return frame if was_run else frame.drop(columns=list(TIME_COLUMNS))

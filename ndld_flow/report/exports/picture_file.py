@@ -6,7 +6,8 @@ Colours are Okabe and Ito's. The Agg or SVG backend is used directly, without a 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,16 +67,23 @@ BLUE, ORANGE, CRIMSON = "#0072b2", "#d55e00", "#a3123a"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a")
 
 
-def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
-    """Write a PNG or an SVG, by the file's suffix, and return its path. Equal data give equal bytes."""
+@contextmanager
+def own_style() -> Iterator[None]:
+    """Ignore the user's matplotlibrc: pictures look the same everywhere."""
     import matplotlib as mpl
 
     with mpl.rc_context():
-        mpl.rcdefaults()  # ignore the user's matplotlibrc
+        mpl.rcdefaults()
         mpl.rcParams["font.family"] = [FONT]
         mpl.rcParams["font.size"] = 11
         mpl.rcParams["svg.hashsalt"] = "ndld-flow"
-        nothing = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+        yield
+
+
+def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
+    """Write a PNG or an SVG, by the file's suffix, and return its path. Equal data give equal bytes."""
+    nothing = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+    with own_style():
         draw().savefig(path, dpi=DPI, facecolor=PAPER, metadata=nothing)
     return path
 

@@ -209,7 +209,7 @@ def accuracy_markdown(view: AccuracyView, picture: str = "") -> str:
     """
     starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
     parts = [
-        f"### {_SIGN[view.passed]} {code(view.candidate)} against {code(view.reference)}\n",
+        f"### {_SIGN[view.outcome == 'passed']} {code(view.candidate)} against {code(view.reference)}\n",
         table_markdown(view.labelled) if view.labelled else "",
         _outputs(view),
         starts,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
@@ -56,7 +56,7 @@ def _failure(summary: Summary) -> Iterator[str]:
 def _gate(gate: GateView) -> list[str]:
     limit = f"{gate.relation} {gate.right}".strip()
     return [
-        code(gate.gate, 120),
+        code(gate.gate, 120) + (f" {prose(gate.note)}" if gate.outcome == "inconclusive" else ""),
         prose(gate.left),
         prose(limit),
         f"{SIGNS.get(gate.outcome, '')} {gate.outcome}".strip(),

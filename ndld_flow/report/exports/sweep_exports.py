@@ -24,6 +24,12 @@ from ndld_flow.report.value_text import value_text
 
 def points_csv(record: SweepRecord) -> str:
     """Return one line per point, in the order of trials: settings, first and second measurement, all metrics."""
+    head, rows = point_rows(record)
+    return csv_text([head, *rows])
+
+
+def point_rows(record: SweepRecord) -> tuple[list[str], list[list[Value]]]:
+    """Return the titles and the cells of `points_csv`."""
     units = {name: metric.unit for point in record.points for name, metric in point.metrics.items()}
     goals = [_headed(objective.text, objective.unit) for objective in record.objectives]
     head = [
@@ -45,7 +51,7 @@ def points_csv(record: SweepRecord) -> str:
         "folder",
         *(_headed(name, unit) for name, unit in units.items()),
     ]
-    return csv_text([head, *(_row(point, record, list(units)) for point in record.points)])
+    return head, [_row(point, record, list(units)) for point in record.points]
 
 
 def _row(point: SweepPoint, record: SweepRecord, metrics: list[str]) -> list[Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,21 +44,26 @@ _ROW_IN = 0.27
 
 def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
     """Write the applicable pictures as SVG into a folder and return their paths, the most important first."""
+    return [save_picture(draw, folder / f"{name}.svg") for name, draw in sweep_drawings(record).items()]
+
+
+def sweep_drawings(record: SweepRecord) -> dict[str, Callable[[], Figure]]:
+    """Return name -> function that draws it for the applicable pictures, the most important first."""
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     effects = collect_effects(record)
     pair = _pair(dimensions)
-    pictures = []
+    drawings: dict[str, Callable[[], Figure]] = {}
     if curves and len(record.objectives) < 2:
-        pictures.append(save_picture(lambda: _curve(curves[0]), folder / "curve.svg"))
+        drawings["curve"] = lambda: _curve(curves[0])
     elif pair is not None:
-        pictures.append(save_picture(lambda: _trade_off(record, *pair), folder / "trade_off.svg"))
+        drawings["trade_off"] = lambda: _trade_off(record, *pair)
     shown = [dimension for dimension in dimensions if dimension.is_default][:_MOST_AXES]
     if len(shown) > 1 and len(record.points) > 1:
-        pictures.append(save_picture(lambda: _parallel(record, shown), folder / "parallel.svg"))
+        drawings["parallel"] = lambda: _parallel(record, shown)
     if effects:
-        pictures.append(save_picture(lambda: _effects(effects[0]), folder / "effects.svg"))
-    return pictures
+        drawings["effects"] = lambda: _effects(effects[0])
+    return drawings
 
 
 # --- trade-off ---

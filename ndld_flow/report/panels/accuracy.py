@@ -212,6 +212,7 @@ class OutputRow:
     own_tolerance: str
     """Bounds of this output that replace the common ones."""
     failed: tuple[str, ...]
+    undecided: str
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class AccuracyView:
     providers: tuple[str, str]
     arithmetic: str
     """Description of how reduced precision was computed; empty if not recorded."""
-    passed: bool
+    outcome: str
     sample_count: int
     inputs: tuple[tuple[str, str], ...]
     metrics: tuple[str, ...]
@@ -277,7 +278,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         candidate=short_name(accuracy.candidate),
         providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
         arithmetic=_arithmetic(accuracy),
-        passed=accuracy.passed,
+        outcome=accuracy.outcome,
         sample_count=accuracy.sample_count,
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
@@ -354,6 +355,7 @@ def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) ->
         ),
         own_tolerance=", ".join(f"{short_name(metric)} {bound_text(metric, bound)}" for metric, bound in own.items()),
         failed=tuple(short_name(sentence, 400) for sentence in output.failed),
+        undecided=output.undecided,
     )
 
 

@@ -264,7 +264,7 @@ const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ??
  * @param {ReportPayload} payload
  * @param {HTMLElement} whole
  * @param {typeof LayersPart} Part
- * @returns {(place: number, row: number) => void} shows a layer of a part
+ * @returns {(place: number, rows: number[]) => void} shows layers of a part
  */
 function layerTabs(payload, whole, Part) {
   const sections = all("[data-layers]", whole);
@@ -311,11 +311,11 @@ function layerTabs(payload, whole, Part) {
   else bar?.remove();
   open(0);
   printAll(sections, build);
-  return (place, row) => {
+  return (place, rows) => {
     const number = places.indexOf(place);
     if (number < 0) return;
     open(number);
-    parts.get(number)?.choose([row]);
+    parts.get(number)?.choose(rows);
   };
 }
 
@@ -340,18 +340,18 @@ function printAll(sections, build) {
 }
 
 /**
- * A layer named elsewhere on the page is shown in the profiles where there are any, otherwise in the engines.
+ * Layers named elsewhere on the page are shown in the profiles where there are any, otherwise in the engines.
  * @param {ReportPayload} payload
  */
 export function show(payload) {
-  /** @type {((place: number, row: number) => void) | undefined} */
+  /** @type {((place: number, rows: number[]) => void) | undefined} */
   let showLayer;
   for (const [id, Part] of /** @type {[string, typeof LayersPart][]} */ ([["engines", LayersPart], ["layers", ProfilePart]])) {
     const whole = document.getElementById(id);
     if (whole) showLayer = layerTabs(payload, whole, Part);
   }
   for (const button of all("[data-layer]")) {
-    const [place, row] = (button.dataset.layer ?? "").split(",").map(Number);
-    button.addEventListener("click", () => showLayer?.(place, row));
+    const [place, ...rows] = (button.dataset.layer ?? "").split(",").map(Number);
+    button.addEventListener("click", () => showLayer?.(place, rows));
   }
 }

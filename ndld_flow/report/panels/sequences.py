@@ -42,7 +42,7 @@ class SequenceView:
 
     candidate: str
     reference: str
-    passed: bool
+    outcome: str
     steps: int
     sequences: int
     feedback: tuple[tuple[str, str], ...]
@@ -50,6 +50,16 @@ class SequenceView:
     states: str
     rows: tuple[StepsRow, ...]
     agreement: SequenceAgreement
+
+
+_READ: Mapping[tuple[str, str], str] = {
+    ("own", ""): "its own states",
+    ("own", "own"): "its own states and its own tokens",
+    ("own", "reference"): "its own states and the reference's tokens",
+    ("reference", ""): "the reference's states at every step",
+    ("reference", "reference"): "the reference's states and tokens at every step",
+}
+"""The values that the candidate read, by `states` and `tokens` of a record."""
 
 
 def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView, ...]:
@@ -63,11 +73,11 @@ def _view(accuracy: Accuracy, agreement: SequenceAgreement) -> SequenceView:
     return SequenceView(
         candidate=short_name(accuracy.candidate),
         reference=short_name(accuracy.reference),
-        passed=accuracy.passed,
+        outcome=accuracy.outcome,
         steps=sum(agreement.lengths),
         sequences=len(agreement.lengths),
         feedback=tuple((short_name(name), short_name(output)) for name, output in agreement.feedback.items()),
-        states="its own states" if agreement.states == "own" else "the reference's states at every step",
+        states=_READ[agreement.states, agreement.tokens],
         rows=tuple(_row(output, agreement) for output in agreement.outputs),
         agreement=agreement,
     )
@@ -81,6 +91,8 @@ def _row(output: StepErrors, agreement: SequenceAgreement) -> StepsRow:
     if output.flipped_count is not None:
         flipped = f"{output.flipped_count:,} of {sum(agreement.lengths):,} ({short_name(output.decision, 60)})"
         flipped += f", first at {_step(agreement, output.flipped[0])}" if output.flipped else ""
+        if output.margins and output.margins[0] is not None and output.median_margin is not None:
+            flipped += f", margin {number(output.margins[0])} there and {number(output.median_margin)} as median"
     return StepsRow(
         output=short_name(output.output),
         state=short_name(output.state),

@@ -141,6 +141,10 @@ class StepView:
     artifact: str
     artifact_bytes: int
     flow: FlowRow
+    target: str
+    """Name of the target on which it ran; empty for the machine of the run."""
+    machine: str
+    """Description of that target, as in the key of the result."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +201,17 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         artifact=record.artifact.digest if record else "",
         artifact_bytes=record.artifact.size_bytes if record else 0,
         flow=row,
+        target=short_name(step.target),
+        machine=short_name(record.parts.machine.partition(";")[0], 400) if record is not None and step.target else "",
     )
 
 
 def _reuse(step: RunStep, run: RunRecord) -> str:
-    if step.reason != "reused" or step.record is None:
+    if step.reason not in ("reused", "reused from cache") or step.record is None:
         return ""
     age = (run.started_at - step.record.started_at).total_seconds()
-    return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
+    origin = "" if step.reason == "reused" else "; taken from the shared cache"
+    return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}{origin}"
 
 
 def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:

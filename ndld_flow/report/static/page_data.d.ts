@@ -245,6 +245,47 @@ interface DiffPagePayload {
   texts: string[];
 }
 
+/** A step of a series. */
+interface HistoryStepPayload {
+  /** Position of the first point after it. */
+  place: number;
+  before: number;
+  after: number;
+  /** `+5.1 %`. */
+  change: string;
+  /** The values, the interval and the reason, a line each. */
+  detail: string;
+  verdict: string;
+  /** The note; empty if it is not accepted. */
+  accepted: string;
+}
+
+/** The measurements of one metric; each column has an item for each point. */
+interface HistorySeriesPayload {
+  metric: string;
+  /** The kind of machine and the runtime. */
+  about: string;
+  unit: string;
+  run: Steps[];
+  value: number[];
+  runs: number[];
+  doubt: TextPlace[];
+  steps: HistoryStepPayload[];
+}
+
+/** All data of the page of a history. */
+interface HistoryPayload {
+  /** The runs, oldest first. */
+  id: string[];
+  /** Seconds since 1970. */
+  started_s: number[];
+  commit: TextPlace[];
+  series: HistorySeriesPayload[];
+  /** Position of the series that is shown at first. */
+  first: number;
+  texts: string[];
+}
+
 /** A report that takes part in a comparison. */
 interface SubjectPayload {
   letter: string;

@@ -12,10 +12,10 @@ from typing import get_args
 
 from ndld_flow.base.quantities import change, seconds
 from ndld_flow.base.text import short_name
+from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import (
     MeasuredAgain,
     MeasurementSession,
-    PointOutcome,
     SweepObjective,
     SweepPoint,
     SweepRecord,

@@ -353,6 +353,24 @@ export class RowPair {
   }
 
   /**
+   * `faster` or `slower` than in the base beyond the noise; empty for an unchanged row, and where that is not known.
+   * Verdicts decide. Between reports without them, it is the threshold of the deciding metric.
+   * @param {number} place
+   * @param {number} row
+   * @param {number} threshold
+   */
+  standing(place, row, threshold) {
+    const pair = new RowPair(this.rows, this.base, place);
+    if (place === this.base || !pair.both(row)) return "";
+    const known = pair.verdict(row)?.verdict ?? null;
+    const inverse = place === 0 ? new RowPair(this.rows, 0, this.base).verdict(row)?.verdict ?? null : null;
+    if (known !== null) return known === "improved" ? "faster" : known === "regressed" ? "slower" : "";
+    if (inverse !== null) return inverse === "improved" ? "slower" : inverse === "regressed" ? "faster" : "";
+    const ratio = pair.ratio(row);
+    return ratio > 1 + threshold ? "slower" : ratio < 1 / (1 + threshold) ? "faster" : "";
+  }
+
+  /**
    * Time by layer type of one report.
    * @param {number} place
    */

@@ -127,6 +127,39 @@ export class Waterfall {
   }
 }
 
+// The layers that changed most.
+
+const LARGEST_SHOWN = 10;
+
+/**
+ * @param {HTMLElement} host
+ * @param {View} view
+ * @param {RowPair} pair
+ * @param {(row: number) => void} choose
+ */
+export function drawLargest(host, view, pair, choose) {
+  const rows = Array.from({ length: pair.length }, (_, row) => row).filter((row) => pair.either(row) && pair.delta(row) !== 0)
+    .sort((a, b) => Math.abs(pair.delta(b)) - Math.abs(pair.delta(a)));
+  const shown = rows.slice(0, LARGEST_SHOWN);
+  const most = Math.abs(pair.delta(shown[0] ?? 0)) || 1;
+  const time = (/** @type {number | null} */ ms) => (ms === null ? "–" : milliseconds(ms));
+  const line = (/** @type {number} */ row) => {
+    const [name, type] = [pair.text("name", row), pair.text("type", row)];
+    const change = { text: name, before: pair.from(row) ?? 0, after: pair.to(row) ?? 0, delta: pair.delta(row) };
+    const relative = pair.both(row) ? changeText(pair.ratio(row)) : pair.from(row) === null ? "new" : "gone";
+    return make("tr", {},
+      make("th", { scope: "row", class: "clip" }, make("button", { type: "button", title: `${shortened(name, 200)}\n${shortened(type, 80)}`, onclick: () => choose(row) }, make("bdi", {}, shortened(name, 60) || "(no name)"))),
+      make("td", { class: "n quiet" }, time(pair.from(row))), make("td", { class: "n quiet" }, time(pair.to(row))),
+      make("td", { class: "n" }, signedMs(change.delta)), make("td", { class: "n" }, relative),
+      make("td", { class: "track" }, deltaBar(change, "ms", most)));
+  };
+  const title = rows.length > shown.length ? `The ${shown.length} largest of ${rows.length} changes` : "Layers that changed";
+  host.replaceChildren(make("h4", {}, title), make("div", { class: "scroll" }, make("table", { class: "bars deltas largest" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Layer"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
+      make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th", { class: "n", scope: "col" }, "%"), make("th"))),
+    make("tbody", {}, ...shown.map(line)))));
+}
+
 // Changes by layer type and by precision, in ms or in %; bars of groups that became faster point to the left.
 
 const DELTAS_SHOWN = 12;

@@ -14,13 +14,20 @@ import { badge, named, signedMs, verdictWord } from "./data.js";
 /** @type {<T>(value: number, otherwise: T) => number | T} */
 const finite = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
 
+// A layer is slower or faster by the threshold of the deciding metric, where no verdict says more.
+const UNDECIDED_THRESHOLD = 0.03;
+
+/** @param {View} view */
+const thresholdOf = (view) => view.verdict(view.deciding, view.candidate)?.threshold ?? UNDECIDED_THRESHOLD;
+
 /**
- * With two reports there is room for shares; the CSV file always has them.
+ * With two reports there is room for shares; the CSV file always has them. Times are coloured against the base.
  * @param {View} view
  * @param {RowPair} pair
  * @returns {Column[]}
  */
 function timeColumns(view, pair) {
+  const threshold = thresholdOf(view);
   return view.profile.subjects.flatMap((_, place) => {
     const { letter, label } = view.subject(place);
     const { [place]: times } = pair.rows.times;
@@ -36,6 +43,10 @@ function timeColumns(view, pair) {
         key, label: badge(view.subject(place)), longLabel: `${long}, ms`, summaryLabel: long, csvLabel: `${letter} ${label} ms`,
         width: "80px", numeric: true, right: true, measure: "sum",
         value: (row) => times[row], format: (value) => (value === null ? "–" : milliseconds(value)), csv: (row) => times[row] ?? "",
+        tone: (row) => {
+          const standing = pair.standing(place, row, threshold);
+          return standing && `${standing} than-base`;
+        },
       },
       {
         key: `${key}_share`, label: "%", longLabel: `${long}, %`, csvLabel: `${letter} ${label} percent of layer sum`,
@@ -48,20 +59,23 @@ function timeColumns(view, pair) {
 }
 
 /**
+ * @param {View} view
  * @param {RowPair} pair
  * @param {Heat} heat
  * @returns {Column[]}
  */
-function changeColumns(pair, heat) {
+function changeColumns(view, pair, heat) {
+  const threshold = thresholdOf(view);
   const size = (/** @type {number} */ row) => Math.abs(pair.delta(row));
   const sizes = Array.from({ length: pair.length }, (_, row) => size(row));
-  const direction = (/** @type {number} */ row) => (pair.delta(row) < 0 ? "faster" : "slower");
+  const gained = (/** @type {number} */ row) => (pair.delta(row) < 0 ? "faster" : "slower");
+  const direction = (/** @type {number} */ row) => (pair.both(row) ? pair.standing(pair.candidate, row, threshold) : gained(row));
   const word = (/** @type {number} */ row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
   return [
     {
       key: "delta", label: "Delta", csvLabel: "delta ms", width: "86px", numeric: true, right: true, measure: "sum",
       value: (row) => pair.delta(row), format: signedMs,
-      heat: (row) => heat.of("delta", sizes)(size(row)), tone: direction,
+      heat: (row) => (direction(row) ? heat.of("delta", sizes)(size(row)) : 0), tone: direction,
       csv: (row) => Number(pair.delta(row).toPrecision(5)),
     },
     {
@@ -144,7 +158,7 @@ function comparedColumns(view, pair, heat) {
     { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.text("type", row) },
     { key: "dims", label: "Dims", width: "128px", hidden: true, value: (row) => pair.change("dims", row) },
     ...timeColumns(view, pair),
-    ...changeColumns(pair, heat),
+    ...changeColumns(view, pair, heat),
     ...confidenceColumns(pair),
     ...verdictColumns(pair),
   ];
@@ -258,8 +272,7 @@ export class ComparedLayers {
     const sameProfile = this.view.profile === view.profile;
     this.view = view;
     this.pair = pair;
-    // A layer is slower or faster by the threshold of the deciding metric.
-    this.limit = view.verdict(view.deciding, view.candidate)?.threshold ?? 0.03;
+    this.limit = thresholdOf(view);
     this.namePair();
     this.offerMethods();
     this.heat = new Heat(this.scale);
@@ -314,7 +327,9 @@ export class ComparedLayers {
 
   namePair() {
     this.about.replaceChildren("Delta, %, speed-up and changes: ", named(this.view.subject(this.pair.candidate)), " against ", named(this.view.subject(this.pair.base)),
-      this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were computed against another base.");
+      this.view.first ? "; the largest change comes first. " : "; the largest change comes first. Verdicts were computed against another base. ",
+      make("span", { class: "than-base faster" }, "faster"), " and ", make("span", { class: "than-base slower" }, "slower"), " than in ",
+      named(this.view.subject(this.pair.base)), "; without a colour, no difference beyond the noise is known.");
   }
 
   offerMethods() {

@@ -4,7 +4,7 @@ import { startConveniences } from "../conveniences.js";
 import { all, around, byId, live, make, required, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { badge, Choice, chooser, pairOf, View } from "./data.js";
-import { Deltas, drawCoverage, Waterfall } from "./differences.js";
+import { Deltas, drawCoverage, drawLargest, Waterfall } from "./differences.js";
 import { ComparedGraph, drawTypes, Timelines } from "./drawings.js";
 import { ComparedLayers } from "./layers.js";
 import { drawRuns, drawSpread } from "./process_runs.js";
@@ -85,6 +85,10 @@ function layerParts(host, first) {
     const pair = pairOf(view);
     waterfall.draw(view, pair);
     deltas.draw(view, pair);
+    drawLargest(required("largest"), view, pair, (row) => {
+      choose(row);
+      goToLayers();
+    });
     drawCoverage(required("coverage"), view, pair, (method) => {
       layers.showMethod(method);
       goToLayers();

@@ -159,7 +159,7 @@ export function drawDecision(host, choice) {
       make("td", { class: "n" }, make("b", {}, ratioText(decision.ratio))), make("td", { class: "n" }, changeText(decision.ratio)),
       make("td", { class: "plot" }, intervalBar(decision, ratios)),
     ].filter((cell) => cell !== false)),
-    make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why))),
+    ...(decisions.length > 1 ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
   ]);
   host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "decisions" },
     make("thead", {}, make("tr", {}, ...heads.filter((head) => head !== false))), make("tbody", {}, ...rows))));

@@ -1,0 +1,125 @@
+"""Images that steps drew from tensors: samples in rows, beside the input, the other model and the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name
+from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage, RenderedImages
+from ndld_flow.records.run_folder import RunDocuments, find_file
+from ndld_flow.report.panel import Panel
+
+_LONGEST_CAPTION = 300
+_FEW = 2
+_SMALL = 160
+"""Pixels."""
+
+
+@dataclass(frozen=True)
+class FileView:
+    """One image with its captions."""
+
+    title: str
+    data: str
+    """`image/png;base64,...`."""
+    width: int
+    height: int
+    is_small: bool
+    """Its pixels are to be seen one by one."""
+    link: str
+    """Path of the PNG file from the report; empty if the run has no folder."""
+    size: str
+    """`640 x 480`."""
+    alternative: str
+    """The same in words."""
+    captions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RowView:
+    """The images of one sample."""
+
+    sample: str
+    files: tuple[FileView, ...]
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """One image of a step, for several samples."""
+
+    step: str
+    name: str
+    description: str
+    is_large: bool
+    """Every row has at most two images."""
+    rows: tuple[RowView, ...]
+    video: str
+    """Path of the video from the report; empty if there is none."""
+    more: str
+    """`96 more samples are in half/denoised/`; empty if all are shown."""
+
+
+def collect_images(documents: RunDocuments) -> tuple[ImageView, ...]:
+    """Return all images that the report can show, in recipe order."""
+    return tuple(
+        _view(documents, step, image) for step, record in documents.images.items() for image in _images(record)
+    )
+
+
+def _images(record: RenderedImages) -> tuple[RenderedImage, ...]:
+    return tuple(image for image in record.images if image.rows)
+
+
+def _view(documents: RunDocuments, step: str, image: RenderedImage) -> ImageView:
+    rows = tuple(view for row in image.rows if (view := _row(documents, step, image, row)).files)
+    more = len(image.rows) - len(rows)
+    place = f"{short_name(step)}/{short_name(image.name)}/"
+    return ImageView(
+        step=short_name(step),
+        name=short_name(image.name),
+        description=short_name(image.description, _LONGEST_CAPTION),
+        is_large=max((len(row.files) for row in rows), default=0) <= _FEW,
+        rows=rows,
+        video=_link(documents, step, image.video) if image.video else "",
+        more=f"{counted(more, 'more sample')} in {place}" if more else "",
+    )
+
+
+def _row(documents: RunDocuments, step: str, image: RenderedImage, row: ImageRow) -> RowView:
+    label = short_name(row.sample)
+    files = tuple(_file(documents, step, f"{short_name(image.name)} of {label}", file) for file in row.files)
+    return RowView(label, tuple(view for view in files if view is not None))
+
+
+def _file(documents: RunDocuments, step: str, subject: str, file: ImageFile) -> FileView | None:
+    if file.thumbnail is None:
+        return None
+    title = short_name(file.title)
+    captions = tuple(short_name(caption, _LONGEST_CAPTION) for caption in file.captions)
+    warnings = tuple(short_name(warning, _LONGEST_CAPTION) for warning in file.warnings)
+    return FileView(
+        title=title,
+        data=f"image/{file.thumbnail.format};base64,{file.thumbnail.data}",
+        width=file.thumbnail.width,
+        height=file.thumbnail.height,
+        is_small=file.width < _SMALL,
+        link=_link(documents, step, file.file),
+        size=f"{file.width} x {file.height}",
+        alternative="; ".join((f"{subject.removesuffix(' of ')}, {title}", *captions, *warnings)),
+        captions=captions,
+        warnings=warnings,
+    )
+
+
+def _link(documents: RunDocuments, step: str, name: str) -> str:
+    """Return the path of a file from the report; a record can be edited, and must not lead out of the folder."""
+    if documents.folder is None or name.startswith("/") or {"", ".", ".."} & set(name.split("/")):
+        return ""
+    relative = find_file(documents.folder / step, name).relative_to(documents.folder)
+    return f"./{quote(relative.as_posix())}"
+
+
+PANEL = Panel("Images", collect_images, after="accuracy")
