@@ -27,6 +27,7 @@ _TYPES = {
     "ndld_flow.base.errors": (
         "BackendError",
         "KilledError",
+        "MissingPointsError",
         "ModelError",
         "NdldFlowError",
         "NewerFormatError",
@@ -55,6 +56,7 @@ _TYPES = {
         "WrittenRecipe",
     ),
     "ndld_flow.records.comparison": ("Comparison",),
+    "ndld_flow.records.history": ("AcceptedChange", "MetricHistory"),
     "ndld_flow.records.inspection": ("Inspection",),
     "ndld_flow.records.measurement": ("Metric",),
     "ndld_flow.records.model_diff": (
@@ -62,22 +64,28 @@ _TYPES = {
         "Part",
     ),
     "ndld_flow.records.noise": ("Noise",),
+    "ndld_flow.records.package": ("PackageFit",),
     "ndld_flow.records.profile": (
         "Layer",
         "Profile",
     ),
-    "ndld_flow.runner.collect_garbage": ("Freed",),
+    "ndld_flow.runner.collect_cache": ("CacheFreed",),
+    "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
     "ndld_flow.runner.comment_run": ("Commented",),
     "ndld_flow.runner.compare_runs": ("Compared",),
     "ndld_flow.runner.events": (
         "Event",
-        "Listener",
         "RunFinished",
+        "ShardFinished",
         "SweepFinished",
     ),
+    "ndld_flow.runner.executors.ssh.targets": ("Undeployed",),
     "ndld_flow.runner.list_runs": ("RunSummary",),
+    "ndld_flow.runner.listener": ("Listener",),
     "ndld_flow.runner.measure_model": ("Profiled",),
     "ndld_flow.runner.plan": ("Decision",),
+    "ndld_flow.runner.reduce.options": ("ReduceOptions",),
+    "ndld_flow.runner.reduce.pack": ("Reduced",),
     "ndld_flow.runner.request": (
         "AnyRecipe",
         "Placement",
@@ -88,11 +96,13 @@ _TYPES = {
 """Module -> the types of arguments and results that it defines; each is imported when it is used."""
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     import pandas
 
     from ndld_flow.base.errors import (
         BackendError,
         KilledError,
+        MissingPointsError,
         ModelError,
         NdldFlowError,
         NewerFormatError,
@@ -111,18 +121,25 @@ if TYPE_CHECKING:
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.history import AcceptedChange, MetricHistory
     from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
+    from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
-    from ndld_flow.runner.collect_garbage import Freed
+    from ndld_flow.runner.collect_cache import CacheFreed
+    from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.events import Event, Listener, RunFinished, SweepFinished
+    from ndld_flow.runner.events import Event, RunFinished, ShardFinished, SweepFinished
+    from ndld_flow.runner.executors.ssh.targets import Undeployed
     from ndld_flow.runner.list_runs import RunSummary
+    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.reduce.options import ReduceOptions
+    from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
@@ -130,9 +147,11 @@ else:
     __getattr__ = lazy_names(__name__, {name: module for module, names in _TYPES.items() for name in names})
 
 __all__ = [
+    "AcceptedChange",
     "AnyRecipe",
     "AskShape",
     "BackendError",
+    "CacheFreed",
     "Check",
     "Commented",
     "Compared",
@@ -143,10 +162,13 @@ __all__ = [
     "Inspection",
     "KilledError",
     "Layer",
+    "LibrariesFreed",
     "ListedOperator",
     "Listener",
     "Look",
     "Metric",
+    "MetricHistory",
+    "MissingPointsError",
     "ModelDiff",
     "ModelError",
     "NdldFlowError",
@@ -154,6 +176,7 @@ __all__ = [
     "NodeSelect",
     "Noise",
     "OutputsError",
+    "PackageFit",
     "Part",
     "Placement",
     "Problem",
@@ -163,17 +186,23 @@ __all__ = [
     "Reading",
     "RecipeError",
     "RecipeOptions",
+    "ReduceOptions",
+    "Reduced",
     "RequestError",
     "Rules",
     "RunFinished",
     "RunSummary",
+    "ShardFinished",
     "SourceError",
     "StepType",
     "SweepFinished",
     "SweepPlan",
     "TensorSelect",
+    "Undeployed",
     "Verified",
     "WrittenRecipe",
+    "accept",
+    "collect",
     "comment",
     "compare",
     "compose",
@@ -181,7 +210,14 @@ __all__ = [
     "digest",
     "doctor",
     "draw",
+    "figures",
+    "fits",
+    "frame",
     "gc",
+    "gc_cache",
+    "gc_libraries",
+    "gc_node",
+    "history",
     "init",
     "init_example",
     "init_plugin",
@@ -191,13 +227,16 @@ __all__ = [
     "ops",
     "plan",
     "profile",
+    "reduce",
     "report",
     "run",
+    "run_shard",
     "runs",
     "schema",
     "steps",
     "sweep",
     "tag",
+    "undeploy",
     "untag",
     "verify",
 ]
@@ -217,6 +256,9 @@ def run(
     place: Placement | None = None,
     apply: str | Path | None = None,
     output: str | Path | None = None,
+    on: str = "",
+    cache: str | None = None,
+    push: bool | None = None,
     command: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> RunFinished | SweepFinished:
@@ -227,27 +269,123 @@ def run(
     those of the best point. `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed;
     `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
     ``place=Placement(jobs=4)`` runs the steps of a sweep that do not measure in worker processes,
-    ``Placement(ray="auto")`` runs all steps on a cluster; `apply` is the file to write a sweep's best point to, as a
-    recipe of its own. `output` is the file or folder to write the result to when the run passes: the last model, the
-    last engine. `command` is recorded in the run's folder instead of an equivalent one.
+    ``Placement(ray="auto")`` runs all steps, of a sweep or not, on a cluster; `apply` is the file to write a sweep's
+    best point to, as a recipe of its own. `output` is the file or folder to write the result to when the run passes:
+    the last model, the last engine. `on` is the target on which the steps that need a device run: a name of the user's
+    settings or of the recipe, or `ssh://HOST`. `cache` is the URL of a shared cache whose results are used, empty for
+    none, and `push` whether results are added to it; by default as the environment and the settings files say.
+    `command` is recorded in the run's folder instead of an equivalent one.
     """
-    from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.request import Placement, request_recipe
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
     from ndld_flow.runner.run_request import run_request
 
     request = request_recipe(
         recipe,
-        tuple(overrides),
-        outputs=Path(outputs),
-        force=tuple(force),
+        overrides,
+        outputs=outputs,
+        force=force,
         trust=trust,
         multirun=multirun,
-        place=place or Placement(),
-        apply=Path(apply) if apply is not None else None,
-        output=Path(output) if output is not None else None,
-        command=tuple(command),
+        place=place,
+        apply=apply,
+        output=output,
+        on=on,
+        cache=CacheChoice(cache, push),
+        command=command,
     )
     return run_request(request, listener or ignore)
+
+
+@public
+def run_shard(
+    recipe: AnyRecipe,
+    shard: str,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    force: Sequence[str] = (),
+    trust: bool = False,
+    multirun: bool = False,
+    place: Placement | None = None,
+    apply: str | Path | None = None,
+    output: str | Path | None = None,
+    on: str = "",
+    cache: str | None = None,
+    push: bool | None = None,
+    command: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> ShardFinished:
+    """Try the points of one shard of a sweep, such as `2/4`; `collect` joins the results of all shards.
+
+    The other arguments are those of `run`. Shards share the outputs folder, or a cache to which they push.
+    """
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.runner.run_request import run_shard_request
+
+    request = request_recipe(
+        recipe,
+        overrides,
+        shard=shard,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        multirun=multirun,
+        place=place,
+        apply=apply,
+        output=output,
+        on=on,
+        cache=CacheChoice(cache, push),
+        command=command,
+    )
+    return run_shard_request(request, listener or ignore)
+
+
+@public
+def collect(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    shards: int | None = None,
+    partial: bool = False,
+    measure: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    multirun: bool = False,
+    apply: str | Path | None = None,
+    on: str = "",
+    cache: str | None = None,
+    push: bool | None = None,
+    command: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> SweepFinished:
+    """Join the results of the shards of a sweep into one sweep with one report; nothing is computed.
+
+    `recipe`, `overrides`, `outputs`, `on` and `cache` are those of the shards. Missing points are an error, unless
+    `partial` allows them; `measure` measures the best points again on this machine, or on the target `on`, in turns.
+    `shards` is needed if the sweep was started with several numbers of shards.
+    """
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.runner.run_request import collect_request
+    from ndld_flow.runner.sweep.collect_shards import CollectOptions
+
+    request = request_recipe(
+        recipe,
+        overrides,
+        outputs=outputs,
+        trust=trust,
+        multirun=multirun,
+        apply=apply,
+        on=on,
+        cache=CacheChoice(cache, push),
+        command=command,
+    )
+    return collect_request(request, CollectOptions(shards, partial, measure), listener or ignore)
 
 
 @public
@@ -277,18 +415,30 @@ def plan(
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
+    shard: str | None = None,
+    on: str = "",
+    cache: str | None = None,
     listener: Listener | None = None,
 ) -> list[Decision] | SweepPlan:
     """Return for each step whether a run would execute or reuse it, and why; of a sweep its points and their steps.
 
-    The arguments are those of `run`.
+    The arguments are those of `run`; with `shard`, such as `2/4`, of `run_shard`.
     """
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
     from ndld_flow.runner.run_request import plan_request
 
     request = request_recipe(
-        recipe, tuple(overrides), outputs=Path(outputs), force=tuple(force), trust=trust, multirun=multirun
+        recipe,
+        overrides,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        multirun=multirun,
+        shard=shard,
+        on=on,
+        cache=CacheChoice(cache),
     )
     return plan_request(request, listener or ignore)
 
@@ -306,11 +456,11 @@ def digest(
 
     Equal digests mean equal settings, models, data, code and libraries. Models may be downloaded.
     """
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
     from ndld_flow.runner.run_request import digest_request
 
-    request = request_recipe(recipe, tuple(overrides), outputs=Path(outputs), trust=trust, multirun=multirun)
+    request = request_recipe(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun)
     return digest_request(request, ignore)
 
 
@@ -407,6 +557,32 @@ def comment(
 
 
 @public
+def reduce(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    to: str | Path = "reduced.zip",
+    options: ReduceOptions | None = None,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> Reduced:
+    """Reduce a recipe's model to the smallest part with which the recipe still fails in the same way; write it as zip.
+
+    `options` limits the number of runs and of samples, and sets what must stay the same. Weights and inputs whose
+    values the failure does not need become random, unless it keeps them. Raises RequestError if the recipe does not
+    fail.
+    """
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.reduce.options import ReduceOptions
+    from ndld_flow.runner.reduce.reduce import reduce_recipe
+    from ndld_flow.runner.request import request_recipe
+
+    request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
+    return reduce_recipe(request, Path(to), options or ReduceOptions(), listener or ignore)
+
+
+@public
 def diff(
     before: str | Path,
     after: str | Path,
@@ -439,18 +615,19 @@ def profile(
     settings: Sequence[str] = (),
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
+    on: str = "",
     command: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> Profiled:
     """Measure a model without a recipe, with `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`.
 
-    An existing profile, such as an export of trtexec, is read and not measured. `command` as in `run`.
+    An existing profile, such as an export of trtexec, is read and not measured. `on` and `command` as in `run`.
     """
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.measure_model import profile_model
 
     return profile_model(
-        str(model), settings, outputs=Path(outputs), command=tuple(command), listener=listener or ignore
+        str(model), settings, outputs=Path(outputs), on=on, command=tuple(command), listener=listener or ignore
     )
 
 
@@ -461,12 +638,41 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
     Raises RequestError if it names several profiles, BackendError without pandas (`ndld-flow[frames]`).
     """
     from ndld_flow.base.extras import require
-    from ndld_flow.report.exports.csv_tables import layers_frame
+    from ndld_flow.report.exports.frames import layers_frame
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import find_profile
 
     require("frames", "`api.layers`")
     return layers_frame(find_profile(subject, Outputs(Path(outputs))))
+
+
+@public
+def frame(
+    result: RunFinished | SweepFinished | Compared | Profiled | Profile | MetricHistory | Sequence[RunSummary],
+) -> pandas.DataFrame:
+    """Return a result as a table: the metrics of a run, the points of a sweep, the layers of a profile, the matched
+    layers of a comparison, the measurements of a history, or one row per run for a list of `runs`.
+
+    Raises BackendError without pandas (`ndld-flow[frames]`).
+    """
+    from ndld_flow.base.extras import require
+    from ndld_flow.runner.notebook import make_frame
+
+    require("frames", "`api.frame`")
+    return make_frame(result)
+
+
+@public
+def figures(result: SweepFinished | Compared) -> dict[str, matplotlib.figure.Figure]:
+    """Return the pictures of a sweep or a comparison as figures of matplotlib, by name, the most important first.
+
+    Raises BackendError without matplotlib (`ndld-flow[plots]`).
+    """
+    from ndld_flow.base.extras import require
+    from ndld_flow.runner.notebook import draw_figures
+
+    require("plots", "`api.figures`")
+    return draw_figures(result)
 
 
 @public
@@ -479,11 +685,22 @@ def noise(
     listener: Listener | None = None,
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.measure_model import MODEL, learn_noise
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
+
+
+@public
+def fits(package: str | Path) -> PackageFit:
+    """Return the variant of a package, a `.zip` or a folder, for this machine, and the reasons against the others.
+
+    All files are compared with their SHA-256; no model is opened. Raises RequestError for a damaged or unsafe package.
+    """
+    from ndld_flow.packages.fit import fit_package
+
+    return fit_package(Path(package))
 
 
 @public
@@ -538,12 +755,64 @@ def draw(
 
 
 @public
-def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
-    """Return the finished runs and sweeps, newest first."""
-    from ndld_flow.runner.list_runs import list_runs
+def runs(
+    recipe: str = "*",
+    *,
+    where: Sequence[str] = (),
+    tag: str = "",
+    model: str = "",
+    user: str = "",
+    limit: int | None = None,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> list[RunSummary]:
+    """Return runs and sweeps, newest first, at most `limit`; those that cannot be read have the reason in `damage`.
+
+    `where` has conditions as in gates (`latency.median < 5 ms`: of any step), `tag` and `model` may be patterns.
+    """
+    from ndld_flow.runner.list_runs import RunFilter, list_runs
     from ndld_flow.runner.outputs import Outputs
 
-    return list_runs(Outputs(Path(outputs)), recipe)
+    wanted = RunFilter(tuple(where), tag, model, user)
+    return list_runs(Outputs(Path(outputs)), recipe, wanted, limit=limit)
+
+
+@public
+def history(
+    recipe: str = "",
+    metrics: Sequence[str] = (),
+    *,
+    every: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    page: str | Path | None = None,
+) -> MetricHistory:
+    """Return the history of a recipe's metrics, with steps, trends and what differed; also write it to `page`, as HTML.
+
+    `metrics` are names (`speed.latency.median`, `latency.median`) or patterns; by default those of the gates, or the
+    median latencies; with `every`, all of them. An empty `recipe` is the only one.
+    """
+    from ndld_flow.runner.metric_history import read_history
+    from ndld_flow.runner.outputs import Outputs
+
+    found = read_history(Outputs(Path(outputs)), recipe, metrics, every=every)
+    if page is not None:
+        from ndld_flow.report.history_page import draw_history
+
+        draw_history(found, Path(page))
+    return found
+
+
+@public
+def accept(
+    recipe: str, metric: str, note: str, *, at: str = "", outputs: str | Path = DEFAULT_OUTPUTS
+) -> AcceptedChange:
+    """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
+    from ndld_flow.runner.accepted_changes import accept_change, find_step
+    from ndld_flow.runner.metric_history import read_history
+    from ndld_flow.runner.outputs import Outputs
+
+    kept = Outputs(Path(outputs))
+    series, step = find_step(read_history(kept, recipe, (metric,)).series, metric, at)
+    return accept_change(kept, series, step, note)
 
 
 @public
@@ -652,11 +921,77 @@ def gc(
 
 
 @public
-def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:
-    """Check what works on this machine, with the TensorRT in `library` if given (its code runs)."""
+def gc_node(*, max_age: str | None = None, dry_run: bool = False) -> Freed:
+    """Delete results from the store that this machine keeps as a node of a Ray cluster: those older than `max_age`
+    (`30 days`), by default all that no running task uses."""
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.base.quantities import parse_duration_ms
+    from ndld_flow.runner.collect_garbage import collect_node_store
+
+    try:
+        max_age_s = 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
+    except ValueError as error:
+        raise RequestError(f"gc --ray-node: {error}") from None
+    return collect_node_store(max_age_s, dry_run=dry_run)
+
+
+@public
+def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> LibrariesFreed:
+    """Delete the libraries that runs have created in the user's cache folder, such as the TensorRT of a required
+    release: those that were not used for `max_age` (`30 days`), by default and at least for a day."""
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.base.quantities import parse_duration_ms
+    from ndld_flow.runner.collect_garbage import collect_libraries
+
+    try:
+        max_age_s = 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
+    except ValueError as error:
+        raise RequestError(f"gc --libraries: {error}") from None
+    return collect_libraries(max_age_s, dry_run=dry_run)
+
+
+@public
+def gc_cache(
+    cache: str | None = None,
+    *,
+    max_size: str | None = None,
+    max_age: str | None = None,
+    dry_run: bool = False,
+) -> CacheFreed:
+    """Delete results from a shared cache: those older than `max_age` (`30 days`), then the oldest beyond `max_size`.
+
+    By default, the cache is the one of the environment and the settings files. Others may push and pull meanwhile.
+    """
+    from ndld_flow.runner.collect_cache import collect_configured_cache
+
+    return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
+
+
+@public
+def doctor(
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    library: str | Path | None = None,
+    on: str = "",
+    listener: Listener | None = None,
+) -> list[Check]:
+    """Check what works on this machine, with the TensorRT in `library` if given (its code runs); or `on` a target."""
     from ndld_flow.runner.doctor import examine
 
+    if on:
+        from ndld_flow.runner.executors.ssh.targets import examine_target
+        from ndld_flow.runner.listener import ignore
+
+        return examine_target(on, listener or ignore)
     return examine(Path(outputs), None if library is None else Path(library))
+
+
+@public
+def undeploy(target: str) -> Undeployed:
+    """Remove the folder of a target with its environments and results; `target` is a name of the settings or ssh://."""
+    from ndld_flow.runner.executors.ssh.targets import undeploy_target
+
+    return undeploy_target(target)
 
 
 @public

@@ -59,11 +59,14 @@ _NAMES = {
         "ActivationsDocument",
         "Artifact",
         "ComparisonDocument",
+        "CppProject",
         "Engine",
+        "ImagesDocument",
         "LintDocument",
         "Onnx",
         "PrecisionDocument",
         "ProfileDocument",
+        "TorchModule",
     ),
     # Operations of the step `edit`: `ndld_flow/graph/edit/operation.py` explains them.
     "ndld_flow.graph.edit.operation": ("InitializerOperation", "JoinOperation", "NodeOperation", "Operation"),
@@ -75,6 +78,7 @@ _NAMES = {
     # Runtimes: `ndld_flow/runtimes/protocol.py` explains them.
     "ndld_flow.runtimes.protocol": (
         "DeviceTimes",
+        "HostBinding",
         "LayerPass",
         "RecordingPlan",
         "ReportPasses",
@@ -85,9 +89,9 @@ _NAMES = {
     ),
     "ndld_flow.runtimes.registry": ("Runtime",),
     "ndld_flow.runtimes.settings": ("ReadArtifact", "RuntimeSettings"),
-    "ndld_flow.records.profile": ("Layer",),
+    "ndld_flow.records.profile": ("Layer", "RuntimeTraits"),
     "ndld_flow.models.files": ("model_inputs", "model_outputs"),
-    "ndld_flow.models.tensors": ("Array",),
+    "ndld_flow.models.tensors": ("Array", "refuse_unfit_feeds"),
 }
 """Module -> the names that it defines."""
 
@@ -103,13 +107,14 @@ if TYPE_CHECKING:
     from ndld_flow.inputs import InputSpec
     from ndld_flow.machine.versions import read_version
     from ndld_flow.models.files import model_inputs, model_outputs
-    from ndld_flow.models.tensors import Array
+    from ndld_flow.models.tensors import Array, refuse_unfit_feeds
     from ndld_flow.records.inspection import Finding, Severity
     from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import GraphChange
-    from ndld_flow.records.profile import Layer
+    from ndld_flow.records.profile import Layer, RuntimeTraits
     from ndld_flow.runtimes.protocol import (
         DeviceTimes,
+        HostBinding,
         LayerPass,
         RecordingPlan,
         ReportPasses,
@@ -137,11 +142,14 @@ if TYPE_CHECKING:
         ActivationsDocument,
         Artifact,
         ComparisonDocument,
+        CppProject,
         Engine,
+        ImagesDocument,
         LintDocument,
         Onnx,
         PrecisionDocument,
         ProfileDocument,
+        TorchModule,
     )
 else:
     __getattr__ = lazy_names(__name__, {name: module for module, names in _NAMES.items() for name in names})
@@ -156,6 +164,7 @@ __all__ = [
     "Check",
     "ComparisonDocument",
     "Context",
+    "CppProject",
     "DataFile",
     "DeviceTimes",
     "EditedModel",
@@ -164,6 +173,8 @@ __all__ = [
     "Foresight",
     "Fraction",
     "GraphChange",
+    "HostBinding",
+    "ImagesDocument",
     "InitializerOperation",
     "InputSpec",
     "JoinOperation",
@@ -194,6 +205,7 @@ __all__ = [
     "Runtime",
     "RuntimeNames",
     "RuntimeSettings",
+    "RuntimeTraits",
     "SampleData",
     "Select",
     "SessionFacts",
@@ -204,9 +216,11 @@ __all__ = [
     "Subject",
     "TensorSelect",
     "Timing",
+    "TorchModule",
     "Turn",
     "metrics",
     "model_inputs",
     "model_outputs",
     "read_version",
+    "refuse_unfit_feeds",
 ]

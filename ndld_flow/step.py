@@ -19,35 +19,43 @@ nothing else.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import BaseModel
 
 from ndld_flow.base.declared_metrics import Returns, metrics
 from ndld_flow.base.settings import Settings, fields_of, values_of
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.operator_libraries import using_libraries
 from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.store.kinds import (
     AccuracyDocument,
     ActivationsDocument,
     Artifact,
     ComparisonDocument,
+    CppProject,
     Engine,
+    ImagesDocument,
     LintDocument,
     Onnx,
+    Package,
     PrecisionDocument,
     ProfileDocument,
+    TorchModule,
 )
+
+if TYPE_CHECKING:
+    import logging
+
+    from ndld_flow.records.model_diff import GraphChange
 
 __all__ = [
     "AccuracyDocument",
@@ -55,13 +63,16 @@ __all__ = [
     "Artifact",
     "ComparisonDocument",
     "Context",
+    "CppProject",
     "DataFile",
     "Engine",
     "Foresight",
     "Held",
+    "ImagesDocument",
     "LintDocument",
     "Metric",
     "Onnx",
+    "Package",
     "PrecisionDocument",
     "ProfileDocument",
     "Reads",
@@ -71,6 +82,7 @@ __all__ = [
     "RunsCode",
     "SampleData",
     "Step",
+    "TorchModule",
     "Turn",
     "metrics",
 ]
@@ -100,6 +112,9 @@ class DataFile:
 @dataclass(frozen=True)
 class SampleData:
     """Marks a setting that maps inputs to `Data`; contents and order of files are part of the step's key."""
+
+    replaces_inputs: bool = True
+    """Its keys are inputs whose own `data` the step does not read; false for a mapping of other names."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,8 @@ class Context:
     hold_device: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Hold a device, such as `cpu` or `gpu-0`, exclusively within the block: for steps that learn only from their
     input which device they measure. Others set `device`."""
+    recipe: str = ""
+    """The recipe as YAML, without credentials, for a step with `keeps_recipe`; empty for others."""
 
     def read(self, setting: str) -> Artifact:
         """Return the artifact of the step that the setting names."""
@@ -217,6 +234,8 @@ class Step(Settings, Generic[In, Out]):
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`, whose steps' own inputs are read too, as `context.read("base/from")`, so
     that this step can repeat their work."""
+    keeps_recipe: ClassVar[bool] = False
+    """True if the result contains the recipe, which then is a part of the key."""
     returns: ClassVar[tuple[Returns, ...] | None] = None
     """The metrics it returns (`declared_metrics.py`), against which gates are checked before anything runs. None:
     known only after a run, as for a user's step that declares none."""
@@ -237,23 +256,48 @@ class Step(Settings, Generic[In, Out]):
 
         An error of one of them has its name: `RequestError("...", step=turn.context.name)`.
         """
-        return [turn.step.run(turn.source, turn.out, turn.context) for turn in turns]
+        results = []
+        for turn in turns:
+            with using_libraries(turn.step.operator_libraries):
+                results.append(turn.step.run(turn.source, turn.out, turn.context))
+        return results
+
+    @property
+    def operator_libraries(self) -> tuple[str, ...]:
+        """Return absolute paths of libraries with custom operators, which ONNX Runtime loads to examine models."""
+        return ()
+
+    @property
+    def read_through(self) -> tuple[str, ...]:
+        """Return the settings in `reads_through`, or nested ones by their dotted path; it may depend on settings."""
+        return type(self).reads_through
 
     def foresee(self) -> Foresight:
         """Return notes on the work on this machine, or obstacles. It must be cheap: every plan and run calls it."""
         return Foresight()
 
-    def foresee_model(self, model: Path) -> tuple[str, ...]:
+    def foresee_model(self, model: Path, requested: frozenset[str]) -> tuple[str, ...]:
         """Return problems with the model that this step will read, each with a remedy; it must be cheap as well.
 
+        `requested` are the precisions that steps which have not run yet will request of its nodes.
         It is called if `examines_model` is true and the model is known before the run; steps with
         `adds_no_quantization` may still change it.
         """
         return ()
 
     @property
+    def requested_precisions(self) -> frozenset[str]:
+        """Return the precisions that the step requests of nodes, in metadata that engines obey; it must be cheap."""
+        return frozenset()
+
+    @property
     def examines_model(self) -> bool:
         """Return whether `foresee_model` finds problems with these settings."""
+        return False
+
+    @property
+    def for_inspection(self) -> bool:
+        """Return True if its result only serves to inspect it, and is not exported; it may depend on settings."""
         return False
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:

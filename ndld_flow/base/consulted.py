@@ -19,6 +19,11 @@ Stamp: TypeAlias = list[int] | str | None
 """The stamp of a file or a folder (`base/stamps.py`); the target of a link; None if there is nothing."""
 
 _LISTING = frozenset({"os.listdir", "os.scandir"})
+_ASKING = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.startfile", "os.system", "subprocess.Popen"}
+    | {"socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
+)
+"""Events by which a command asks other programs and hosts, whose answers no stamp covers."""
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -48,6 +53,10 @@ class Consultation:
         """Arguments of `describe_place` -> its result."""
         self.unsettled: set[str] = set()
         """Paths that had just changed when they were consulted."""
+        self.repeatable = True
+        """False if the command depended on something else, such as a server that did not answer."""
+        self.asked_others = False
+        """True if it asked another program or host."""
         self._created: set[str] = set()
         """Files of this command itself, such as temporary ones that a library reads."""
 
@@ -90,6 +99,12 @@ def stop_consulting() -> None:
     _open = None
 
 
+def forbid_repeat() -> None:
+    """Note that the command depends on more than files and this machine, so that it is not repeated."""
+    if _open is not None:
+        _open.repeatable = False
+
+
 def note_path(path: str | os.PathLike[str]) -> None:
     """Note a path whose status matters, if a consultation is open."""
     if _open is not None:
@@ -105,6 +120,8 @@ def note_place(where: str, device: str, description: str) -> None:
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
     """Note what an audit event reads. Descriptors and written files are ignored."""
     if _open is None or (event != "open" and event not in _LISTING):
+        if event in _ASKING and _open is not None:
+            _open.asked_others = True
         return
     path = arguments[0]
     if not isinstance(path, str | bytes):

@@ -16,9 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import suggest
 
-_WORD = re.compile(r"\{(\w+)\}")
+_WORD = lazy_pattern(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Returns:
 
     def words_of(self, name: str) -> tuple[str, ...] | None:
         """Return the words that a name has in the placeholders; None if the name is not of this family."""
+        if "{" not in self.name:
+            return () if name == self.name else None
         match = re.fullmatch(_WORD.sub(r"(\\w+)", re.escape(self.name).replace(r"\{", "{").replace(r"\}", "}")), name)
         return match.groups() if match else None
 

@@ -72,24 +72,45 @@ EXTRAS = {
             "`build_engine` with `backend: tensorrt_rtx`, for three generations of GPUs and without one",
             244,
         ),
+        Extra("openvino", "OpenVINO", ("openvino",), ("openvino",), "`backend: openvino`, on x86-64 and ARM CPUs", 180),
         Extra(
             "plots",
             "Matplotlib",
             ("matplotlib",),
             ("matplotlib",),
-            "`comparison.png`, `divergence.svg`, and the charts in the `summary.md` of a sweep (nothing else)",
+            "`comparison.png`, `divergence.svg`, the charts in the `summary.md` of a sweep, and `api.figures`",
             76,
         ),
-        Extra("frames", "pandas", ("pandas",), ("pandas",), "`api.layers`: layers as a data frame", 82),
         Extra(
-            "video", "PyAV", ("av",), ("av",), "frames of videos, and audio other than .wav, as `data:` of inputs", 107
+            "frames",
+            "pandas",
+            ("pandas",),
+            ("pandas",),
+            "`api.layers` and `api.frame`: layers and other results as data frames",
+            82,
+        ),
+        Extra(
+            "video",
+            "PyAV",
+            ("av",),
+            ("av",),
+            "frames of videos, and audio other than .wav, as `data:` of inputs; `video` of `render_images`",
+            107,
         ),
         Extra(
             "text", "Tokenizers", ("tokenizers",), ("tokenizers",), "text as `data:` of inputs, by a `tokenizer:`", 36
         ),
         Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
         Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
-        Extra("ray", "Ray", ("ray",), ("ray",), "sweeps on several machines", 248),
+        Extra(
+            "torch",
+            "PyTorch",
+            ("torch",),
+            ("torch",),
+            "`check` of `export_pytorch`, and programs that train what it wrote",
+            775,
+        ),
+        Extra("ray", "Ray", ("ray",), ("ray",), "runs and sweeps on several machines", 248),
     )
 }
 """Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for contributors."""

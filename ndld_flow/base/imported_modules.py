@@ -8,7 +8,6 @@ Modules of the standard library and of installed distributions are not followed:
 from __future__ import annotations
 
 import ast
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -25,8 +24,8 @@ from blake3 import blake3
 _LIBRARIES = frozenset(
     (
         *("av", "blake3", "click", "filelock", "fsspec", "google", "hydra", "jinja2", "matplotlib", "ml_dtypes"),
-        *("numpy", "omegaconf", "onnx", "onnx_graphsurgeon", "onnx_ir", "onnxruntime", "onnxscript", "optuna"),
-        *("pandas", "polygraphy", "pydantic", "pydantic_core", "ray", "re2", "rich", "yaml"),
+        *("numpy", "omegaconf", "onnx", "onnx_graphsurgeon", "onnx_ir", "onnxruntime", "onnxscript", "openvino"),
+        *("optuna", "pandas", "polygraphy", "pydantic", "pydantic_core", "ray", "re2", "rich", "yaml"),
     )
 )
 """Libraries that ndld_flow itself imports, also lazily: a file with such a name in a step's folder does not shadow
@@ -285,8 +284,11 @@ def _is_other(module: ImportedModule) -> bool:
     return loaded is not None and getattr(loaded.__spec__, "loader_state", None) != (str(module.path), module.digest)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Find the modules in use."""
+class _Finder:
+    """Find the modules in use.
+
+    Like `_Loader`, it has the methods of the protocol and not its base class, whose module imports many others.
+    """
 
     def __init__(self) -> None:
         self.modules: dict[str, ImportedModule] = {}
@@ -303,7 +305,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         else:
             compiled = module.path.suffix != ".py"
             loader = None if compiled else _Loader(module)
-            located = importlib.util.spec_from_file_location(fullname, module.path, loader=loader)
+            # The stubs require `load_module`, which `exec_module` has replaced.
+            located = importlib.util.spec_from_file_location(fullname, module.path, loader=loader)  # type: ignore[arg-type]
             assert located is not None  # it has a suffix of Python
             spec = located
         if module.folders:
@@ -312,11 +315,14 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """Run a module's source as it was read."""
 
     def __init__(self, module: ImportedModule) -> None:
         self._module = module
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leave the creation of the module to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         code = compile(self._module.source, str(self._module.path), "exec", dont_inherit=True)

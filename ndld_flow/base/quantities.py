@@ -7,11 +7,12 @@ strict models, become a plain number, and are described in the JSON schema.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from ndld_flow.base.lazy_pattern import lazy_pattern
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
@@ -188,7 +189,7 @@ def quantity(value: float, unit: str) -> str:
     return f"{number(value)} {unit}".rstrip()
 
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s.+-]*)\s*")
+_QUANTITY = lazy_pattern(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s.+-]*)\s*")
 
 _BYTES = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {
     f"{prefix}{unit}": base**power
@@ -196,6 +197,7 @@ _BYTES = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {
     for unit, base in (("b", 1000), ("ib", 1024))
 }
 _MILLISECONDS = {"": 1.0, "ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
+_MILLISECONDS |= dict.fromkeys(("d", "day", "days"), 24 * 3600e3)
 _FRACTION = {"": 1.0, "%": 0.01}
 
 
@@ -206,7 +208,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration_ms(text: str) -> float:
     """Parse a duration: `200 ms` -> 200.0, `2 min` -> 120000.0, in ms if there is no unit. Raises ValueError."""
-    return _parse(text, _MILLISECONDS, "200 ms", ("ns", "us", "ms", "s", "min", "h"))
+    return _parse(text, _MILLISECONDS, "200 ms", ("ns", "us", "ms", "s", "min", "h", "days"))
 
 
 def parse_percent(text: str) -> float:

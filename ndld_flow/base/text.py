@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
+from ndld_flow.base.lazy_pattern import lazy_pattern
+
 # Terminal colours and cursor movements: logs may contain them, pages cannot use them.
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_ANSI = lazy_pattern(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 # Control characters become their pictures; what UTF-8 cannot encode becomes the replacement character.
 _VISIBLE: dict[int, int] = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
@@ -18,7 +19,7 @@ _VISIBLE_IN_NAME = _VISIBLE | {0x09: 0x2409, 0x0A: 0x240A}
 
 
 # These occur only inside strings, where JSON has an escape for each; `##[` begins a command of CI systems.
-_NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|(?<=#)#")
+_NOT_IN_JSON = lazy_pattern("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|(?<=#)#")
 
 _LONGEST_NAME = 60
 

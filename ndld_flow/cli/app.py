@@ -19,6 +19,7 @@ import click
 
 from ndld_flow import __version__
 from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError, is_interruption
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
@@ -31,21 +32,25 @@ _BUG = 3
 """The exit code of an error of this program."""
 _PIPE_CLOSED = 141
 """The exit code that a shell reports for a program ended by SIGPIPE."""
-_LONG = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
+_LONG = lazy_pattern(rf"\S{{{_MAX_WORD + 1},}}")
 
 VERBS = {
     "run": "Run a recipe; finished work is reused.",
     "plan": "Show what a run would do, and why, without running it.",
+    "collect": "Join the shards of a sweep into one sweep with one report.",
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
     "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models.",
+    "reduce": "Reduce a model to the part with which a recipe still fails.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as a picture or a page.",
     "report": "Redraw the report of a run or a sweep from its records.",
     "runs": "List runs and sweeps, newest first.",
+    "history": "Show how the metrics of a recipe changed, when, and why.",
     "tag": "Give a run or a sweep a permanent name.",
+    "fits": "Name the variant of a package for this machine.",
     "steps": "List the steps, or explain one with all its settings.",
     "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",
@@ -54,6 +59,7 @@ VERBS = {
     "verify": "Check every stored artifact against its digest.",
     "gc": "Delete artifacts that no kept run or sweep needs.",
     "doctor": "Check what works on this machine, and how to install the rest.",
+    "undeploy": "Remove what ndld-flow installed and computed on a target.",
 }
 
 EPILOG = """

@@ -76,7 +76,7 @@ def command(
 ) -> int:
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.listener import ignore
 
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
     with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
-from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.options import json_option, outputs_option, print_json, print_notices
 from ndld_flow.cli.terminal import hanging
 
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
@@ -20,15 +20,18 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
     metavar="FOLDER",
     help="Examine this TensorRT: a virtual environment or an unpacked archive (its code runs).",
 )
+@click.option("--on", default="", metavar="TARGET", help="Check this target: a name in the settings, or ssh://HOST.")
 @outputs_option
 @json_option
-def command(library: Path | None, outputs: Path, as_json: bool) -> int:
+def command(library: Path | None, on: str, outputs: Path, as_json: bool) -> int:
     """Check what works on this machine, and how to install the rest.
 
     Execution providers are loaded, not only listed, and TensorRT builds and runs an engine if it can. The exit code is
-    1 if something that every run needs is broken.
+    1 if something that every run needs is broken. With --on, ndld-flow is installed on the target if it is missing.
     """
-    checks = api.doctor(outputs=outputs, library=library)
+    if on and library is not None:
+        raise click.UsageError("--library examines a TensorRT on this machine: remove it, or --on.")
+    checks = api.doctor(outputs=outputs, library=library, on=on, listener=print_notices)
     if as_json:
         print_json("doctor", checks)
     else:

@@ -150,12 +150,17 @@ def _format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "const" in schema:
         return json.dumps(schema["const"])
     if "oneOf" in schema:
-        return str(schema["title"])
+        return str(schema.get("title") or _format_choice(schema["discriminator"]))
     if "anyOf" in schema:
         return " | ".join(dict.fromkeys(_format_type(choice, definitions) for choice in schema["anyOf"]))
     if "$ref" in schema:
         return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
     return _format_plain_type(schema, definitions)
+
+
+def _format_choice(discriminator: dict[str, Any]) -> str:
+    """Return `{backend: openvino | tensorrt, ...}` for settings of several classes, one of which a key chooses."""
+    return f"{{{discriminator['propertyName']}: {' | '.join(discriminator['mapping'])}, ...}}"
 
 
 def _format_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:

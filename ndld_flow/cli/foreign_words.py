@@ -29,7 +29,8 @@ _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("cfg", "info"), "`--print` prints the composed recipe"),
     **dict.fromkeys(("multi-run", "sweep", "matrix"), "did you mean `--multirun`?"),
     **dict.fromkeys(("dry-run", "dryrun", "noop", "explain"), "`ndld-flow plan RECIPE.yaml` shows what a run would do"),
-    **dict.fromkeys(("no-cache", "rerun", "clean"), "`--force all` computes every step again"),
+    **dict.fromkeys(("rerun", "clean"), "`--force all` computes every step again"),
+    "remote-store": "the machines of a cluster exchange files through a cache: `--cache URL --push`",
     **dict.fromkeys(
         ("out", "output-dir", "output-path", "o"), "`-o` takes the result, `--outputs` the folder of the store"
     ),

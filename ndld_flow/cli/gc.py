@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
+from ndld_flow.base.quantities import counted, size
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
 
 
 @click.command("gc", short_help="Delete artifacts that no kept run or sweep needs.")
@@ -17,16 +19,90 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
     metavar="N",
     help="Keep only the N newest untagged runs and sweeps of each recipe.",
 )
+@click.option(
+    "--cache",
+    is_flag=False,
+    flag_value="",
+    metavar="[URL]",
+    help="Delete from the shared cache instead: the one of the settings, or this one.",
+)
+@click.option(
+    "--ray-node", is_flag=True, help="Delete from the store that this machine keeps as a node of a Ray cluster instead."
+)
+@click.option(
+    "--libraries",
+    is_flag=True,
+    help="Delete the unused private environments of TensorRT in your cache folder instead.",
+)
+@click.option("--max-size", metavar="SIZE", help='With --cache: delete the oldest results beyond this size: "50 GiB".')
+@click.option(
+    "--max-age",
+    metavar="TIME",
+    help='With --cache, --ray-node or --libraries: delete what is older, or unused for longer: "30 days".',
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Only show what would be deleted.")
 @outputs_option
 @json_option
-def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> None:
+def command(
+    keep: int | None,
+    cache: str | None,
+    ray_node: bool,
+    libraries: bool,
+    max_size: str | None,
+    max_age: str | None,
+    dry_run: bool,
+    outputs: Path,
+    as_json: bool,
+) -> None:
     """Delete artifacts that no kept run or sweep needs.
 
     Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps with a tagged point, are always
     kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
+
+    With --cache, results are deleted from the shared cache, by age and size. Others may push and pull meanwhile:
+    artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
+    which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
+    private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
     """
-    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=lambda text: click.echo(text, err=True))
+    if libraries and (cache is not None or ray_node or keep is not None or max_size is not None):
+        raise click.UsageError("--libraries excludes --cache, --ray-node, --keep and --max-size.")
+    if libraries:
+        _print_libraries(api.gc_libraries(max_age=max_age, dry_run=dry_run), as_json=as_json)
+        return
+    _refuse_mixtures(keep, cache, max_size, max_age, ray_node=ray_node)
+    if cache is not None:
+        _collect_cache(cache, max_size, max_age, dry_run=dry_run, as_json=as_json)
+    elif ray_node:
+        _print_freed(api.gc_node(max_age=max_age, dry_run=dry_run), as_json=as_json)
+    else:
+        notify = lambda text: click.echo(text, err=True)  # noqa: E731
+        _print_freed(api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=notify), as_json=as_json)
+
+
+def _print_libraries(freed: LibrariesFreed, *, as_json: bool) -> None:
+    if as_json:
+        print_json("gc", freed)
+        return
+    for folder in freed.libraries:
+        click.echo(folder)
+    verb = "would free" if freed.dry_run else "freed"
+    click.echo(f"{verb} {size(freed.freed_bytes)}; {size(freed.kept_bytes)} were used lately and remain")
+
+
+def _refuse_mixtures(
+    keep: int | None, cache: str | None, max_size: str | None, max_age: str | None, *, ray_node: bool
+) -> None:
+    if cache is not None and ray_node:
+        raise click.UsageError("--cache and --ray-node exclude each other.")
+    if keep is not None and (cache is not None or ray_node):
+        raise click.UsageError("--keep counts runs of this folder; with --cache, give --max-size or --max-age.")
+    if max_size is not None and cache is None:
+        raise click.UsageError("--max-size is for the shared cache: add --cache.")
+    if max_age is not None and cache is None and not ray_node:
+        raise click.UsageError("--max-age needs --cache, --ray-node or --libraries.")
+
+
+def _print_freed(freed: Freed, *, as_json: bool) -> None:
     if as_json:
         print_json("gc", freed)
         return
@@ -34,7 +110,7 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
         click.echo(f"run {run}")
     for sweep in freed.sweeps:
         click.echo(f"sweep {sweep}")
-    verb = "would free" if dry_run else "freed"
+    verb = "would free" if freed.dry_run else "freed"
     sweeps = f"{len(freed.sweeps)} sweeps, " if freed.sweeps else ""
     click.echo(
         f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {sweeps}{len(freed.objects)} artifacts"
@@ -43,3 +119,22 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
         click.echo(
             f"kept {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, in use by runs in progress"
         )
+    if freed.node_store_bytes:
+        click.echo(f"this machine's store as a node of Ray: {size(freed.node_store_bytes)}; `gc --ray-node` empties it")
+    if freed.library_bytes:
+        click.echo(
+            f"TensorRT's private environments: {size(freed.library_bytes)}; `gc --libraries` deletes unused ones"
+        )
+
+
+def _collect_cache(cache: str, max_size: str | None, max_age: str | None, *, dry_run: bool, as_json: bool) -> None:
+    freed = api.gc_cache(cache or None, max_size=max_size, max_age=max_age, dry_run=dry_run)
+    if as_json:
+        print_json("gc", freed)
+        return
+    verb = "would free" if dry_run else "freed"
+    click.echo(
+        f"{verb} {size(freed.freed_bytes)} in {freed.cache}: {counted(freed.record_count, 'result')}, "
+        f"{counted(freed.object_count, 'artifact')}; {counted(freed.kept_record_count, 'result')} and "
+        f"{size(freed.kept_bytes)} remain"
+    )

@@ -11,18 +11,21 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ndld_flow.base.errors import OutputsError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import visible_text
 
+if TYPE_CHECKING:
+    from ndld_flow.base.errors import OutputsError
+
 _STDOUT, _STDERR = 1, 2
-_OURS = re.compile(r"\x1b\[(?:[0-9;]*[mABCDEFGHJK]|\?25[lh])|\r(?!\n)")
+_OURS = lazy_pattern(r"\x1b\[(?:[0-9;]*[mABCDEFGHJK]|\?25[lh])|\r(?!\n)")
 """Colours, cursor movements and visibility: the sequences that rich and click send to terminals."""
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
+_COLOURS = lazy_pattern(r"\x1b\[[0-9;]*m")
+_COMMAND = lazy_pattern(r"^(\s*)::", re.MULTILINE)
 """GitHub's `::set-output` and `::error`, at the beginning of a line."""
-_OLD_COMMAND = re.compile(r"##(?=\w*\[)")
+_OLD_COMMAND = lazy_pattern(r"##(?=\w*\[)")
 """GitHub's `##[error]`, Azure's `##vso[...]` and TeamCity's `##teamcity[...]`, anywhere in a line."""
 
 
@@ -57,6 +60,8 @@ class GuardedStream:
         try:
             yield
         except OSError as error:
+            from ndld_flow.base.errors import OutputsError
+
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes again at exit
             name = "standard error" if self._stream.fileno() == _STDERR else "standard output"
             text = f"{name} cannot be written ({error.strerror}). Finished work is kept."

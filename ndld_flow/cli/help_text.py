@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator
 
 import click
 
-_COLUMNS = re.compile(r"(\s*\S.*?\S)\s{3,}(\S.*)")
+from ndld_flow.base.lazy_pattern import lazy_pattern
+
+_COLUMNS = lazy_pattern(r"(\s*\S.*?\S)\s{3,}(\S.*)")
 """A command, or a keyword, and its explanation."""
 _VERBATIM = "\b"
 """Begins a paragraph whose lines click leaves as they are."""
@@ -42,6 +42,8 @@ def _fold(line: str, width: int) -> Iterator[str]:
     if parts := _COLUMNS.fullmatch(line):
         yield from _fold(parts[1], width)
         line = lead + parts[2]
+    import textwrap
+
     yield from textwrap.wrap(
         line, width, subsequent_indent=lead, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )

@@ -27,7 +27,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 )
 @click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
 @click.option("--int8", "precision", flag_value="int8", help="Quantize to INT8.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
 @click.option("--example", metavar="NAME", help="Write an example recipe instead, such as `quickstart`, to pipelines/.")
 @click.option(
     "--plugin",
@@ -82,13 +82,17 @@ def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: b
     )
     trial = written.trial
     click.echo(f"{written.path}")
-    shapes = [f"{likely.spec.name}={shape_text(likely.shape)}" for likely in trial.inputs]
+    known = {likely.spec.name: likely.shape for likely in trial.inputs if likely.shape is not None}
+    unknown = [likely.spec.name for likely in trial.inputs if likely.shape is None]
+    shapes = [f"{name}={shape_text(shape)}" for name, shape in known.items()]
     if not trial.error:
         click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {trial.pass_ms:.0f} ms).")
         return written.path
+    problem = f"the shape of {', '.join(unknown)} is unknown" if unknown else f"it did not run at {', '.join(shapes)}"
+    examples = [f"{name}=1x3x640x640" for name in unknown] or shapes[:1]
     click.echo(
-        f"warning: the model did not run at {', '.join(shapes)}: {trial.error}\nSet the sizes in {written.path}, or "
-        f"give them: ndld-flow init {model} --overwrite {' '.join(f'--shape {shape}' for shape in shapes[:1])}",
+        f"warning: the model was not run: {problem}: {trial.error}\nSet the sizes in {written.path}, or "
+        f"give them, such as: ndld-flow init {model} --overwrite {' '.join(f'--shape {each}' for each in examples)}",
         err=True,
     )
     return written.path
@@ -98,7 +102,7 @@ def _ask(name: str, declared: str) -> tuple[int, ...] | None:
     """Ask for the shape of an input; an empty answer leaves it open."""
     while True:
         answer = click.prompt(
-            f"Shape of {name} ({declared}), such as 1x3x640x640", default="", show_default=False, err=True
+            f"Shape of {name} ({declared}), such as 1x3x640x640 or scalar", default="", show_default=False, err=True
         )
         if not answer:
             return None

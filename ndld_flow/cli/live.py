@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from ndld_flow.base.prompts import drawing
 from ndld_flow.base.quantities import seconds
 from ndld_flow.cli.plain import MARKS as POINT_MARKS
-from ndld_flow.cli.plain import describe_failure, describe_point, print_end
+from ndld_flow.cli.plain import describe_failure, describe_point, describe_target, print_end
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -26,6 +28,7 @@ from ndld_flow.runner.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ShardFinished,
     StepFinished,
     StepLogged,
     StepProgressed,
@@ -95,16 +98,36 @@ class LiveDisplay:
             SweepStarted: self._begin_sweep,
             PointFinished: self._end_point,
             SweepFinished: self._conclude,
+            ShardFinished: self._conclude,
         }
+        self._paused = False
+        self._held = contextlib.ExitStack()
         self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=10, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
+        self._held.enter_context(drawing(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+        self._held.close()
+
+    def pause(self) -> None:
+        """Remove the drawing, and stop until `resume`."""
+        self._paused = self._live.is_started
+        self._live.stop()
+
+    def resume(self) -> None:
+        """Draw again, unless the run has ended."""
+        if self._paused:
+            self._live.start()
+        self._paused = False
+
+    def _stop(self) -> None:
+        self._paused = False
         self._live.stop()
 
     def refresh(self) -> None:
@@ -142,11 +165,15 @@ class LiveDisplay:
             self.console.print(Text.assemble(start if not number else " " * start.cell_len, line), soft_wrap=True)
 
     def _wait(self, event: StepWaits) -> None:
-        self._tasks[event.name] = _Task(f"waits for {event.waits_for}")
+        task = _Task(f"waits for {event.waits_for}")
+        before = self._tasks.get(event.name)
+        if before is not None and before.what.startswith("waits for "):
+            task.started = before.started  # the clock shows the whole wait
+        self._tasks[event.name] = task
 
     def _begin_step(self, event: StepStarted) -> None:
         detail = f" ({event.detail})" if event.detail else ""
-        self._tasks[event.name] = _Task(f"starts: {event.reason}{detail}")
+        self._tasks[event.name] = _Task(f"starts{describe_target(event)}: {event.reason}{detail}")
         self._remaining_s, self._expected_s = event.remaining_s, event.expected_s
         self._changed = time.monotonic()
         if self._points is not None and self._found_points is None:
@@ -186,14 +213,14 @@ class LiveDisplay:
         )
 
     def _fail(self, event: RunFailed) -> None:
-        self._live.stop()
+        self._stop()
         head, *rest = describe_failure(event)
         self.console.print(Text(head, style="bold red"), soft_wrap=True)
         for line in rest:
             self.console.print(Text(line), soft_wrap=True)
 
-    def _conclude(self, event: RunFinished | SweepFinished) -> None:
-        self._live.stop()
+    def _conclude(self, event: RunFinished | SweepFinished | ShardFinished) -> None:
+        self._stop()
         print(flush=True)
         print_end(event)
 

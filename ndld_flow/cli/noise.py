@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json, queue_options
 
 HELP = """Learn how much measurements vary on this machine.
 
@@ -28,6 +28,7 @@ Use a model like yours, at the time and under the load that are usual for your m
     "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
     help="Number of comparisons, each of five process runs per side. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
+@queue_options
 @outputs_option
 @loudness_options
 @json_option
@@ -42,7 +43,7 @@ def command(
     from ndld_flow import api
     from ndld_flow.base.quantities import share
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.listener import ignore
 
     if model is not None and "=" in model and not Path(model).exists():
         settings, model = (model, *settings), None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import click
 
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.completers import complete_overrides
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.events import Event
 
 Loudness: TypeAlias = Literal["quiet", "normal", "verbose"]
 """`quiet`: problems, the verdict and the results; `verbose`: the log of each step too."""
@@ -56,6 +61,53 @@ def loudness_options(command: Command) -> Command:
     return command
 
 
+def queue_options(command: Command) -> Command:
+    """Add `--queue-timeout` and `--no-queue`, which set the environment variable for this process and its workers."""
+    for option in (
+        click.option(
+            "--no-queue",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_queue_timeout,
+            help="Measure at once, even while another process measures on the device; the result records that.",
+        ),
+        click.option(
+            "--queue-timeout",
+            metavar="TIME",
+            expose_value=False,
+            callback=_set_queue_timeout,
+            help=f"As --no-queue, but wait this long for the device first, such as `30 min` (or set {_QUEUE_TIMEOUT}).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_QUEUE_TIMEOUT = "NDLD_FLOW_QUEUE_TIMEOUT"
+
+
+def _set_queue_timeout(context: click.Context, _: click.Parameter, value: str | bool | None) -> None:
+    if not value:
+        return
+    from ndld_flow.base.quantities import parse_duration_ms
+
+    text = "0" if value is True else str(value)
+    try:
+        parse_duration_ms(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    before = os.environ.get(_QUEUE_TIMEOUT)
+    os.environ[_QUEUE_TIMEOUT] = text
+    context.call_on_close(partial(_restore, before))
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(_QUEUE_TIMEOUT, None)
+    else:
+        os.environ[_QUEUE_TIMEOUT] = before
+
+
 def recipe_options(command: Command) -> Command:
     """Add the arguments and options of `run` and `plan`."""
     for option in (
@@ -80,6 +132,48 @@ def recipe_options(command: Command) -> Command:
     return command
 
 
+def target_option(command: Command) -> Command:
+    """Add `--on TARGET`."""
+    return click.option(
+        "--on",
+        default="",
+        metavar="TARGET",
+        help="Run the steps that need a device on this machine: a name in the settings or the recipe, or ssh://HOST.",
+    )(command)
+
+
+def cache_options(command: Command) -> Command:
+    """Add `--cache URL` and `--no-cache`."""
+    for option in (
+        click.option("--no-cache", is_flag=True, help="Use no shared cache. (--force all computes every step again.)"),
+        click.option(
+            "--cache",
+            metavar="URL",
+            help="Use results of a shared cache: a folder, s3://, gs://, ... (or set NDLD_FLOW_CACHE).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def choose_url(cache: str | None, no_cache: bool) -> str | None:
+    """Return the cache that the options name: empty for none, None for that of the settings."""
+    if no_cache and cache is not None:
+        raise click.UsageError("--cache and --no-cache exclude each other.")
+    if cache == "":
+        raise click.UsageError("--cache: the URL is empty; `--no-cache` uses none.")
+    return "" if no_cache else cache
+
+
+def shard_option(command: Command) -> Command:
+    """Add `--shard I/N`."""
+    return click.option(
+        "--shard",
+        metavar="I/N",
+        help="Sweeps: try the points of the I-th of N shards only; `ndld-flow collect` joins them.",
+    )(command)
+
+
 def sweep_options(command: Command) -> Command:
     """Add the options of `run` for sweeps."""
     for option in (
@@ -90,24 +184,23 @@ def sweep_options(command: Command) -> Command:
             metavar="N",
             help="Sweeps: N worker processes for steps that do not measure [default: none].",
         ),
+        shard_option,
         click.option(
-            "--ray", default="", metavar="ADDRESS", help="Sweeps: run the steps on Ray: auto, HOST:PORT, local."
-        ),
-        click.option(
-            "--remote-store",
-            default="",
-            metavar="URL",
-            help="With --ray, a store that all machines reach, if they share no folder: s3://, gs://, ...",
-        ),
-        click.option(
-            "--apply",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="BEST.yaml",
-            help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
+            "--ray", default="", metavar="ADDRESS", help="Run the steps on a Ray cluster: auto, HOST:PORT, local."
         ),
     ):
         command = option(command)
-    return command
+    return apply_option(command)
+
+
+def apply_option(command: Command) -> Command:
+    """Add `--apply FILE`."""
+    return click.option(
+        "--apply",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="BEST.yaml",
+        help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
+    )(command)
 
 
 def files_option(command: Command) -> Command:
@@ -137,6 +230,12 @@ def rules_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def print_notices(event: Event) -> None:
+    """Print what the user should know while a verb works, to standard error."""
+    if event.event == "notice":
+        click.echo(f"warning: {event.text}" if event.warning else event.text, err=True)
 
 
 def print_json(verb: str, value: object) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from ndld_flow.base.quantities import quantity, seconds
+from ndld_flow.base.quantities import counted, quantity, seconds
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
-from ndld_flow.records.run_record import ENDINGS
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -16,6 +16,7 @@ from ndld_flow.runner.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    ShardFinished,
     StepFinished,
     StepLogged,
     StepStarted,
@@ -33,6 +34,11 @@ MARKS = {
 _LONGEST = 160
 
 
+def describe_target(event: StepStarted) -> str:
+    """Return ` on h100`; empty for a step that runs here."""
+    return f" on {event.target}" if event.target else ""
+
+
 def describe_point(event: PointFinished) -> str:
     """Describe a finished point: `speed.threads=2, speed.optimization=all  3.21 ms`."""
     values = visible_text(", ".join(f"{name}={value}" for name, value in event.values.items()))
@@ -46,9 +52,10 @@ def describe_step_end(event: StepFinished) -> str:
     """Describe the end of a step: `half: done in 0.82 s: fp16: 326 nodes`."""
     if event.outcome == "skipped":
         return f"{event.name}: skipped, {event.reason}"
-    how = "reused" if event.outcome == "reused" else f"{event.outcome} in {event.wall_s:.2f} s"
-    if event.outcome in ("failed", "inconclusive") and event.reason == "reused":
-        how = f"{event.outcome} (reused)"
+    reused = event.reason if event.reason.startswith("reused") else "reused"
+    how = reused if event.outcome == "reused" else f"{event.outcome} in {event.wall_s:.2f} s"
+    if event.outcome in ("failed", "inconclusive") and event.reason == reused:
+        how = f"{event.outcome} ({reused})"
     return f"{event.name}: {how}: {event.summary}"
 
 
@@ -58,11 +65,13 @@ def describe_failure(event: RunFailed) -> list[str]:
     return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
 
 
-def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> list[str]:
+def end_lines(event: RunFinished | SweepFinished | ShardFinished, *, quiet: bool = False) -> list[str]:
     """Return the last lines of a run or a sweep: the verdict first, then the report and the results.
 
     `quiet` leaves only the verdict, what failed or stayed undecided, and the results; the report if there are none.
     """
+    if isinstance(event, ShardFinished):
+        return _end_of_shard(event)
     lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
     if not quiet:
         return lines
@@ -90,19 +99,32 @@ def _end_of_sweep(event: SweepFinished) -> list[str]:
     return [*verdict, *applied, f"report {event.report}"]
 
 
-def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False) -> None:
-    """Print the last lines of a run or a sweep on standard output."""
+def _end_of_shard(event: ShardFinished) -> list[str]:
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in event.outcomes.items())
+    counts = f"{counted(event.tried, 'point')} tried" + (f": {outcomes}" if outcomes else "")
+    if not event.passed:
+        return [f"INCOMPLETE: shard {event.shard} of {event.recipe} stopped: {event.stopped_because}; {counts}"]
+    none = " There are fewer measurement sessions than shards." if not event.tried else ""
+    return [f"shard {event.shard} of {event.recipe}: {counts}.{none}", "`ndld-flow collect` joins all shards"]
+
+
+def print_end(event: RunFinished | SweepFinished | ShardFinished, *, quiet: bool = False) -> None:
+    """Print the last lines of a run, a sweep or a shard on standard output."""
     tone = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
     print("\n".join(format_end(end_lines(event, quiet=quiet), tone, sys.stdout)), flush=True)
 
 
 def _failed_gates(event: RunFinished) -> list[str]:
-    """Return a line for each failed gate: `gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`."""
-    return [
+    """Return a line for each gate that failed (`gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`) or
+    is undecided."""
+    undecided = (f"gate undecided: {gate.gate}: {gate.undecided}" for gate in event.gates if gate.undecided)
+    failed = (
         f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
+        f"{f' ({gate.note})' if gate.note else ''}"
         for gate in event.gates
-        if not gate.passed
-    ]
+        if not gate.passed and not gate.undecided
+    )
+    return [*failed, *undecided]
 
 
 class PlainLines:
@@ -118,7 +140,7 @@ class PlainLines:
         """Step -> its position, `3 of 7`."""
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, RunFinished | SweepFinished):
+        if isinstance(event, RunFinished | SweepFinished | ShardFinished):
             print_end(event, quiet=self._loudness == "quiet")
             return
         lines = self._problems(event) if self._loudness == "quiet" else self._describe(event)
@@ -156,7 +178,8 @@ class PlainLines:
             detail = f" ({event.detail})" if event.detail else ""
             lasts = f", about {seconds(event.expected_s)}" if event.expected_s is not None else ""
             return [
-                f"step {self._places[event.name]}, {event.name}: {event.step} starts, {event.reason}{detail}{lasts}"
+                f"step {self._places[event.name]}, {event.name}: {event.step} starts{describe_target(event)}, "
+                f"{event.reason}{detail}{lasts}"
             ]
         elif isinstance(event, StepWaits):
             return [f"{event.name}: waits for {event.waits_for}"]

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.cli.options import json_option, outputs_option, print_json, recipe_options
+from ndld_flow.cli.options import (
+    cache_options,
+    choose_url,
+    json_option,
+    outputs_option,
+    print_json,
+    recipe_options,
+    shard_option,
+    target_option,
+)
 
 if TYPE_CHECKING:
+    from ndld_flow.runner.events import Event
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
     from ndld_flow.step import Foresight
@@ -21,6 +31,9 @@ if TYPE_CHECKING:
 @click.command("plan", short_help="Show what a run would do, and why, without running it.")
 @recipe_options
 @click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
+@shard_option
+@target_option
+@cache_options
 @outputs_option
 @json_option
 def command(
@@ -30,6 +43,10 @@ def command(
     trust: bool,
     multirun: bool,
     digest: bool,
+    shard: str | None,
+    on: str,
+    cache: str | None,
+    no_cache: bool,
     outputs: Path,
     as_json: bool,
 ) -> int:
@@ -43,17 +60,39 @@ def command(
     For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
     """
     from ndld_flow import api
+    from ndld_flow.cli.replay import recording
 
     if digest and as_json:
         raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
+    if digest and (shard is not None or on):
+        raise click.UsageError("--digest covers the whole sweep on any machine: give neither --shard nor --on.")
     if digest:
         click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
         return 0
-    planned = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun)
-    if not isinstance(planned, list):
-        _print_json(planned) if as_json else show_plan(planned)
-        return 0
-    return _print(planned, as_json)
+    with recording() as recorder:
+        planned = api.plan(
+            recipe,
+            overrides,
+            outputs=outputs,
+            force=force,
+            trust=trust,
+            multirun=multirun,
+            shard=shard,
+            on=on,
+            cache=choose_url(cache, no_cache),
+            listener=_print_warning,
+        )
+        if not isinstance(planned, list):
+            _print_json(planned) if as_json else show_plan(planned)
+            return 0
+        exit_code = _print(planned, as_json)
+        recorder.keep_plan(planned, outputs, exit_code)
+    return exit_code
+
+
+def _print_warning(event: Event) -> None:
+    if event.event == "notice" and event.warning:
+        click.echo(f"warning: {event.text}", err=True)
 
 
 def _print(decisions: Sequence[Decision], as_json: bool) -> int:
@@ -103,7 +142,8 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
     width = max((len(step.name) for step in plan.steps), default=0)
     for step in plan.steps:
         shared = f", shared by {step.uses} points" if step.distinct < step.uses else ""
-        there = f", {step.stored} finished" if step.stored else ""
+        here, cached = step.stored - step.cached, step.cached
+        there = (f", {here} finished" if here else "") + (f", {cached} in the cache" if cached else "")
         different = "once" if step.distinct == 1 else f"{step.distinct} times"
         yield f"{step.name:<{width}}  {different}{shared}{there}"
     yield _work(plan)

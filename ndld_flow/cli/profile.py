@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
+from ndld_flow.cli.options import (
+    Loudness,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+    queue_options,
+    target_option,
+)
 
 HELP = """Measure one model, and show where its time goes.
 
@@ -23,8 +31,8 @@ model's inputs.
 With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first; `engine.KEY=VALUE` are settings of the step
 `build_engine`. `engine_file=FILE` measures an existing engine.
 
-MODEL is a path, `package:...` or `pypi:...`, as in a recipe; or an existing profile (profile.json, exports of trtexec,
-a TREx folder, ONNX Runtime's profile), which is explained and not measured.
+MODEL is a path, `package:...`, or `pypi:...` or a URL with `model.sha256=...`, as in a recipe; or an existing profile
+(profile.json, exports of trtexec, a TREx folder, ONNX Runtime's profile), which is explained and not measured.
 
 The model is measured again each time and kept as a run, which `ndld-flow compare` and `ndld-flow report` accept.
 """
@@ -33,22 +41,26 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 @click.command("profile", help=HELP, short_help="Measure one model, and show where its time goes.")
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@target_option
+@queue_options
 @outputs_option
 @loudness_options
 @json_option
-def command(model: str, settings: tuple[str, ...], outputs: Path, loudness: Loudness | None, as_json: bool) -> None:
+def command(
+    model: str, settings: tuple[str, ...], on: str, outputs: Path, loudness: Loudness | None, as_json: bool
+) -> None:
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
     typed = ("ndld-flow", *sys.argv[1:])
     if as_json:
-        profiled = api.profile(model, settings, outputs=outputs, command=typed)
+        profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed)
         from ndld_flow.runner.described_results import describe_profile
 
         print_json("profile", describe_profile(profiled))
         return
     with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
-        profiled = api.profile(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
+        profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed, listener=leave_out_end(listener))
     from ndld_flow.cli.triage_table import print_headline, print_triage
 
     title, run = Path(model.rpartition(":")[2]).name, profiled.finished

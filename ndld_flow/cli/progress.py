@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import is_terminal
-from ndld_flow.runner.events import Event, Listener, RunFinished, StepLogged
+from ndld_flow.runner.events import Event, RunFinished, StepLogged
+from ndld_flow.runner.listener import Listener
 
 
 @contextlib.contextmanager

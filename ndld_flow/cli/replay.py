@@ -1,10 +1,13 @@
-"""Answers an unchanged `run` from its receipt, before the program and the libraries that it needs are imported.
+"""Answers an unchanged command from its receipt, before the program and the libraries that it needs are imported.
 
-A `run` that found all of its results leaves a receipt in the store: what it printed, and everything that it consulted
-(`base/consulted.py`). The same command prints the same again if the environment, the terminal, the code, the
+A `run` or a `plan` that found all of its results leaves a receipt in the store: what it printed, and everything that it
+consulted (`base/consulted.py`). The same command prints the same again if the environment, the terminal, the code, the
 installed packages, this machine, and the stamp of every file and folder are equal: the recipe, models, data, stored
 results, the folder of the run. Otherwise, and in every doubt, the program runs. The digests of large files are
-remembered by the same rule (`store/digest.py`).
+remembered by the same rule (`store/digest.py`). `schema`, `steps` and `ops` depend on code, packages and the files that
+they open; their receipts are in the user's cache folder.
+
+Missing results leave no receipt: whether a file exists is often asked without opening it, which no audit hook hears.
 
 Only light modules are imported here; `tests/benchmarks/bench_tool.py` prints what that saves.
 """
@@ -16,31 +19,38 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from blake3 import blake3
+
 from ndld_flow import __version__
-from ndld_flow.base.consulted import Consultation, consulting, link_target, stamp_of, stop_consulting
+from ndld_flow.base import user_folders
+from ndld_flow.base.consulted import Consultation, Stamp, consulting, link_target, stamp_of, stop_consulting
 from ndld_flow.base.stamps import is_settled
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.events import Event, Listener, RunFinished, SweepFinished
+    from ndld_flow.runner.events import Event, RunFinished, SweepFinished
+    from ndld_flow.runner.listener import Listener
+    from ndld_flow.runner.plan import Decision
 
 FORMAT = 1
 FOLDER = "store/caches/commands"
-"""Folder of the receipts, in the outputs folder."""
+"""Folder of the receipts of `run` and `plan`, in the outputs folder."""
 KEPT = 20
 """Receipts in a folder; the oldest are removed."""
-_MAX_OUTPUT_CHARACTERS = 200_000
+_MAX_OUTPUT_CHARACTERS = 2_000_000
 _MAX_BYTES = 20_000_000
 _MAX_PATHS = 50_000
 """A command that consults more, such as a calibration set of as many files, leaves no receipt."""
 _NEUTRAL_VARIABLES = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
 """Set by every shell anew; the current directory is compared itself."""
-_UNSUITABLE = frozenset({"--debug", "--json", "--ray", "--trust"})
-"""Options of commands without a receipt: their output has times, or code elsewhere decides."""
+_UNSUITABLE = {
+    "run": frozenset({"--contained", "--debug", "--json", "--ray", "--trust"}),
+    "plan": frozenset({"--debug", "--trust"}),
+}
+"""Verb -> options of commands without a receipt: their output has times, or code elsewhere decides."""
 _IN_FLUX = tuple(f"store/{name}" for name in ("building", "caches", "digests", "externals", "locks", "recipes"))
 """Folders of the outputs for work in progress, and for values that can be computed again from what is consulted."""
 _VIRTUAL = ("/proc/", "/sys/", "/dev/")
@@ -48,11 +58,11 @@ _VIRTUAL = ("/proc/", "/sys/", "/dev/")
 
 
 def replay(arguments: Sequence[str]) -> int | None:
-    """Print the output of an unchanged `run` again, and return its exit code; None where the program must run."""
+    """Print the output of an unchanged command again, and return its exit code; None where the program must run."""
     if not _is_suitable(arguments):
         return None
     try:
-        receipt = _read(_find_outputs(arguments) / FOLDER / f"{_identify(arguments)}.json")
+        receipt = _read(_find_receipts(arguments) / f"{_identify(arguments)}.json")
         if not _is_current(receipt):
             return None
         output = [(str(name), str(text)) for name, text in receipt["output"]]
@@ -82,11 +92,21 @@ def _print(output: Sequence[tuple[str, str]], exit_code: int) -> int:
 
 
 def _is_suitable(arguments: Sequence[str]) -> bool:
-    return arguments[:1] == ["run"] and _UNSUITABLE.isdisjoint(arguments)
+    verb = next(iter(arguments), "")  # a program that uses the verbs has its own arguments, or none
+    return _UNSUITABLE.get(verb, frozenset({"--debug"})).isdisjoint(arguments)
+
+
+def _find_receipts(arguments: Sequence[str]) -> Path:
+    """Return the folder of a command's receipts. A wrong guess finds none."""
+    return (
+        _find_outputs(arguments) / FOLDER
+        if next(iter(arguments), "") in _UNSUITABLE
+        else user_folders.cache_folder() / "commands"
+    )
 
 
 def _find_outputs(arguments: Sequence[str]) -> Path:
-    """Return the outputs folder as the options name it. A wrong guess finds no receipt."""
+    """Return the outputs folder as the options name it."""
     for place, argument in enumerate(arguments):
         if argument == "--outputs":
             return Path(arguments[place + 1]) if place + 1 < len(arguments) else Path()
@@ -101,7 +121,7 @@ def _identify(arguments: Sequence[str]) -> str:
     streams = [(stream.isatty(), stream.encoding, _size(stream)) if stream else None for stream in _streams()]
     request = [FORMAT, __version__, list(arguments), os.getcwd(), environment, streams]  # noqa: PTH109
     program = [sys.executable, sys.version, sys.path, list(sys.flags), sys.argv[0]]
-    return sha256(json.dumps([request, program], sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
+    return blake3(json.dumps([request, program], sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _streams() -> tuple[TextIO | None, TextIO | None]:
@@ -131,7 +151,7 @@ def _is_current(receipt: dict[str, Any]) -> bool:
 
 
 class Recorder:
-    """Records what a `run` prints and consults, and keeps its receipt if it found all of its results."""
+    """Records what a command prints and consults, and keeps its receipt."""
 
     def __init__(self, consultation: Consultation) -> None:
         self._arguments = sys.argv[1:]
@@ -153,30 +173,58 @@ class Recorder:
     def write(self, name: str, text: str) -> None:
         self._output.append((name, text))
 
-    def keep(self, finished: RunFinished | SweepFinished, outputs: Path) -> None:
-        """Write the receipt of a finished `run`, unless it computed something. A failure to write it is no error."""
-        suitable = finished.nothing_to_do and _is_suitable(self._arguments)
-        if not suitable or sum(len(text) for _, text in self._output) > _MAX_OUTPUT_CHARACTERS:
+    def keep_run(self, finished: RunFinished | SweepFinished, outputs: Path) -> None:
+        """Write the receipt of a finished `run`, unless it computed something."""
+        if not finished.nothing_to_do:
             return
         folder = Path(finished.folder)
-        for path in (*_tree(folder), *getattr(finished, "exported", ()), *sys.path):
+        for path in (*_tree(folder), *getattr(finished, "exported", ())):
             self._consultation.note(path)
-        decides = _leave_out_flux(outputs)
+        latest = os.path.abspath(folder.parent / "latest")  # noqa: PTH100 - a link, which must not be resolved
+        self._keep(finished.exit_code, outputs / FOLDER, _leave_out_flux(outputs), {latest: link_target(latest)})
+
+    def keep_plan(self, decisions: Sequence[Decision], outputs: Path, exit_code: int) -> None:
+        """Write the receipt of a `plan`, unless results are missing or a step is not built in: such a step may foresee
+        by anything what it needs.
+        """
+        from ndld_flow.machine.reuse import Reuse, describe_place
+        from ndld_flow.recipe.step_types import BUILT_IN
+
+        if any(not each.reused or each.step.type.origin != BUILT_IN for each in decisions):
+            return
+        if not self._consultation.asked_others:
+            describe_place(Reuse.THIS_MACHINE, "")  # notes the GPUs, which decide what steps need
+            self._keep(exit_code, outputs / FOLDER, _leave_out_flux(outputs))
+
+    def keep_listing(self) -> None:
+        """Write the receipt of a verb that reads code, packages and the files that it opens, and no outputs."""
+        if not self._consultation.asked_others:
+            with contextlib.suppress(RuntimeError):  # no home folder
+                self._keep(0, user_folders.cache_folder() / "commands", lambda path: not path.startswith(_VIRTUAL))
+
+    def _keep(
+        self, exit_code: int, folder: Path, decides: Callable[[str], bool], links: Mapping[str, Stamp] = {}
+    ) -> None:
+        """Write a receipt of the paths that decide. A failure to write it is no error."""
+        suitable = self._consultation.repeatable and _is_suitable(self._arguments)
+        if not suitable or sum(len(text) for _, text in self._output) > _MAX_OUTPUT_CHARACTERS:
+            return
+        for path in sys.path:
+            self._consultation.note(path)
         paths = {path: stamp for path, stamp in self._consultation.paths.items() if decides(path)}
         code = {file: stamp_of(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
         is_young = any(isinstance(stamp, list) and not is_settled(stamp, self._began_ns) for stamp in code.values())
         if is_young or self._consultation.unsettled & paths.keys() or len(paths) > _MAX_PATHS:
             return
-        latest = os.path.abspath(folder.parent / "latest")  # noqa: PTH100 - a link, which must not be resolved
         receipt = {
             "output": self._output,
-            "exit_code": finished.exit_code,
-            "links": {latest: link_target(latest)},
+            "exit_code": exit_code,
+            "links": links,
             "paths": paths | code,
             "places": [[where, device, text] for (where, device), text in self._consultation.places.items()],
         }
         with contextlib.suppress(OSError):
-            _write(outputs / FOLDER, f"{self._identity}.json", json.dumps(receipt))
+            _write(folder, f"{self._identity}.json", json.dumps(receipt))
 
 
 @contextlib.contextmanager
@@ -199,8 +247,9 @@ class _Copied:
         self._stream, self._name, self._recorder = stream, name, recorder
 
     def write(self, text: str) -> int:
+        count = self._stream.write(text)  # raises first: click tries out whether a stream takes bytes
         self._recorder.write(self._name, text)
-        return self._stream.write(text)
+        return count
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the stream
         return getattr(self._stream, name)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ndld_flow.cli.options import (
     Loudness,
     NamedPath,
+    cache_options,
+    choose_url,
     json_option,
     loudness_options,
     outputs_option,
+    queue_options,
     recipe_options,
     sweep_options,
+    target_option,
 )
 
 HELP = """Run a recipe; finished work is reused.
@@ -35,6 +40,7 @@ interrupted sweep continues where it stopped:
   ndld-flow run my.yaml -m steps.speed.threads=1,2,4 sweep.minimize=speed.latency.min
   ndld-flow run my.yaml -m variant=plain,fp16 '~sweep.over.speed.threads'
   ndld-flow run my.yaml '~sweep'
+  ndld-flow run pipelines/sweep_cpu.yaml --shard 2/4
 
 The run's folder (report.html, run.json, each step's files) is written under outputs/runs/, a sweep's under
 outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the run finished and a check, gate or step
@@ -46,6 +52,9 @@ at the limit of its measurements; for a sweep, that no point passed and at least
 @click.command("run", help=HELP)
 @recipe_options
 @sweep_options
+@target_option
+@cache_options
+@click.option("--push/--no-push", default=None, help="Add the results to the shared cache, or not.")
 @click.option(
     "--output",
     "-o",
@@ -54,7 +63,13 @@ at the limit of its measurements; for a sweep, that no point passed and at least
     help="When the run passes, write the last model to this .onnx file, the last engine to this .engine or .plan file, "
     "or both to this folder, with a record next to each.",
 )
+@click.option(
+    "--contained",
+    is_flag=True,
+    help="For recipes and models of strangers (Linux): no network, and no files outside of the project and --outputs.",
+)
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
+@queue_options
 @outputs_option
 @loudness_options
 @json_option
@@ -66,14 +81,30 @@ def command(
     multirun: bool,
     jobs: int | None,
     ray: str,
-    remote_store: str,
+    shard: str | None,
     apply: Path | None,
+    on: str,
+    cache: str | None,
+    no_cache: bool,
+    push: bool | None,
     output: Path | None,
+    contained: bool,
     print_it: bool,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
+    url = choose_url(cache, no_cache)
+    if contained:
+        from ndld_flow.cli.contained import enter_or_run, refuse_options
+
+        refuse_options(
+            {"--trust": trust, "--ray": ray, "--on": on, "--push": push, "--output": output, "--apply": apply}
+        )
+        code, url = enter_or_run(recipe, outputs, url)
+        push = False
+        if code is not None:
+            return code
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.cli.replay import recording
@@ -82,20 +113,24 @@ def command(
     if print_it:
         click.echo(api.compose(recipe, overrides, multirun=multirun), nl=False)
         return 0
+    options: dict[str, Any] = {
+        "outputs": outputs,
+        "force": force,
+        "trust": trust,
+        "multirun": multirun,
+        "place": Placement(jobs, ray),
+        "on": on,
+        "apply": apply,
+        "output": output,
+        "cache": url,
+        "push": push,
+        "command": ("ndld-flow", *sys.argv[1:]),
+    }
+    if shard is not None:
+        with choose_listener(as_json=as_json, loudness=loudness) as listener:
+            return api.run_shard(recipe, shard, overrides, **options, listener=listener).exit_code
     with recording() as recorder:
         with choose_listener(as_json=as_json, loudness=loudness) as listener:
-            finished = api.run(
-                recipe,
-                overrides,
-                outputs=outputs,
-                force=force,
-                trust=trust,
-                multirun=multirun,
-                place=Placement(jobs, ray, remote_store),
-                apply=apply,
-                output=output,
-                command=("ndld-flow", *sys.argv[1:]),
-                listener=recorder.listening(listener),
-            )
-        recorder.keep(finished, outputs)
+            finished = api.run(recipe, overrides, **options, listener=recorder.listening(listener))
+        recorder.keep_run(finished, outputs)
     return finished.exit_code

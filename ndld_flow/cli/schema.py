@@ -30,5 +30,10 @@ def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> N
     \b
       # yaml-language-server: $schema=ndld-flow.schema.json
     """
-    schema = api.schema(files, verb=verb, to=target)
-    click.echo(escaped_json(json.dumps(schema, indent=1, ensure_ascii=False)) if target is None else target)
+    from ndld_flow.cli.replay import recording
+
+    with recording() as recorder:
+        schema = api.schema(files, verb=verb, to=target)
+        click.echo(escaped_json(json.dumps(schema, indent=1, ensure_ascii=False)) if target is None else target)
+        if target is None and not files:
+            recorder.keep_listing()

@@ -32,10 +32,19 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
 
     `inputs` explains the recipe's `inputs:`, which steps share.
     """
-    from ndld_flow.cli.explain_step import explain_part, explain_step
-    from ndld_flow.recipe.step_types import DescribedPart, describe_step
+    from ndld_flow.cli.replay import recording
 
-    types = api.steps(files)
+    with recording() as recorder:
+        _show(name, api.steps(files), as_json=as_json)
+        if not files:
+            recorder.keep_listing()
+
+
+def _show(name: str | None, types: Sequence[StepType], *, as_json: bool) -> None:
+    from ndld_flow.cli.explain_step import explain_part, explain_step
+    from ndld_flow.recipe.described_steps import DescribedPart, describe_step
+    from ndld_flow.recipe.step_types import BUILT_IN
+
     if name is not None:
         kind, part = _find(name, types)
         if as_json:
@@ -49,7 +58,7 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
         return
     width = max(len(kind.name) for kind in types)
     for kind in types:
-        origin = "" if kind.origin == "built in" else f"  ({kind.origin})"
+        origin = "" if kind.origin == BUILT_IN else f"  ({kind.origin})"
         click.echo(hanging(f"{kind.name:<{width}}  ", f"{kind.summary}{origin}"))
     click.echo(
         hanging(f"{'':<{width}}  ", "`ndld-flow steps inputs` explains the shapes and values of models' inputs.")

@@ -20,16 +20,19 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ndld_flow.base.consulted import forbid_repeat
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import suggest
+from ndld_flow.machine.installed import find_version
 from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
 from ndld_flow.recipe.foreign_forms import hint_at_override, hint_at_variable
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
 from ndld_flow.recipe.places import find_value
+from ndld_flow.recipe.targets import ON
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import read_note, temporary_folder, write_note
@@ -118,7 +121,7 @@ PRIMARY = "ndld_flow_recipe"
 
 SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text with commas"
 _OVERRIDE = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values with commas or spaces"
-_NOT_FOR_USERS = re.compile(
+_NOT_FOR_USERS = lazy_pattern(
     r"\s*(full_key: |Config search path:|Set the environment variable|See https?://).*"  # and everything after it
 )
 
@@ -188,7 +191,7 @@ def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[st
 WITHOUT_SWEEP = "~sweep"
 """The override that removes a recipe's sweep. Hydra would look for presets of sweeps in `configs/`."""
 
-DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
+DEPENDS_ON_SURROUNDINGS = lazy_pattern(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
 """Interpolations whose value is not in any file: a recipe with one is composed each time."""
 
 _MOST_COMPOSED = 64
@@ -315,14 +318,15 @@ def holds_interpolation(value: object) -> bool:
 def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     """Return the digest of all files that composition reads; None if it also reads the environment or the clock."""
     texts = [file.text, *overrides]
-    if any(hide_credentials(text) != text for text in texts):
-        return None  # a recipe with credentials is not cached
     if _uses_folders(file, overrides, folders):
         texts += config_texts(folders)
-    if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
-        return None
+    surroundings = {found[1] for text in texts for found in DEPENDS_ON_SURROUNDINGS.finditer(text)}
+    if not surroundings.isdisjoint(("now", "hydra")):
+        forbid_repeat()  # tomorrow the same files give another recipe
+    if surroundings or any(hide_credentials(text) != text for text in (file.text, *overrides)):
+        return None  # a recipe with credentials is not cached
     return digest_json(
-        ["as written too", version("hydra-core"), version("ndld-flow"), str(file.path.absolute()), *texts]
+        ["as written too", find_version("hydra-core"), find_version("ndld-flow"), str(file.path.absolute()), *texts]
     )
 
 
@@ -384,7 +388,20 @@ def _compose(
             raise RecipeError([explain_trouble(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()
-    return [{str(key): value for key, value in values.items()} for values in both if isinstance(values, dict)]
+    return [{str(key): _name_targets(value) for key, value in each.items()} for each in both if isinstance(each, dict)]
+
+
+def _name_targets(value: Any) -> Any:  # noqa: ANN401 - plain data
+    """Return values with the key `on` where Hydra, which reads YAML 1.1, has made it `true`; overrides precede it."""
+    if isinstance(value, list):
+        return [_name_targets(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        ON if key is True else key: _name_targets(item)
+        for key, item in value.items()
+        if key is not True or ON not in value
+    }
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ SHORT_VALUES: Mapping[str, str] = {
     **dict.fromkeys(("trt", "tensorrtexecutionprovider"), "tensorrt"),
     **dict.fromkeys(("ort", "onnx"), "onnxruntime"),
     **dict.fromkeys(("rtx", "trtrtx"), "tensorrt_rtx"),
+    **dict.fromkeys(("ov", "openvinoexecutionprovider"), "openvino"),
     **dict.fromkeys(("cudaexecutionprovider", "nvidia"), "cuda"),
 }
 """Short names of values, without case and punctuation -> the value."""

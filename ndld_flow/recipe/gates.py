@@ -10,12 +10,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
 from ndld_flow.base.text import suggest
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.run_record import GateResult
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import GateResult
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.LtE: operator.le,
@@ -30,11 +34,13 @@ ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-QUANTITY = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|(?:ns|us|µs|ms|s|min|[KMGT]i?B|B)(?![\w.]))")
+QUANTITY = lazy_pattern(r"(?<![\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|(?:ns|us|µs|ms|s|min|[KMGT]i?B|B)(?![\w.]))")
 MAX_LENGTH = 500
 _QUANTITIES = ("ms", "bytes")
 """Units of quantities in a parsed gate, where `20 ms` is `(20.0).ms`."""
 _PERCENT = "percent"
+HISTORY = ("history.best", "history.last")
+"""The best and the last level of the gate's metric in earlier runs. `history.best + 3 %` is 1.03 times the level."""
 UnitOf = Callable[[str], str]
 """The unit of a metric by its name, `UNKNOWN` where it is not known before the run."""
 
@@ -53,7 +59,12 @@ class Expression:
     @property
     def names(self) -> list[str]:
         """Metrics that it names, as `step.metric`."""
-        return _names(self.tree)
+        return [name for name in _names(self.tree) if name not in HISTORY]
+
+    @property
+    def history(self) -> list[str]:
+        """Levels of the history that it names."""
+        return [name for name in _names(self.tree) if name in HISTORY]
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> Metric:
         """Return the value for these metrics (`step.metric` -> value), with a unit if the arithmetic preserves one.
@@ -81,9 +92,19 @@ class Gate:
         """Metrics that it names, as `step.metric`."""
         return [*self.left.names, *self.right.names]
 
+    @property
+    def history(self) -> list[str]:
+        """Levels of the history that it names: those of its only metric."""
+        return [*self.left.history, *self.right.history]
+
     def decide(self, metrics: Mapping[str, Metric]) -> GateResult:
-        """Return whether the gate holds for these values of `step.metric`. Raises GateError for a missing metric."""
+        """Return whether the gate holds for these values of `step.metric`, and of `history.best` where it is named.
+
+        Raises GateError for a missing metric.
+        """
         left, right, unit = _alike(_evaluate(self.left.tree, metrics), _evaluate(self.right.tree, metrics))
+        from ndld_flow.records.run_record import GateResult
+
         return GateResult(
             gate=self.text,
             passed=COMPARISONS[self.comparison](left, right),
@@ -94,7 +115,11 @@ class Gate:
 
     def check_units(self, unit_of: UnitOf) -> None:
         """Raise GateError if the two sides cannot be compared: `speed.latency.median <= 64 MiB`."""
-        _check_alike(_unit(self.left.tree, unit_of), _unit(self.right.tree, unit_of), "compared with")
+
+        def own_unit(name: str) -> str:
+            return unit_of(self.names[0] if name in HISTORY else name)
+
+        _check_alike(_unit(self.left.tree, own_unit), _unit(self.right.tree, own_unit), "compared with")
 
     def violation(self, metrics: Mapping[str, Metric]) -> float:
         """Return the violation of a gate: 0 if it holds, else the distance of its sides relative to the bound.
@@ -114,12 +139,38 @@ class Gate:
 def parse_gate(text: str) -> Gate:
     """Parse `<expression> <= <expression>` with + - * / and parentheses over metrics, numbers and quantities.
 
-    Quantities: `20 ms`, `64 MiB`, `5 %`. Raises GateError with what is wrong.
+    Quantities: `20 ms`, `64 MiB`, `5 %`. `history.best` and `history.last` are levels of the gate's only metric in
+    earlier runs. Raises GateError with what is wrong.
     """
+    gate = _parse_comparison(text, with_step=True)
+    if gate.history and len(set(gate.names)) != 1:
+        raise GateError(f"`{gate.history[0]}` is the level of one metric, so the gate must name one")
+    return gate
+
+
+@lru_cache
+def parse_constraint(text: str) -> Gate:
+    """Parse a gate that points of a sweep must satisfy, which have no history. Raises GateError."""
+    gate = _parse_comparison(text, with_step=True)
+    if gate.history:
+        raise GateError("points of a sweep have no history; compare with a number, or with another step")
+    return gate
+
+
+@lru_cache
+def parse_condition(text: str) -> Gate:
+    """Parse a gate whose metrics may lack their step: `latency.median < 5 ms`, `cosine > 0.999`. Raises GateError."""
+    gate = _parse_comparison(text, with_step=False)
+    if gate.history:
+        raise GateError("the history is for gates of recipes; `ndld-flow history` shows it")
+    return gate
+
+
+def _parse_comparison(text: str, *, with_step: bool) -> Gate:
     tree = _parse(text, "this is not a comparison such as `speed.latency.median <= 20 ms`")
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARISONS:
         raise GateError("a gate compares two sides with one of <= < >= > ==")
-    left, right = (_check_expression(_text(side), side) for side in (tree.left, tree.comparators[0]))
+    left, right = (_check_expression(_text(side), side, with_step) for side in (tree.left, tree.comparators[0]))
     gate = Gate(text, left, type(tree.ops[0]), right)
     if not gate.names:
         raise GateError("a gate names at least one metric, as `step.metric`")
@@ -132,6 +183,8 @@ def parse_expression(text: str) -> Expression:
     expression = _check_expression(text, tree)
     if not expression.names:
         raise GateError("name at least one metric, as `step.metric`")
+    if expression.history:
+        raise GateError("points of a sweep have no history")
     return expression
 
 
@@ -144,8 +197,8 @@ def _parse(text: str, complaint: str) -> ast.expr:
         raise GateError(complaint) from None
 
 
-def _check_expression(text: str, tree: ast.expr) -> Expression:
-    _check(tree)
+def _check_expression(text: str, tree: ast.expr, with_step: bool = True) -> Expression:
+    _check(tree, with_step)
     return Expression(text, tree)
 
 
@@ -184,16 +237,16 @@ def _names(node: ast.expr) -> list[str]:
     return [name for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr) for name in _names(child)]
 
 
-def _check(node: ast.expr) -> None:
+def _check(node: ast.expr, with_step: bool) -> None:
     dotted = _dotted(node)
     if dotted is not None:
-        if "." not in dotted:
+        if with_step and "." not in dotted:
             raise GateError(f"`{dotted}` is not a metric; write `step.metric`")
     elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-        _check(node.left)
-        _check(node.right)
+        _check(node.left, with_step)
+        _check(node.right, with_step)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        _check(node.operand)
+        _check(node.operand, with_step)
     elif _quantity(node) is None:
         raise GateError("a gate consists of metrics, numbers, + - * / and parentheses")
 
@@ -207,6 +260,8 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
         return metrics[dotted].value, metrics[dotted].unit
     if isinstance(node, ast.BinOp):
         sides = _evaluate(node.left, metrics), _evaluate(node.right, metrics)
+        if _is_relative(node):
+            return sides[0][0] * ARITHMETIC[type(node.op)](1.0, sides[1][0] or 0.0), sides[0][1]
         left, right, _ = (
             _alike(*sides) if isinstance(node.op, ast.Add | ast.Sub | ast.Div) else (sides[0][0], sides[1][0], None)
         )
@@ -221,6 +276,12 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
     constant = _quantity(node)
     assert constant is not None  # `_check` rejects others
     return constant
+
+
+def _is_relative(node: ast.BinOp) -> bool:
+    """Return whether a percentage is added to, or taken from, a level of the history."""
+    is_percent = isinstance(node.right, ast.Attribute) and node.right.attr == _PERCENT
+    return is_percent and isinstance(node.op, ast.Add | ast.Sub) and _dotted(node.left) in HISTORY
 
 
 def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> tuple[float, float, str | None]:
@@ -240,6 +301,8 @@ def _unit(node: ast.expr, unit_of: UnitOf) -> str | None:
         return _unit(node.operand, unit_of)
     if isinstance(node, ast.BinOp):
         left, right = _unit(node.left, unit_of), _unit(node.right, unit_of)
+        if _is_relative(node):
+            return left
         if isinstance(node.op, ast.Add | ast.Sub):
             _check_alike(left, right, "added to" if isinstance(node.op, ast.Add) else "taken from")
         return _join_units(node.op, left, right)

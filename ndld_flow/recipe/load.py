@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import Composed, compose_recipe, compose_written
-from ndld_flow.recipe.make_sweep import make_sweep
 from ndld_flow.recipe.overrides import AxisError, check_overrides
-from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeFile
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.recipe.sweep_axes import GivenAxis, add_axes, find_root_key, read_axis_override, read_pin
 from ndld_flow.recipe.validate import name_recipe, validate_recipe
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.recipe.points import Sweep
+    from ndld_flow.recipe.sweep_axes import GivenAxis
 
 
 def load_sweep(
@@ -40,6 +41,8 @@ def load_sweep(
     )
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
+    from ndld_flow.recipe.make_sweep import make_sweep
+
     return make_sweep(composed, given, trust)
 
 
@@ -53,6 +56,8 @@ def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, mult
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
     composed, given = _compose_axes(overrides, multirun, lambda plain: compose_written(file, plain))
     if given:
+        from ndld_flow.recipe.sweep_axes import add_axes
+
         composed, _ = add_axes(composed, given)
     values = {**composed.values, "name": name_recipe(file.path, composed.values)}
     folder = file.path.absolute().parent
@@ -67,6 +72,10 @@ def _compose_axes(
     overrides: Sequence[str], multirun: bool, compose: Callable[[Sequence[str]], Composed]
 ) -> tuple[Composed, list[GivenAxis]]:
     """Compose a recipe with the overrides that define no axis; return it with the axes of the others."""
+    if not overrides:
+        return compose(()), []
+    from ndld_flow.recipe.sweep_axes import read_pin
+
     axes, plain = _split(overrides, multirun)
     composed = compose([override for _, override in plain])
     pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
@@ -82,6 +91,8 @@ def _memory(store: Store | None) -> Path | None:
 
 def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:
     """Return the overrides that define an axis, and all others, each with its position."""
+    from ndld_flow.recipe.sweep_axes import read_axis_override
+
     axes: list[tuple[int, GivenAxis]] = []
     plain: list[tuple[int, str]] = []
     problems: list[Problem] = []
@@ -104,6 +115,8 @@ def _compose_pin(override: str, pin: GivenAxis | None, values: Mapping[str, Any]
     """Return the override to compose for a pinned axis; None if it chooses a variant, which is no setting."""
     if pin is None:
         return override
+    from ndld_flow.recipe.sweep_axes import find_root_key
+
     try:
         return f"{find_root_key(pin.key, values)}={override.partition('=')[2]}"
     except AxisError:

@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
-from ndld_flow.recipe.gates import Gate, parse_expression, parse_gate
+from ndld_flow.recipe.gates import Gate, parse_constraint, parse_expression
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_variations
 from ndld_flow.recipe.recipe import Recipe
@@ -55,7 +55,6 @@ def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mista
     _check_counting(section, axes, mistakes)
     if isinstance(section.timeout, dict):
         _check_steps("sweep.timeout", section.timeout, steps, mistakes)
-    _check_steps("sweep.needs", section.needs, steps, mistakes)
 
 
 def read_exclusions(
@@ -245,6 +244,10 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
     entries = variations.written.get("steps")
     check_section(section, axes, list(entries) if isinstance(entries, dict) else [], mistakes)
+    for index, gate in enumerate(base.gates if base is not None else ()):
+        if gate.history:
+            hint = "leave it out with the override `~gates`, or compare with a number or another step"
+            mistakes.add(f"gates.{index}", f"{gate.text!r}: points of a sweep have no history", hint)
     if not mistakes.problems and count_points(space) == 0:
         mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
     start = ValueCheck(axes.read, space, variations, base, known).check(mistakes)
@@ -312,7 +315,7 @@ def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], m
     constraints = [
         gate
         for place, text in _placed("sweep.subject_to", section.subject_to)
-        if (gate := check_sentence(place, text, parse_gate, steps, mistakes, varying))
+        if (gate := check_sentence(place, text, parse_constraint, steps, mistakes, varying))
     ]
     return tuple(objectives), tuple(constraints)
 

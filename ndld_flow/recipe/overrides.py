@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.sweep_section import MAX_NUMBER, MAX_STEPS
-from ndld_flow.sweep_search.space import Axis, Choices, Numbers
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+    from ndld_flow.sweep_search.space import Axis, Numbers
 
 MAX_LENGTH = 4000
 """Characters of one override."""
@@ -103,6 +103,8 @@ def read_axis(name: str, text: str) -> Axis:
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
     from hydra.errors import HydraException
 
+    from ndld_flow.sweep_search.space import Choices
+
     try:
         parsed = _parse(f"key={text}")
     except (HydraException, RecursionError) as error:
@@ -134,6 +136,9 @@ def _no_grammar(text: str, error: Exception) -> AxisError:
 
 
 def _interval(name: str, swept: IntervalSweep) -> Numbers:
+    from ndld_flow.recipe.sweep_section import MAX_NUMBER
+    from ndld_flow.sweep_search.space import Numbers
+
     low, high = swept.start, swept.end
     if low is None or high is None or not -MAX_NUMBER <= low <= high <= MAX_NUMBER:
         raise AxisError(f"an interval goes from a smaller number to a larger one; found {low} and {high}")
@@ -143,6 +148,9 @@ def _interval(name: str, swept: IntervalSweep) -> Numbers:
 
 def _range(name: str, swept: RangeSweep) -> Numbers:
     """Return an ascending range with its last number, which Hydra's ranges exclude."""
+    from ndld_flow.recipe.sweep_section import MAX_NUMBER, MAX_STEPS
+    from ndld_flow.sweep_search.space import Numbers
+
     start, stop, step = swept.start, swept.stop, swept.step
     if start is None or stop is None or not max(abs(start), abs(stop), abs(step)) <= MAX_NUMBER or step == 0:
         raise AxisError(f"a range needs numbers and a step other than 0; found {start}, {stop}, {step}")

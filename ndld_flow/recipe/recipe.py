@@ -13,12 +13,17 @@ from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode, find_imported
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, values_of
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
+from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
+from ndld_flow.recipe.targets import HERE, Target
+from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
+from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
 from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx
 
@@ -60,7 +65,7 @@ class ModelSource(Settings):
     @model_validator(mode="after")
     def _check_digest(self) -> ModelSource:
         if self.is_fetched and self.sha256 is None and self.blake3 is None:
-            raise ValueError("a model that is fetched needs its `sha256:`")
+            raise ValueError("a model that is fetched needs its `sha256:` (on a command line, `model.sha256=...`)")
         if self.files and not self.is_fetched:
             raise ValueError("`files` is for a model that is fetched: other models are read with the data next to them")
         for name in self.files:
@@ -81,6 +86,7 @@ class RecipeFile(Settings):
         **dict.fromkeys(("onnx", "model_path", "model_file", "input_model", "network"), "model"),
         **dict.fromkeys(("assertions", "conditions", "checks", "thresholds"), "gates"),
         **dict.fromkeys(("shapes", "input_shapes", "data", "dataset"), "inputs"),
+        **dict.fromkeys(("hosts", "machines", "systems"), "targets"),
     }
 
     name: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$", max_length=100)
@@ -94,17 +100,36 @@ class RecipeFile(Settings):
     inputs: dict[str, InputSpec] = {}
     """Shapes and values of the model's inputs, for every step that runs it. A step that runs a model with other inputs
     has `inputs:` of its own."""
+    custom_operators: dict[OperatorName, CustomOperator] = {}
+    """Operator, such as `com.acme::Scaled` -> its library for ONNX Runtime, its TensorRT plugin and its reference.
+    Steps that run, examine or build models load them unless they have `custom_ops` or `plugins` of their own, and
+    `check_operators` checks them."""
+    environments: dict[str, EnvironmentSetting] = {}
+    """Private environments, by name, with releases of libraries that steps run in: `{now: {onnxruntime: 1.27.0}, next:
+    {onnxruntime: 1.31.1}}`, or the folder of an existing virtual environment. A step selects one with `environment:
+    NAME`. pip creates them when a run first needs them, only with `--trust`."""
+    targets: dict[str, Target] = {}
+    """Other machines, by name, on which steps with `on: NAME` run: `{h100: ssh://user@host}`. Those of a recipe are
+    used only with `--trust`; those of the user's settings always."""
+    needs: dict[str, Needs] = {}
+    """Resources that steps need on the machines of a cluster (`--ray`): `{speed: {gpus: 1, device: A100}}`."""
     steps_from: list[str] = []
     """Python files with steps of your own, relative to the recipe. They run only with `--trust`."""
     steps: dict[str, dict[str, JsonValue]] = Field(min_length=1)
     """The steps in order. Overrides, gates and `from:` refer to a step by its name."""
     gates: list[str] = []
-    """Conditions that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
+    """Conditions that must hold: `speed.latency.median <= 1.05 * base.latency.median`; also against earlier runs, as
+    `speed.latency.median <= history.best + 3 %`."""
     export: dict[str, str] = {}
-    """Models and engines to write when the run passes: path -> step, such as `{dist/model.onnx: half}`. Paths are
-    relative to the current directory, and inside it. A record is written next to each."""
+    """Models, engines and packages (as `.zip`) to write when the run passes: path -> step, such as `{dist/model.onnx:
+    half}`. Paths are relative to the current directory, and inside it. A record is written next to each."""
     sweep: SweepSection | None = None
     """Run the recipe many times with different settings, and find the best."""
+
+
+_OVERRIDES = lazy_pattern(r"'(inputs(?:\.[^']*|)=[^']*)'")
+_PLACES = lazy_pattern(r"^inputs(?=: |\.\S+\.from: )|(?<=`)inputs(?=\.[^`]+\.data`)")
+"""Places in messages: `inputs.x.from: ...` of a state, and `inputs.x.data` of a value to give."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +144,34 @@ class RecipeStep:
     `base/from` is the artifact that the step named by `base` reads."""
     inputs: Mapping[str, InputSpec] | None = None
     """The step's own `inputs:`, which it reads instead of the recipe's."""
+    inputs_of: tuple[str, ...] = ()
+    """The step that has these inputs; several if it repeats the work of steps that share them."""
+    on: str = ""
+    """The target on which it runs; empty for this machine, or where `--on` sends it."""
+    recipe: str = ""
+    """The recipe as YAML, without credentials, for a step whose result contains it; empty for others."""
+
+    def locate_inputs(self, message: str) -> str:
+        """Return a message about its inputs with their place, `steps.half.inputs`, instead of the recipe's.
+
+        Overrides, `'inputs.x.shape=[1,4]'`, are repeated for each step that shares them.
+        """
+        if not self.inputs_of:
+            return message
+        places = [f"steps.{owner}." for owner in self.inputs_of]
+        message = message.replace("the recipe's `inputs:`", " and ".join(f"`{place}inputs:`" for place in places))
+        message = _OVERRIDES.sub(lambda found: " ".join(f"'{place}{found[1]}'" for place in places), message)
+        return _PLACES.sub(lambda found: places[0] + found[0], message)
+
+    @property
+    def target(self) -> str:
+        """Return the name of the target on which it runs; empty for this machine."""
+        return "" if self.on == HERE else self.on
+
+    @property
+    def environments(self) -> list[Environment]:
+        """Return the private environments in which its runtimes run."""
+        return [held.value for held in self.step.held(RunsCode) if isinstance(held.value, Environment)]
 
     @property
     def own_reads(self) -> dict[str, str]:
@@ -198,7 +251,8 @@ class RecipeStep:
         """
         if self.inputs is not None:
             inputs = self.inputs
-        replaced = {name for held in self.step.held(SampleData) for name in held.value}
+        own = (held for held in self.step.held(SampleData) if held.mark.replaces_inputs)
+        replaced = {name for held in own for name in held.value}
         used = {name: part for name, spec in inputs.items() if (part := self.step.used_input(spec)) is not None}
         return {
             name: part.model_copy(update={"data": "random"}) if name in replaced else part

@@ -13,6 +13,7 @@ from ndld_flow.inputs import Data, InputSpec, patterns_of
 from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
 from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
+from ndld_flow.recipe.targets import ON
 from ndld_flow.step import DataFile, Reads, SampleData
 from ndld_flow.store.found_files import absolute_pattern
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
@@ -26,6 +27,8 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
     rejected until it is restored.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+    file.pop("custom_operators", None)  # each step has those that it uses, by absolute paths
+    file.pop("environments", None)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
     folder = recipe.path.absolute().parent
     resolved: dict[str, Any] = {
@@ -77,6 +80,8 @@ def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = {"step": step.type.name, **step.own_reads, **step.settings}
+    if step.on:
+        values[ON] = step.on
     if step.inputs is not None:
         values["inputs"] = {name: _resolve_input(spec) for name, spec in step.inputs.items()}
     for read in step.step.held(Reads):

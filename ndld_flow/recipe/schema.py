@@ -8,6 +8,7 @@ from typing import Any
 from ndld_flow.base.settings import fields_of
 from ndld_flow.recipe.recipe import RecipeFile
 from ndld_flow.recipe.step_types import StepType
+from ndld_flow.recipe.targets import ON
 from ndld_flow.step import Reads, Step
 
 OWN_INPUTS = "Inputs of the model that this step runs, instead of the recipe's, whose form they have."
@@ -36,6 +37,8 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     }
     properties["model"] = {"anyOf": [{"type": "string"}, properties["model"]]}
     properties["inputs"]["additionalProperties"] = INPUTS_SCHEMA["additionalProperties"]
+    targets = properties["targets"]
+    targets["additionalProperties"] = {"anyOf": [{"type": "string"}, targets["additionalProperties"]]}
     models = properties["models"]
     models["additionalProperties"] = {"anyOf": [{"type": "string"}, models["additionalProperties"]]}
     properties["defaults"] = {
@@ -71,12 +74,15 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
         "step": {"const": step_type.name},
         cls.read_key: {"type": "string", "description": f"The step (or `source`) to read: {reads.kind}."},
         **schema.get("properties", {}),
+        ON: {"type": "string", "description": "The target on which the step runs; `here` for this machine."},
     }
     if has_own_inputs(cls):
         properties["inputs"] = {**INPUTS_SCHEMA, "description": OWN_INPUTS}
     for setting in cls.marked(Reads):
         if "anyOf" not in properties[setting]:  # an optional setting is `string or null` already
             properties[setting]["type"] = "string"
+    if "custom_operators" in schema.get("required", ()):  # those of the recipe
+        schema["required"].remove("custom_operators")
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
     schema["description"] = f"{step_type.summary} Reads {reads.kind}, produces {makes.kind}."
     if cls.returns is not None:

@@ -6,7 +6,6 @@ A model from elsewhere is fetched once, verified against its digest, and kept in
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import subprocess
 import sys
@@ -24,11 +23,13 @@ from pydantic import JsonValue
 from ndld_flow import __version__
 from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import ModelError, SourceError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, suggest
+from ndld_flow.processes.contained import is_contained
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
-from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.files import copy_open_file, read_note, remember, seal, unseal, write_note
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
@@ -38,8 +39,8 @@ from ndld_flow.store.store import Store
 if TYPE_CHECKING:
     from ndld_flow.models.external_files import DataFile
 
-PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
-NEW_MODEL = re.compile(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
+PYPI = lazy_pattern(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
+NEW_MODEL = lazy_pattern(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
 PIP_TIMEOUT_S = 600
 
 PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
@@ -262,6 +263,11 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
 
 
 def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> ArtifactRecord:
+    if is_contained():
+        raise SourceError(
+            f"{model.source}: a contained run has no network, so nothing is fetched. Run without --contained, or give "
+            "the model as a file of the project."
+        )
     report(f"fetching {hide_credentials(model.source)}")
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main

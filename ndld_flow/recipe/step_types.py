@@ -14,18 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from blake3 import blake3
-from pydantic import Field, JsonValue
 
 from ndld_flow import steps
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
 from ndld_flow.base.user_code import failing_line, new_module, run_source
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
-from ndld_flow.records.document import Record
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"
 """Group in which an installed package names its steps: `word = "package.module:Class"`."""
+BUILT_IN = "built in"
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ class StepTypes:
             if file.stem == name:
                 return _load_file(file)
         if name in _built_in_names():
-            cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), "built in")
-            return StepType(name, cls, "built in", str(cls.version))
+            cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), BUILT_IN)
+            return StepType(name, cls, BUILT_IN, str(cls.version))
         return _find_installed(name)
 
     def __iter__(self) -> Iterator[StepType]:
@@ -152,55 +151,3 @@ def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
 def find_step_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
     """Return the files in a recipe's `steps_from:`, relative to the recipe's folder."""
     return tuple((folder / name).resolve() for name in names)
-
-
-class DescribedMetric(Record):
-    """A metric that a step declares."""
-
-    name: str
-    unit: str
-    when: str
-    """The condition under which it is returned; empty if it always is."""
-
-
-class DescribedStep(Record):
-    """A step, from `ndld-flow steps`."""
-
-    name: str
-    summary: str
-    reads: str
-    """The kind of artifact that it reads."""
-    makes: str
-    version: str
-    origin: str
-    """`built in`, the distribution it comes from, or its file."""
-    metrics: tuple[DescribedMetric, ...] | None
-    """None for a step that declares none: they are known only after a run."""
-    settings: dict[str, JsonValue] = Field(serialization_alias="schema")
-    """JSON Schema of its settings."""
-
-
-class DescribedPart(Record):
-    """A part of a step's settings, such as an operation, from `ndld-flow steps STEP.PART`."""
-
-    name: str
-    settings: dict[str, JsonValue] = Field(serialization_alias="schema")
-    """JSON Schema of its settings."""
-
-
-def describe_step(step: StepType) -> DescribedStep:
-    """Return the kinds that a step reads and makes, its metrics, and the JSON Schema of its settings."""
-    reads, makes = step.cls.kinds()
-    returns = step.cls.returns
-    return DescribedStep(
-        name=step.name,
-        summary=step.summary,
-        reads=reads.kind,
-        makes=makes.kind,
-        version=step.version,
-        origin=step.origin,
-        metrics=None
-        if returns is None
-        else tuple(DescribedMetric(name=each.name, unit=each.unit, when=each.when) for each in returns),
-        settings=step.cls.model_json_schema(),
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.sweep_search.search import Method
+from ndld_flow.sweep_search.methods import Method
 
 MAX_LISTED = 1000
 """Maximum number of values of an axis: each is checked in the recipe before anything runs."""
@@ -100,19 +101,10 @@ class SaturationSettings(_Section):
     """An axis: for each combination of the others, its values are tried in order, and each series stops on its own."""
 
 
-class Needs(_Section):
-    """Resources that a step needs on a machine."""
-
-    gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """Number of GPUs that it uses."""
-    cpus: float = Field(default=1, ge=0, allow_inf_nan=False)
-    """Number of CPU cores that it uses."""
-    device: str = ""
-    """Device type, as configured on the machines of the cluster, such as `A100`."""
-
-
 class SweepSection(_Section):
     """The recipe's `sweep:`, which turns one recipe into many points."""
+
+    synonyms: ClassVar[Mapping[str, str]] = {"needs": "needs: at the top of the recipe"}
 
     over: dict[str, AxisForm] = {}
     """The axes. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
@@ -143,8 +135,6 @@ class SweepSection(_Section):
     """Number of the best points that are measured again at the end, in turns, to determine the best. 0: none."""
     timeout: Durations | None = None
     """Time limit of each step, or by step: `{engine: 20 min}`."""
-    needs: dict[str, Needs] = {}
-    """Resources that steps need on other machines: `{speed: {gpus: 1, device: A100}}`."""
 
     def timeout_ms(self, step: str) -> float | None:
         """Return the time limit of a step; None if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import InputSpec
@@ -20,10 +22,13 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
+from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
+from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
+from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.step import Held, Reads, Step
-from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
-from ndld_flow.store.kinds import Artifact, Engine, Onnx
+from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials
+from ndld_flow.store.kinds import Artifact, Engine, Onnx, Package
 
 EXPECTED = {
     "int_type": "an integer",
@@ -164,7 +169,7 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
 
 INPUTS = "inputs"
 """The setting with a step's own inputs, which every step has that reads any."""
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 NAME_FORM = "a letter or _, then up to 99 letters, digits and _; not `source`"
 
 Sentence = TypeVar("Sentence", Gate, Expression)
@@ -217,10 +222,12 @@ class Checker:
         values = expand_shorthands(values)
         file = _check_top_level(values, mistakes)
         types = _find_types(values, self, mistakes)
+        values = _place_environments(_share_operators(values, types), types, mistakes)
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
         gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
         _check_exports(values.get("export"), steps, mistakes)
+        _check_needs(values.get("needs"), values.get("steps"), mistakes)
         if file is not None:
             _check_states(INPUTS, values.get(INPUTS) or {}, file.inputs, mistakes)
             for step in steps:
@@ -232,8 +239,8 @@ class Checker:
             _refuse_unread_inputs(file.inputs, steps, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
-        steps = _inherit_inputs(_read_through(steps))
         name = name_recipe(self.path, {"name": file.name})
+        steps = _give_recipe(name, file, _inherit_inputs(_read_through(steps)))
         return Recipe(name, self.path, file, tuple(steps), tuple(gates))
 
     def _check_steps(
@@ -276,6 +283,8 @@ def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(expanded.get("models"), dict):
         models = expanded["models"].items()
         expanded["models"] = {name: {"source": model} if isinstance(model, str) else model for name, model in models}
+    if "targets" in expanded:
+        expanded["targets"] = expand_targets(expanded["targets"])
     if isinstance(expanded.get("steps"), dict):
         expanded["steps"] = {name: {} if entry is None else entry for name, entry in expanded["steps"].items()}
         for name, entry in expanded["steps"].items():
@@ -380,11 +389,11 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
             reads=step.reads
             | {
                 f"{key}/{inner}": name
-                for key in step.type.cls.reads_through
+                for key in step.step.read_through
                 for inner, name in reads.get(step.reads[key], {}).items()
             },
         )
-        if step.type.cls.reads_through
+        if step.step.read_through
         else step
         for step in steps
     ]
@@ -395,10 +404,70 @@ def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
     own = {step.name: step.inputs for step in steps}
     inherited = []
     for step in steps:
-        repeated = [own.get(step.reads[key]) for key in step.type.cls.reads_through]
+        repeats = step.step.read_through if step.type.cls.may_read_inputs() else ()
+        owners = tuple(dict.fromkeys(step.reads[key] for key in repeats))
+        repeated = [own.get(owner) for owner in owners]
         shared = repeated[0] if repeated and all(inputs == repeated[0] for inputs in repeated) else None
-        inherited.append(replace(step, inputs=shared) if step.inputs is None and shared is not None else step)
+        is_heir = step.inputs is None and shared is not None
+        inherited.append(replace(step, inputs=shared, inputs_of=owners) if is_heir else step)
     return inherited
+
+
+def _share_operators(values: Mapping[str, Any], types: StepTypes) -> Mapping[str, Any]:
+    """Return the values with the recipe's custom operators in the settings of every step that can use them."""
+    operators, entries = values.get("custom_operators"), values.get("steps")
+    if not isinstance(operators, dict) or not isinstance(entries, dict):
+        return values
+    shared = dict(entries)
+    for name, entry in entries.items():
+        word = entry.get("step", name) if isinstance(entry, dict) else None
+        with contextlib.suppress(RequestError):  # the check of the step will report it
+            step_type = types.find(word) if isinstance(word, str) else None
+            if step_type is not None:
+                shared[name] = share_operators(entry, step_type.cls, operators)
+    return {**values, "steps": shared}
+
+
+_ENVIRONMENT_KEYS = ("environment", "reference_environment")
+
+
+def _place_environments(values: Mapping[str, Any], types: StepTypes, mistakes: Mistakes) -> Mapping[str, Any]:
+    """Return the values with the recipe's environments in the settings of the steps that name them."""
+    entries, known = values.get("steps"), values.get("environments")
+    if not isinstance(entries, dict):
+        return values
+    known, placed = known if isinstance(known, dict) else {}, dict(entries)
+    for name, entry in entries.items():
+        chosen = {key: entry[key] for key in _ENVIRONMENT_KEYS if key in entry} if isinstance(entry, dict) else {}
+        for key, word in chosen.items():
+            if not isinstance(word, str) or not _has_setting(name, entry, key, types):
+                continue
+            if word in known:
+                placed[name] = placed[name] | {key: known[word]}
+            else:
+                hint = (
+                    suggest(word, known) if known else "define it in `environments:`, as `{now: {onnxruntime: 1.27.0}}`"
+                )
+                mistakes.add(f"steps.{name}.{key}", f"there is no environment {visible_name(word)!r}", hint)
+    return {**values, "steps": placed}
+
+
+def _has_setting(name: str, entry: Mapping[str, Any], key: str, types: StepTypes) -> bool:
+    """Return whether a step's type has a setting for a private environment."""
+    word = entry.get("step", name)
+    with contextlib.suppress(RequestError):  # the check of the step will report it
+        found = types.find(word) if isinstance(word, str) else None
+        return found is not None and key in fields_of(found.cls) and found.cls.model_fields[key].default is None
+    return False
+
+
+def _give_recipe(name: str, file: RecipeFile, steps: Sequence[RecipeStep]) -> list[RecipeStep]:
+    """Add the recipe's text to the steps whose results contain it."""
+    if not any(step.type.cls.keeps_recipe for step in steps):
+        return list(steps)
+    values = {"name": name} | file.model_dump(mode="json", exclude_defaults=True, exclude={"name"}, by_alias=True)
+    text = write_yaml({key: hide_all_credentials(value) for key, value in values.items()}, "")
+    return [replace(step, recipe=text) if step.type.cls.keeps_recipe else step for step in steps]
 
 
 def _refuse_unread_inputs(inputs: Mapping[str, InputSpec], steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
@@ -427,6 +496,10 @@ def _check_step(
         return None
     reads, sound = _resolve_reads(prefix, entry, step_type, kinds, mistakes)
     settings = {key: value for key, value in entry.items() if key not in ("step", step_type.cls.read_key)}
+    target = settings.pop(ON, "")
+    if not isinstance(target, str) or not (target in (HERE, "") or NAME.fullmatch(target) or is_host(target)):
+        mistakes.add(f"{prefix}.{ON}", f"expected the name of a target, got {visible_name(str(target))!r}")
+        return None
     has_inputs = INPUTS in settings and INPUTS not in fields_of(step_type.cls)
     given = settings.pop(INPUTS) if has_inputs else None
     try:
@@ -439,7 +512,8 @@ def _check_step(
             sound &= _add_read(f"{prefix}.{held.dotted}", held, kinds, mistakes)
             reads[held.dotted] = held.value
     inputs = _check_own_inputs(prefix, step_type, step, given, mistakes) if has_inputs else None
-    return RecipeStep(name, step_type, step, reads, inputs) if sound else None
+    owner = () if inputs is None else (name,)
+    return RecipeStep(name, step_type, step, reads, inputs, owner, target) if sound else None
 
 
 class _OwnInputs(Settings):
@@ -541,6 +615,9 @@ def _check_read(
         return f"there is no step `{name}` before this one", suggest(name, kinds)
     makes = kinds[name]
     if makes is not None and not issubclass(makes, kind):
+        if issubclass(makes, Engine):
+            hint = f"name the model of that engine here, and the engine in the runtime's settings: `engine: {name}`"
+            return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", hint
         fitting = [step for step, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
         return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
     return None
@@ -553,17 +630,35 @@ def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
 
 
 def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
-    """Reject exports outside the current directory, and of steps without a model or an engine."""
+    """Reject exports outside the current directory, and of steps without a model, an engine or a package."""
     if not isinstance(exports, dict):
         return
-    exported = [step.name for step in steps if issubclass(step.type.cls.kinds()[1], Onnx | Engine)]
+    kinds = {step.name: step.type.cls.kinds()[1] for step in steps}
+    inspected = {step.name for step in steps if step.step.for_inspection}
+    exported = [
+        name for name, kind in kinds.items() if issubclass(kind, Onnx | Engine | Package) and name not in inspected
+    ]
     for path, step in exports.items():
         if Path(path).is_absolute() or ".." in Path(path).parts:
             mistakes.add(
                 "export", f"{path!r} is not inside the current directory", "give it with `-o`, or choose a path inside"
             )
-        if isinstance(step, str) and step not in exported:
-            mistakes.add(f"export.{path}", f"no step {step!r} produces a model or an engine", suggest(step, exported))
+        if isinstance(step, str) and step in inspected:
+            what = f"the engine of `{step}` has `mark_outputs`: it is for inspection only, and fuses layers differently"
+            mistakes.add(f"export.{path}", what, "export the engine of a step without it")
+        elif isinstance(step, str) and step not in exported:
+            what = f"no step {step!r} produces a model, an engine or a package"
+            mistakes.add(f"export.{path}", what, suggest(step, exported))
+        elif isinstance(step, str) and (Path(path).suffix == Package.suffix) != (kinds[step] is Package):
+            what = "a package is written as a .zip" if kinds[step] is Package else f"`{step}` produces no package"
+            mistakes.add(f"export.{path}", what, "give the path another suffix")
+
+
+def _check_needs(needs: object, steps: object, mistakes: Mistakes) -> None:
+    names = list(map(str, steps)) if isinstance(steps, dict) else []
+    for name in needs if isinstance(needs, dict) else ():
+        if name not in names:
+            mistakes.add(f"needs.{name}", f"there is no step `{name}`", suggest(str(name), names))
 
 
 def _check_states(prefix: str, values: Mapping[str, Any], inputs: Mapping[str, InputSpec], mistakes: Mistakes) -> None:

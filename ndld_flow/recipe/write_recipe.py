@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,10 @@ Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
 """Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
 
+_MOST_DIMENSIONS = 5
+"""Highest number of dimensions that is tried for an input without a declared shape."""
+_MOST_VALUES = 2**24
+"""Largest size of such an input that is tried: 256 values along each of five dimensions exceed any memory."""
 _TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
 #
@@ -147,14 +152,48 @@ def _try(model: Path, options: RecipeOptions, ask: AskShape, progress: Callable[
             raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
     if options.images is not None:
         _check_images(options.images, alternatives[0], model)
-    trial = try_inputs(model, alternatives, progress)
+    unknown = [likely.spec.name for likely in alternatives[0] if likely.shape is None]
+    if len(unknown) == 1:
+        trial = _try_ranks(model, unknown[0], given, progress)
+    else:
+        trial = try_inputs(model, alternatives, progress)
     if trial.error:
-        free = {likely.spec.name: likely.spec.shape_text for likely in trial.inputs if likely.free}
+        free = {each.spec.name: each.spec.shape_text for each in trial.inputs if each.free or each.shape is None}
         answers = {name: ask(name, declared) for name, declared in free.items()}
         if any(answers.values()):
             given |= {name: shape for name, shape in answers.items() if shape}
             trial = try_inputs(model, list(islice(likely_inputs(model, given), 20)), progress)
     return trial
+
+
+def _try_ranks(
+    model: Path, name: str, given: Mapping[str, Sequence[int]], progress: Callable[[int, int, str], None]
+) -> InputTrial:
+    """Return the trial at the only number of dimensions with which the model accepts an input without a declared shape.
+
+    A pass alone proves little: `Relu` accepts any number. If several are accepted, or none, the input has no shape.
+    """
+    from ndld_flow.measure.trial_pass import InputTrial, try_inputs
+    from ndld_flow.models.likely_inputs import likely_inputs
+
+    accepted: dict[int, InputTrial] = {}
+    for rank in range(_MOST_DIMENSIONS + 1):
+        likely = islice(likely_inputs(model, {**given, name: (None,) * rank}), 20)
+        fitting = [inputs for inputs in likely if all(math.prod(each.shape or ()) <= _MOST_VALUES for each in inputs)]
+        trial = try_inputs(model, fitting, progress)
+        if not trial.error:
+            accepted[rank] = trial
+        if len(accepted) > 1:
+            break
+    if len(accepted) == 1:
+        ((rank, trial),) = accepted.items()
+        reason = f"not declared: of 0 to {_MOST_DIMENSIONS} dimensions, the model accepted only {rank}"
+        inputs = (replace(each, reason=reason) if each.spec.name == name else each for each in trial.inputs)
+        return replace(trial, inputs=tuple(inputs))
+    several = " and with ".join(map(str, accepted))
+    outcome = f"accepts it with {several} dimensions" if accepted else "accepted none of the shapes that were tried"
+    error = f"it does not declare the shape of {name}, and {outcome}: only you can know it"
+    return InputTrial(next(likely_inputs(model, given)), error)
 
 
 def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> None:
@@ -168,18 +207,19 @@ def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> N
 def _input_lines(trial: InputTrial, images: Path | None) -> Iterator[str]:
     """Yield a line for each input, and comments on the origin of its sizes."""
     if trial.error:
-        yield "  # The model did not run at the sizes below. Set those you use."
+        yield "  # The model was not run, or not at the sizes below. Set those you use."
     elif any(likely.free for likely in trial.inputs):
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
     picture = next((likely for likely in trial.inputs if likely.image_layout), None)
     for likely in trial.inputs:
-        entry = [f"shape: {list(likely.shape)}"]
+        entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
         if images is not None and likely is picture:
             entry += _image_settings(likely, images)
         else:
             entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
+        notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
         if images is not None and likely is picture and not likely.mean:
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
         if images is not None and likely is picture and not likely.fitting:
@@ -222,8 +262,10 @@ def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the name and the shape of `images=1x3x640x640`. Raises RequestError."""
+    """Return the name and the shape of `images=1x3x640x640`, or of `threshold=scalar`. Raises RequestError."""
     name, equals, sizes = text.rpartition("=")
+    if name and sizes == "scalar":
+        return name, ()
     if not equals or not name or not re.fullmatch(r"\d{1,9}([x,]\d{1,9})*", sizes):
-        raise RequestError(f"--shape: {text!r} is not NAME=SHAPE, such as images=1x3x640x640.")
+        raise RequestError(f"--shape: {text!r} is not NAME=SHAPE, such as images=1x3x640x640 or threshold=scalar.")
     return name, tuple(map(int, re.split("[x,]", sizes)))

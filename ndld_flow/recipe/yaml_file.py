@@ -14,6 +14,7 @@ import yaml
 
 from ndld_flow.base.errors import Problem, RecipeError, require_utf8
 from ndld_flow.base.text import visible_name
+from ndld_flow.recipe.targets import ON
 
 MAX_BYTES = 2**20
 """Maximum size of a recipe: people write recipes, and a larger file is something else."""
@@ -236,6 +237,8 @@ class _Walk:
             if trouble := key_trouble(key):
                 self._report(key, dotted, trouble)
                 continue
+            if key.value == ON:
+                key.tag = f"{_STANDARD}str"  # YAML 1.1 has `true` for it
             name = f"{dotted}.{key.value}" if dotted else str(key.value)
             line = key.start_mark.line + 1
             if key.value in seen and key.value != "<<":

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.execution import BuiltFile, Execution
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 """Number of elements, within the integers that JavaScript represents exactly."""
@@ -103,6 +104,8 @@ class OutputAgreement(Record):
     unseen_count: int = 0
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
+    undecided: str = ""
+    """The reason why its bounds cannot be decided: there is no value to compare. Empty if they are decided."""
 
 
 class SampleAgreement(Record):
@@ -159,6 +162,10 @@ class StepErrors(Record):
     """Steps, from 0, where the two models decide differently; the first 1,000."""
     flipped_count: int | None = None
     """None if the output is no decision."""
+    margins: tuple[float | None, ...] = ()
+    """For tokens, the margin of each step in `flipped`: the reference's largest logit minus its second largest."""
+    median_margin: float | None = None
+    """Median of these margins over all steps, flipped or not."""
     decision: str = ""
     """How the output was read as a decision: `more than 0.5`, `largest element`, `value`."""
     early_error: float | None = None
@@ -178,6 +185,9 @@ class SequenceAgreement(Record):
     """Input -> the output whose value it has at the next step."""
     states: Literal["own", "reference"]
     """`own`: each model ran on its own states. `reference`: the candidate got the reference's at every step."""
+    tokens: Literal["own", "reference", ""] = ""
+    """`reference`: both models read the tokens that the reference chose. `own`: each read its own. Empty without
+    tokens."""
     outputs: tuple[StepErrors, ...]
     window_steps: int = 0
     """Steps of the windows that are also judged against their own spread."""
@@ -205,7 +215,8 @@ class SequenceAgreement(Record):
 class Accuracy(Document):
     """The comparison of two models on the same inputs.
 
-    Version 2 added the fields with a default, except `output_tolerance` and `notes`; version 4 `sequence`.
+    Version 2 added the fields with a default, except `output_tolerance` and `notes`; version 4 `sequence`; version 6
+    what ran the models.
     """
 
     document: Literal["accuracy"] = "accuracy"
@@ -214,6 +225,12 @@ class Accuracy(Document):
     candidate: str
     provider_reference: str
     provider_candidate: str
+    execution_reference: Execution | None = None
+    """What ran the reference; None before version 6, where only `provider_reference` is known."""
+    execution_candidate: Execution | None = None
+    layers_built: BuiltFile | None = None
+    """The file whose layers were compared, with marked outputs: it is not the candidate's, and fuses layers
+    differently. None if the candidate's own layers were."""
     arithmetic: Literal["stored", "native", "untold"] = "native"
     """`stored`: every fp16 and bf16 tensor is rounded to its type, even where ONNX Runtime would compute in fp32.
     `native`: the arithmetic of the execution provider. `untold`: not recorded, in version 1."""
@@ -247,5 +264,18 @@ class Accuracy(Document):
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
     @property
+    def failed(self) -> bool:
+        """True if a bound does not hold."""
+        return any(output.failed for output in self.outputs) or any(metric.failed for metric in self.labelled)
+
+    @property
+    def outcome(self) -> Literal["passed", "failed", "inconclusive"]:
+        """`inconclusive` if no bound is broken, and some cannot be decided."""
+        if self.failed:
+            return "failed"
+        return "inconclusive" if any(output.undecided for output in self.outputs) else "passed"
+
+    @property
     def passed(self) -> bool:
-        return not any(output.failed for output in self.outputs) and not any(metric.failed for metric in self.labelled)
+        """True if every bound holds."""
+        return self.outcome == "passed"

@@ -8,11 +8,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-
-EngineBackend = Literal["tensorrt", "tensorrt_rtx"]
-"""`tensorrt` for data centres, workstations and Jetson; `tensorrt_rtx` for RTX GPUs."""
 
 
 class ShapeRange(Record):
@@ -81,9 +79,6 @@ LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
 the compiled layers; without either, only the network before its optimization is known."""
 
 
-_TITLES: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
-
-
 class Build(Document):
     """One engine: the requested and the effective settings, and the result."""
 
@@ -116,6 +111,8 @@ class Build(Document):
     inputs: tuple[TensorInfo, ...]
     """-1 for a dynamic dimension."""
     outputs: tuple[TensorInfo, ...]
+    marked_outputs: tuple[str, ...] = ()
+    """Those of `outputs` that are marked for inspection only: the engine fuses layers differently from one without."""
     layers: tuple[Layer, ...]
     """Without times."""
     layers_basis: LayersBasis
@@ -136,7 +133,7 @@ class Build(Document):
     @property
     def library(self) -> str:
         """The library that built it, with its version: `TensorRT-RTX 1.7.1.116`."""
-        return f"{_TITLES[self.backend]} {self.version}"
+        return f"{TITLES[self.backend]} {self.version}"
 
     @property
     def is_strongly_typed(self) -> bool:

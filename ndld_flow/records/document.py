@@ -14,32 +14,38 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, field_validator
 from pydantic_core import from_json
 
 from ndld_flow.base.errors import NewerFormatError
-from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, Operand, conclude
+
+if TYPE_CHECKING:
+    from ndld_flow.records.layer_arithmetic import Operand
 
 Tree: TypeAlias = dict[str, Any]
 """A document as plain JSON."""
 
 VERSIONS: Mapping[str, int] = {
-    "accuracy": 4,
+    "accepted changes": 1,
+    "accuracy": 6,
     "activations": 1,
-    "build": 2,
+    "build": 3,
     "comparison": 2,
     "export": 1,
     "findings": 1,
+    "images": 1,
     "model diff": 1,
     "noise": 2,
+    "package": 1,
     "precision search": 1,
-    "profile": 3,
+    "profile": 4,
     "received inputs": 1,
-    "run": 2,
-    "step": 2,
-    "sweep": 2,
+    "run": 4,
+    "shard": 1,
+    "step": 3,
+    "sweep": 3,
 }
 """Document -> the version that is written."""
 
@@ -91,6 +97,8 @@ def _layer_2(layer: object) -> object:
     name, kind, role, provider, tactic = (
         str(layer.get(key, "")) for key in ("name", "type", "role", "provider", "tactic")
     )
+    from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, conclude
+
     if kind in QUANTIZING_TYPES or (role == "cast" and kind.lower() != "cast"):
         role = "quantize"  # a separate role since then
     inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
@@ -101,6 +109,8 @@ def _layer_2(layer: object) -> object:
 
 def _operands(tensors: object) -> list[Operand]:
     """Return the operands in an unvalidated document."""
+    from ndld_flow.records.layer_arithmetic import Operand
+
     return [
         Operand(str(tensor.get("dtype", "")), tuple(dim for dim in tensor.get("shape", ()) if isinstance(dim, int)))
         for tensor in (tensors if isinstance(tensors, list) else [])
@@ -113,6 +123,25 @@ def _profile_2(tree: Tree) -> Tree:
     conditions = tree.get("conditions")
     measured_here = isinstance(conditions, dict) and "before" in conditions
     return _known_machine(_layers_2(tree)) | {"profiler": "off" if measured_here else ""}
+
+
+def _profile_4(tree: Tree) -> Tree:
+    """Add the facts of the runtime, which were concluded from its name."""
+    return tree | {"runtime": _runtime_of(tree)}
+
+
+def _runtime_of(tree: Tree) -> Tree:
+    backend, providers, conditions = (tree.get(name) for name in ("backend", "providers", "conditions"))
+    before = conditions.get("before") if isinstance(conditions, dict) else None
+    if backend in ("tensorrt", "tensorrt_rtx", "trtexec"):
+        library = "" if backend == "trtexec" else str(backend).replace("_", "-")
+        return {"library": library, "runs_engine": True, "on_gpu": True}
+    if backend == "onnxruntime":
+        facts = dict.fromkeys(("separates_copies", "inserts_casts", "times_layers_on_host"), True)
+        on_gpu = providers[0] != "CPUExecutionProvider" if isinstance(providers, list) and providers else None
+        return {"library": "onnxruntime", "on_gpu": on_gpu, **facts}
+    # Runtimes other than ONNX Runtime and TensorRT name their devices freely.
+    return {"on_gpu": "gpus" in before if isinstance(before, dict) and before else None}
 
 
 def _known_machine(tree: Tree) -> Tree:
@@ -133,14 +162,22 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("accuracy", 1): _accuracy_2,
     ("accuracy", 2): _unchanged,
     ("accuracy", 3): _unchanged,
+    ("accuracy", 4): _unchanged,
+    ("accuracy", 5): _unchanged,
     ("build", 1): _layers_2,
+    ("build", 2): _unchanged,
     ("comparison", 1): _unchanged,
     ("noise", 1): _unchanged,
     ("profile", 1): _profile_2,
     ("profile", 2): _unchanged,
+    ("profile", 3): _profile_4,
     ("run", 1): _run_2,
+    ("run", 2): _unchanged,
+    ("run", 3): _unchanged,
     ("step", 1): _unchanged,
+    ("step", 2): _unchanged,
     ("sweep", 1): _unchanged,
+    ("sweep", 2): _unchanged,
 }
 """Document and earlier version -> function that upgrades it to the next version."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -94,6 +93,8 @@ class LatencySummary(Record):
         samples_ms = [sample for run in runs_ms for sample in run]
         if not samples_ms:
             raise ValueError("no samples to summarize")
+        import statistics
+
         mean = statistics.fmean(samples_ms)
         # Not statistics.stdev: its exact fractions take 100 times as long and change no displayed digit.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)

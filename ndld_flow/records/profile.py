@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -38,6 +38,8 @@ class ProfileRun(Record):
     latency_ms: tuple[float, ...]
     load_ms: float = 0.0
     """Time to create the session or load the engine."""
+    first_pass_ms: float = 0.0
+    """Duration of the process's first pass, which is part of the warm-up; 0 if it was not timed."""
     peak_memory_bytes: int = 0
     started_s: float = 0.0
     """Start of its first measured pass, in seconds after the first run of all that were measured in turns."""
@@ -230,7 +232,21 @@ class TensorCoreShares:
         return {f"tensor_cores.{name}": Metric(value=value) for name, value in shares.items()}
 
 
-_ENGINE_BACKENDS = ("tensorrt", "tensorrt_rtx", "trtexec")
+class RuntimeTraits(Record):
+    """Facts of the runtime by which its profiles are compared and judged, stated by the runtime itself."""
+
+    library: str = ""
+    """The library that runs the model, without its build (`onnxruntime`, not `onnxruntime-gpu`); empty if unknown."""
+    runs_engine: bool = False
+    """It runs a file that was built from the model."""
+    on_gpu: bool | None = None
+    """A GPU, or another device than the CPU, ran the model; None if it is unknown."""
+    separates_copies: bool = False
+    """Its passes never include copies between the host and the device."""
+    inserts_casts: bool = False
+    """It casts to float32 and back where the device has no kernel for half precision."""
+    times_layers_on_host: bool = False
+    """Layers are timed by the host's clock, which does not wait for a device."""
 
 
 class Profile(Document):
@@ -246,6 +262,7 @@ class Profile(Document):
     """Digest of the engine that ran; empty without an engine, or if it is unknown."""
     backend: str
     """`onnxruntime`, `tensorrt`, `tensorrt_rtx`, `trtexec`."""
+    runtime: RuntimeTraits = RuntimeTraits()
     providers: tuple[str, ...] = ()
     """Execution providers that ran, most preferred first."""
     machine: Machine
@@ -282,6 +299,8 @@ class Profile(Document):
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
+    layers_wait_for_device: bool = False
+    """Each layer of the layer pass waited until the device had computed it, so that the host's clock measures it."""
     peak_memory_bytes: int = 0
     stopped_because: str = ""
     """Reason, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
@@ -290,7 +309,7 @@ class Profile(Document):
     @property
     def runs_engine(self) -> bool:
         """True if an engine ran that was built from the model; what other programs export lacks its digest."""
-        return bool(self.engine_digest) or self.backend in _ENGINE_BACKENDS
+        return bool(self.engine_digest) or self.runtime.runs_engine
 
     @property
     def artifact_digest(self) -> str:
@@ -300,12 +319,21 @@ class Profile(Document):
     @property
     def may_use_gpu(self) -> bool:
         """True unless the profile records that no GPU ran the model."""
-        before = self.conditions.get("before")
-        if self.runs_engine or (isinstance(before, dict) and "gpus" in before):
-            return True
-        if self.backend != "onnxruntime":
-            return not before  # runtimes other than ONNX Runtime and TensorRT name their devices freely
-        return any(provider != "CPUExecutionProvider" for provider in self.providers) or not self.providers
+        return self.runs_engine or self.runtime.on_gpu is not False
+
+    def device_fact(self, name: str) -> int | str | bool | None:
+        """Return a fact that the runtime reported of the open model (`SessionFacts.facts`); None if it did not."""
+        device = self.conditions.get("device")
+        value = device.get(name) if isinstance(device, dict) else None
+        return value if isinstance(value, int | str) else None
+
+    @property
+    def concurrent_inferences(self) -> int:
+        """Number of inferences in one pass."""
+        reported = self.device_fact("concurrent_inferences")
+        # Engines have a setting for it, whose value is exact.
+        count = self.options.get("streams", 1) if reported is None else reported
+        return count if isinstance(count, int) and count > 0 else 1
 
     @property
     def latency_ms(self) -> tuple[float, ...]:
@@ -320,18 +348,19 @@ class Profile(Document):
     @property
     def first_step(self) -> LatencySummary | None:
         """Statistics of the first steps of a sequence (the prefill of a decoder); None without a sequence."""
-        return self._steps(lambda step: step == 0)
+        return self.steps_latency(range(1))
 
     @property
     def later_steps(self) -> LatencySummary | None:
         """Statistics of all other steps (the decoding of a decoder); None without a sequence."""
-        return self._steps(lambda step: step > 0)
+        return self.steps_latency(range(1, self.sequence_steps))
 
-    def _steps(self, is_meant: Callable[[int], bool]) -> LatencySummary | None:
+    def steps_latency(self, steps: range) -> LatencySummary | None:
+        """Return statistics of some steps of a sequence, counted from 0; None if none of them was measured."""
         if not self.sequence_steps:
             return None
         runs = [
-            tuple(ms for place, ms in enumerate(run.latency_ms) if is_meant(place % self.sequence_steps))
+            tuple(ms for place, ms in enumerate(run.latency_ms) if place % self.sequence_steps in steps)
             for run in self.runs
         ]
         known = [samples for samples in runs if samples]

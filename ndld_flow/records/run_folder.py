@@ -6,23 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.base.text import short_name
-from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.activations import Activations
-from ndld_flow.records.build import Build
-from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import AnyDocument, Document, read_document
-from ndld_flow.records.inspection import Findings
-from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.records.profile import Profile, without_impossible_values
-from ndld_flow.records.received_inputs import INPUTS_FILE, ReceivedInputs
-from ndld_flow.records.run_record import RunRecord, RunStep
-from ndld_flow.records.sweep import SweepRecord
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunRecord, RunStep
+    from ndld_flow.records.sweep import SweepRecord
+
+if TYPE_CHECKING:  # the documents of steps: every plan reads records of runs, and importing these takes a tenth of it
+    from ndld_flow.records.accuracy import Accuracy
+    from ndld_flow.records.activations import Activations
+    from ndld_flow.records.build import Build
+    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.inspection import Findings
+    from ndld_flow.records.package import Package
+    from ndld_flow.records.precision_search import PrecisionSearch
+    from ndld_flow.records.profile import Profile
+    from ndld_flow.records.received_inputs import ReceivedInputs
+    from ndld_flow.records.rendered_images import RenderedImages
 
 
 def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
@@ -85,6 +91,9 @@ class RunDocuments:
     """The run's folder; None if the documents were read from the store."""
     received: dict[str, ReceivedInputs] = field(default_factory=dict)
     """Images that models received."""
+    images: dict[str, RenderedImages] = field(default_factory=dict)
+    """Images that were drawn from tensors."""
+    packages: dict[str, Package] = field(default_factory=dict)
 
     def compared(self, step: str) -> list[list[Profile]] | None:
         """Return the profiles that a step compared, for `draw_comparison`; None if one no longer exists."""
@@ -104,6 +113,8 @@ def read_run_record(folder: Path) -> RunRecord:
 
     Raises a `RequestError` if the folder is not that of a run, or its record cannot be read.
     """
+    from ndld_flow.records.run_record import RunRecord
+
     return read_record(
         RunRecord,
         folder / RUN_RECORD,
@@ -154,6 +165,17 @@ def _parse_stored(kind: type[Document], path: Path) -> Document:
 
 
 def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
+    from ndld_flow.records.accuracy import Accuracy
+    from ndld_flow.records.activations import Activations
+    from ndld_flow.records.build import Build
+    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.inspection import Findings
+    from ndld_flow.records.package import Package
+    from ndld_flow.records.precision_search import PrecisionSearch
+    from ndld_flow.records.profile import Profile
+    from ndld_flow.records.received_inputs import INPUTS_FILE, ReceivedInputs
+    from ndld_flow.records.rendered_images import RenderedImages
+
     unreadable: list[str] = []
     return RunDocuments(
         run=run,
@@ -165,12 +187,16 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
         searches=_read_all(PrecisionSearch, "precision.json", run, read, unreadable),
         activations=_read_all(Activations, "activations.json", run, read, unreadable),
         received=_read_all(ReceivedInputs, INPUTS_FILE, run, read, unreadable),
+        images=_read_all(RenderedImages, "images.json", run, read, unreadable),
+        packages=_read_all(Package, "package.json", run, read, unreadable),
         unreadable=tuple(unreadable),
     )
 
 
 def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
     """Return profiles without impossible latencies, such as infinite ones."""
+    from ndld_flow.records.profile import without_impossible_values
+
     return {
         step: profile
         if all(0 <= sample <= _LONGEST_MS for sample in profile.latency_ms)
@@ -215,6 +241,8 @@ def read_sweep_record(folder: Path) -> SweepRecord:
     Raises a `RequestError` if the folder is not that of a sweep, its record cannot be read, or another version wrote
     it.
     """
+    from ndld_flow.records.sweep import SweepRecord
+
     return read_record(
         SweepRecord,
         folder / SWEEP_RECORD,

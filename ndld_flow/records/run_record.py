@@ -1,109 +1,18 @@
-"""The records of a run and of its steps, with all parts of each step's key, and the outcomes of runs."""
+"""The records of a run and of its steps, with all parts of each step's key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, FolderName, InnerPath, Record
+from ndld_flow.records.document import VERSIONS, Document, FolderName, Record
+from ndld_flow.records.key_parts import ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.model_diff import GraphChange
-
-RunOutcome = Literal["passed", "failed", "inconclusive", "error", "bug", "killed", "interrupted", "running"]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Headline, exit code and colour of an outcome."""
-
-    headline: str
-    """First word of the terminal's verdict and of the report."""
-    exit_code: int
-    tone: Literal["passed", "failed", "inconclusive"]
-    """Colour of the headline."""
-    sign: str
-    """Sign in the page's title."""
-    complete: bool = False
-    """True if all necessary steps have finished: only such a run can be compared."""
-
-
-ENDINGS: Mapping[RunOutcome, Ending] = {
-    "passed": Ending("PASSED", 0, "passed", "✓", complete=True),
-    "failed": Ending("FAILED", 1, "failed", "✕", complete=True),  # a check, a gate or the verdict of a step failed
-    "inconclusive": Ending("INCONCLUSIVE", 4, "inconclusive", "?", complete=True),
-    "error": Ending("ERROR", 2, "failed", "✕"),  # a step, or a library that it needs, cannot do what the recipe asks
-    "bug": Ending("BUG", 3, "failed", "✕"),
-    "killed": Ending("KILLED", 5, "failed", "✕"),  # a worker ended by a signal, or by a lack of memory
-    "interrupted": Ending("INTERRUPTED", 130, "failed", "✕"),
-    "running": Ending("RUNNING", 0, "inconclusive", "…"),  # or its process was killed before it could record its end
-}
-
-
-def is_complete(outcome: RunOutcome) -> bool:
-    """Return whether a run has finished, with any verdict."""
-    return ENDINGS[outcome].complete
-
-
-def judge(*, failed: bool, undecided: bool = False) -> RunOutcome:
-    """Return the outcome of a finished run: a failure takes precedence over an undecided check."""
-    if failed:
-        return "failed"
-    return "inconclusive" if undecided else "passed"
-
-
-def outcome_of_code(exit_code: int) -> RunOutcome:
-    """Return the outcome of a run that an error with this exit code ended."""
-    return next(
-        (outcome for outcome, ending in ENDINGS.items() if ending.exit_code == exit_code and not ending.complete), "bug"
-    )
-
-
-class ArtifactFile(Record):
-    """One file of an artifact."""
-
-    path: InnerPath
-    """Relative to the artifact's folder, with forward slashes."""
-    digest: str
-    """blake3, hex."""
-    size_bytes: int
-
-
-class ArtifactRecord(Record):
-    """An immutable, content-addressed set of files."""
-
-    kind: str
-    digest: FolderName
-    """blake3 over the kind-independent list of (path, digest, size) of its files."""
-    files: tuple[ArtifactFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
-
-class KeyParts(Record):
-    """The parts of a step's key, which is their digest. Steps with equal keys have the same result."""
-
-    step: str
-    """The step type, as written in the recipe."""
-    version: str
-    settings: dict[str, JsonValue]
-    """Every setting, defaults included."""
-    inputs: dict[str, JsonValue]
-    """The recipe's `inputs:` that the step reads."""
-    reads: dict[str, str]
-    """Key of an input (`from`, `reference`, a data file) -> digest of its contents."""
-    libraries: dict[str, str]
-    """Library -> version, for the libraries that the step names."""
-    machine: str
-    """Fingerprint; empty if the machine does not matter."""
-    together: tuple[str, ...] = ()
-    """Keys of the steps with which it is measured in turns, each computed alone, in their order, with an empty string
-    at its own position: a measurement belongs to its session."""
+from ndld_flow.records.outcomes import Outcome, RunOutcome
 
 
 class StepRecord(Document):
@@ -133,11 +42,9 @@ class StepRecord(Document):
     """Seconds that it took; of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on this machine during the measurement."""
-
-
-Outcome = Literal["done", "reused", "failed", "inconclusive", "interrupted", "skipped"]
-"""`failed`: its check failed, or, without a record, an error ended it; `interrupted`: it was running when the run
-ended, or when the run was last recorded."""
+    shared_device: tuple[str, ...] | None = None
+    """Reasons why others may have measured on its device at the same time; empty if it held the device alone, None if
+    that was not recorded."""
 
 
 class RunStep(Record):
@@ -153,6 +60,9 @@ class RunStep(Record):
     """Seconds that this run spent on it, not the original duration of a reused step."""
     record: StepRecord | None = None
     """None if it was skipped, or did not finish."""
+    target: str = ""
+    """Name of the target on which it ran, or was to run; `Ray` for a node of a cluster that computed it in this run;
+    empty for the machine of the run."""
 
 
 def metrics_of(steps: Iterable[RunStep]) -> dict[str, Metric]:
@@ -173,7 +83,12 @@ class GateResult(Record):
     passed: bool
     left: float
     right: float
+    """With `undecided` it has no meaning, and is 0."""
     unit: str = ""
+    undecided: str = ""
+    """The reason why it could not be decided, such as a history without measurements; `passed` is then False."""
+    note: str = ""
+    """The origin of the limit, for a gate against the history."""
 
 
 class SourceRecord(Record):
@@ -215,6 +130,13 @@ class RunRecord(Document):
     command: tuple[str, ...]
     directory: str
     """The current directory of the command."""
+    user: str = ""
+    """The user who ran it; empty if it was not recorded, as is the host."""
+    host: str = ""
+    """The name of the computer on which the command ran; steps may have run elsewhere."""
+    commit: str = ""
+    """Git commit of the current directory's working tree, which may have had other changes; empty outside one, or if
+    it was not recorded."""
     started_at: datetime
     wall_s: float
     source: SourceRecord

@@ -9,11 +9,8 @@ from pydantic import JsonValue
 
 from ndld_flow.records.document import VERSIONS, Document, FolderName, InnerPath, Record
 from ndld_flow.records.measurement import Machine, Metric
-from ndld_flow.records.run_record import GateResult, Outcome
-
-PointOutcome = Literal["passed", "refused", "inconclusive", "failed"]
-"""`passed`: all constraints hold and no step or gate failed. `refused`: one failed. `inconclusive`: none failed, but
-one could not be decided. `failed`: an error ended it."""
+from ndld_flow.records.outcomes import Outcome, PointOutcome
+from ndld_flow.records.run_record import GateResult
 
 
 class SweepAxis(Record):
@@ -140,6 +137,10 @@ class SweepRecord(Document):
     """Digest that is equal for sweeps with the same work and the same results."""
     command: tuple[str, ...]
     directory: str
+    user: str = ""
+    """The user who ran it; empty if it was not recorded, as is the host."""
+    host: str = ""
+    """The name of the computer on which the command ran; steps may have run elsewhere."""
     started_at: datetime
     wall_s: float
     own_s: float

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 
 
-class ApplyPrecision(Step[Onnx, Onnx]):
+class ApplyPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
     """Apply the constraints of `constrain_precision` by inserting Casts, for strongly typed TensorRT.
 
     Nodes constrained to fp32, fp16 or bf16 compute in that type; all others, and the model's inputs and outputs, keep
@@ -28,9 +29,11 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     record."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.graph.edit.old_opsets import raise_opset
         from ndld_flow.precision.constraints.typed_model import write_typed_model
 
-        typed = write_typed_model(source.path, out / Onnx.main, context.log)
+        path, raised = raise_opset(source.path, context.scratch, context.log)
+        typed = write_typed_model(path, out / Onnx.main, context.log)
         if self.strict and typed.ignored:
             raise RequestError(
                 "\n".join(
@@ -41,7 +44,7 @@ class ApplyPrecision(Step[Onnx, Onnx]):
             )
         for constraint in typed.constraints:
             context.log.info("%s %r: %s", constraint.precision, constraint.node, constraint.outcome)
-        for note in typed.change.notes:
+        for note in (*raised, *typed.change.notes):
             context.log.info("%s", note)
         count, ignored = len(typed.constraints), len(typed.ignored)
         rest = f", {ignored} ignored" if ignored else ""
@@ -53,5 +56,5 @@ class ApplyPrecision(Step[Onnx, Onnx]):
                 "ignored": Metric(value=ignored),
                 "casts_added": Metric(value=typed.casts_added),
             },
-            change=typed.change,
+            change=typed.change.model_copy(update={"notes": (*raised, *typed.change.notes)}),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.quantities import seconds, size
+from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
@@ -96,14 +96,18 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
         return foresee_build(self._settings())
 
-    def foresee_model(self, model: Path) -> tuple[str, ...]:
+    def foresee_model(self, model: Path, requested: frozenset[str]) -> tuple[str, ...]:
         from ndld_flow.engines.foresight import foresee_ranges
 
-        return foresee_ranges(self._settings(), model)
+        return foresee_ranges(self._settings(), model, requested)
+
+    @property
+    def for_inspection(self) -> bool:
+        return bool(self.mark_outputs)
 
     @property
     def examines_model(self) -> bool:
-        return self.int8
+        return self.int8 or self.typing in ("obey", "prefer")
 
     def reused_where(self) -> Reuse:
         """Return where the engine may be reused. TensorRT-RTX times nothing during a build: its engines do not depend
@@ -112,10 +116,10 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.engines.foresight import choose_library
+        from ndld_flow.engines.foresight import find_build_library
 
         try:
-            library = choose_library(self._settings())
+            library = find_build_library(self._settings())
         except BackendError:  # `foresee` reports it in more detail
             return {}
         return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
@@ -139,6 +143,7 @@ def _summary(build: Build) -> str:
     layers = len(build.layers)
     count = sum(constraint.is_ignored for constraint in build.constraints)
     ignored = f", {count} of {len(build.constraints)} constraints ignored" if count else ""
+    ignored += f", {counted(len(build.marked_outputs), 'tensor')} marked as outputs" if build.marked_outputs else ""
     return (
         f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
         f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{ignored}"

@@ -10,16 +10,29 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.runtimes.environments import (
+    EnvironmentSetting,
+    describe_environment,
+    in_environment,
+    name_code,
+    versions_in_key,
+)
+from ndld_flow.runtimes.one_runtime import OneRuntime, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
+from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.store.kinds import AccuracyDocument, Onnx
+from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
+from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
+    from ndld_flow.accuracy.inside.marked_model import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
-    from ndld_flow.accuracy.model_comparison import ComparedModel, ModelPair
+    from ndld_flow.accuracy.model_comparison import ComparedModel, Forced, ModelPair
+    from ndld_flow.runtimes.environments import Environment
+    from ndld_flow.runtimes.protocol import SessionRequest
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -43,7 +56,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     }
 
     # 3: outputs are judged slice by slice.
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 5
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -62,6 +75,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         *metrics("steps", "divergent_steps", when="a sequence runs (an input has `from:`)"),
         *metrics("first_divergent_step", when="a sequence runs, and a step is beyond a bound"),
         *metrics("flipped_steps", when="a sequence runs, and an output is a decision"),
+        *metrics("first_flipped_step", when="a sequence runs, and a decision flips"),
         *Tolerance.declared("{output}.", "the model has 2 to 16 outputs, and this is the name of one"),
         *metrics(
             "{metric}",
@@ -91,6 +105,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     states: Literal["own", "reference"] = "own"
     """Sequences: `own` feeds each model its own states, so that errors build up as they would in use; `reference` feeds
     the candidate the reference's at every step, which shows the error of a single step."""
+    tokens: Literal["reference", "own"] = "reference"
+    """Sequences with `apply: argmax`: `reference` feeds both models the tokens that the reference chooses (teacher
+    forcing), so that all steps compare the same text; `own` lets each model read its own tokens, and after the first
+    that differs the two continue different texts."""
     thresholds: dict[str, float] = Field(default={})
     """Sequences: output -> the value above which it decides one way, such as `{output: 0.5}`. Steps where the models
     decide differently are counted (`flipped_steps`). By default 0.5 for an output that is one number between 0 and 1;
@@ -99,6 +117,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
     tolerance; this is reported and fails nothing."""
+    layers_engine: Annotated[str | None, Reads(Engine)] = None
+    """A step that builds an engine of the candidate with `mark_outputs`, for `layers` of an engine: its marked tensors
+    are compared. They describe that build, which fuses layers differently; outputs are judged on the engine of
+    `runtime`."""
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, averaged over
     all samples, or `def evaluate(predictions)` for the whole set, an iterable of `(outputs, label)` pairs. `outputs`
@@ -118,15 +140,77 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
     """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
     a trusted recipe."""
+    runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
+    """Another runtime for the candidate, with its settings as in `profile`, such as `{backend: openvino}`, or an engine
+    of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one. A
+    candidate that is also the reference compares the runtimes. The candidate computes in the runtime's own precision,
+    which the notes of the result show."""
+    reference_runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
+    """Another runtime for the reference, such as an engine that was shipped before; by default ONNX Runtime."""
     reference_provider: str | None = None
     """Execution provider that runs the reference; by default the candidate's."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
     """Graph optimization level of ONNX Runtime, for both models."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets ONNX Runtime choose."""
+    environment: Annotated[EnvironmentSetting | None, RunsCode(name_code)] = None
+    """The private environment that runs the candidate: a name in the recipe's `environments:`, or its packages. A
+    candidate that is also the reference compares two releases of a runtime. It needs a trusted recipe."""
+    reference_environment: Annotated[EnvironmentSetting | None, RunsCode(name_code)] = None
+    """The private environment that runs the reference; by default the installed libraries."""
     custom_ops: CustomOps = ()
     """Libraries with custom operators of either model for ONNX Runtime, such as `libmy_ops.so`. They need a trusted
     recipe."""
+
+    @model_validator(mode="after")
+    def _check_forced(self) -> CheckAccuracy:
+        if (self.states, self.tokens) == ("reference", "own"):
+            raise ValueError("`tokens: own` needs `states: own`: the states of the reference follow its tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _check_runtime(self) -> CheckAccuracy:
+        runs_engine = self.runtime is not None and self.runtime.builder is not None
+        if runs_engine and self.layers and self.layers_engine is None:
+            raise ValueError(
+                "`layers` compares tensors inside of models, which an engine lacks: remove it, or name an engine "
+                "that is built with `mark_outputs` in `layers_engine`"
+            )
+        if self.layers_engine is not None and not (runs_engine and self.layers):
+            raise ValueError("`layers_engine` needs `layers`, and a `runtime` that runs an engine")
+        if self.runtime is not None and self.provider != "cpu":
+            raise ValueError("give either `runtime` or `provider`: each chooses what runs the candidate")
+        if self.reference_runtime is not None and self.reference_provider is not None:
+            raise ValueError(
+                "give either `reference_runtime` or `reference_provider`: each chooses what runs the reference"
+            )
+        if self.reference_runtime is not None and self.layers:
+            raise ValueError("`layers` needs a reference in ONNX Runtime: remove it, or `reference_runtime`")
+        if self.reference_runtime is not None and self.states == "reference":
+            raise ValueError("`states: reference` needs a reference in ONNX Runtime: remove it, or `reference_runtime`")
+        return self
+
+    @property
+    def _runtimes(self) -> dict[str, RuntimeSettings]:
+        """Return the settings of runtimes other than ONNX Runtime, by the key that holds them."""
+        named = {"runtime": self.runtime, "reference_runtime": self.reference_runtime}
+        return {key: runtime for key, runtime in named.items() if runtime is not None}
+
+    @property
+    def _environments(self) -> dict[str, Environment]:
+        """Return the environments by the key that holds them."""
+        named = {"environment": self.environment, "reference_environment": self.reference_environment}
+        return {key: environment for key, environment in named.items() if environment is not None}
+
+    @model_validator(mode="after")
+    def _check_environment(self) -> CheckAccuracy:
+        if self._environments and self.layers:
+            raise ValueError("`layers` compares tensors in the installed ONNX Runtime: remove it, or the environments")
+        if self.reference_environment is not None and self.states == "reference":
+            raise ValueError(
+                "`states: reference` needs the installed ONNX Runtime: remove it, or `reference_environment`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_metric(self) -> CheckAccuracy:
@@ -136,6 +220,23 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         if self.metric_tolerance and self.metric is None:
             raise ValueError("`metric_tolerance` bounds your own metric: give `metric` and `labels` too")
         return self
+
+    def foresee(self) -> Foresight:
+        seen = [runtime.foresee() for runtime in self._runtimes.values()]
+        notes, problems, lacks = (
+            tuple(dict.fromkeys(text for each in seen for text in getattr(each, group)))
+            for group in ("notes", "problems", "lacks")
+        )
+        environments = [*describe_environment(self.reference_environment), *describe_environment(self.environment)]
+        return Foresight((*dict.fromkeys(environments), *notes), problems, lacks)
+
+    def library_versions(self) -> dict[str, str]:
+        versions = super().library_versions()
+        for runtime in self._runtimes.values():
+            versions |= versions_of(runtime)
+        for key, environment in self._environments.items():
+            versions |= {f"{key} {name}": version for name, version in versions_in_key(environment).items()}
+        return versions
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarize
@@ -147,14 +248,15 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         tensors, labelled = self._tensors(pair), self._labelled(pair)
         compared = compare_models(pair, criteria.measuring, labelled is not None, context.scratch, context.progress)
         judged = labelled.judge(compared) if labelled is not None else None
-        accuracy = compose_accuracy(criteria, compared, judged, self._compare_layers(pair, tensors, context))
+        accuracy = compose_accuracy(criteria, compared, judged, self._compare_layers(pair, tensors, source, context))
         for message in (*pair.samples.described, *accuracy.notes, *compared.log.splitlines()):
             context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         write_received_images(next(iter(pair.samples)).feeds, out)
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
-        return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy))
+        undecided = accuracy.outcome == "inconclusive"
+        return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy), inconclusive=undecided)
 
     def _criteria(self) -> Criteria:
         from ndld_flow.accuracy.accuracy_record import Criteria
@@ -165,25 +267,43 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         from ndld_flow.accuracy.model_comparison import pair_models
 
         artifact = context.read("reference")
-        base = self._model(Path(artifact.path), artifact.label, self.reference_provider)
-        candidate = self._model(source.path, source.label, None)
+        assert isinstance(artifact, Onnx)
+        base = self._in_runtime(self._model(artifact, self.reference_provider), artifact, "reference_runtime", context)
+        candidate = self._in_runtime(self._model(source, None), source, "runtime", context)
         pair = pair_models(base, candidate, context.inputs, self, self.arithmetic)
-        return replace(pair, forced=self.states == "reference").with_arithmetic(context.scratch)
+        of_tokens: Forced = "tokens" if self.tokens == "reference" else "nothing"
+        forced = "states" if self.states == "reference" else of_tokens
+        return replace(pair, forced=forced).with_arithmetic(context.scratch)
 
-    def _model(self, path: Path, label: str, provider: str | None) -> ComparedModel:
+    def _in_runtime(self, model: ComparedModel, source: Onnx, key: str, context: Context) -> ComparedModel:
+        """Return a model as it runs in the runtime of a setting, if that is set."""
+        runtime, environment = self._runtimes.get(key), self._environments.get(key.replace("runtime", "environment"))
+        if runtime is None:
+            placed = None if environment is None else in_environment(_request_of(model), environment)
+            return replace(model, request=placed)
+        request = in_environment(runtime.request(source, lambda setting: context.read(f"{key}.{setting}")), environment)
+        built = request.describe_built_file()
+        if built is not None and built.marked:
+            raise RequestError(
+                f"{key}: {built.name} has tensors marked as outputs for inspection (`mark_outputs`), and fuses layers "
+                "differently: name the engine that is shipped, which is built without them."
+            )
+        return replace(model, request=request)
+
+    def _model(self, model: Onnx, provider: str | None) -> ComparedModel:
         from ndld_flow.accuracy.model_comparison import ComparedModel
-        from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         # The options belong to the candidate's provider; another one would not know them.
         own = provider is None or provider == self.provider
-        settings = SessionSettings(
+        settings = OnnxruntimeRequest(
             provider=provider or self.provider,
             provider_options=self.provider_options if own else {},
             optimization=self.optimization,
             threads=self.threads,
             custom_ops=loaded_paths(self.custom_ops),
         )
-        return ComparedModel(path, label, settings)
+        return ComparedModel(model.path, model.label, settings)
 
     def _labelled(self, pair: ModelPair) -> LabelledComparison | None:
         from ndld_flow.accuracy.labelled_comparison import prepare_labelled
@@ -201,10 +321,33 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
 
     def _compare_layers(
-        self, pair: ModelPair, tensors: Sequence[str] | None, context: Context
+        self, pair: ModelPair, tensors: Sequence[str] | None, source: Onnx, context: Context
     ) -> ComparedLayers | None:
         from ndld_flow.accuracy.accuracy_record import compare_layers
 
         if not self.layers:
             return None
-        return compare_layers(pair, tensors, (self.tolerance or Tolerance()).bounds(topk=self.topk), context.progress)
+        bounds = (self.tolerance or Tolerance()).bounds(topk=self.topk)
+        return compare_layers(pair, tensors, bounds, context.progress, self._marked_model(pair, source, context))
+
+    def _marked_model(self, pair: ModelPair, source: Onnx, context: Context) -> MarkedModel | None:
+        from ndld_flow.accuracy.inside.marked_model import MarkedModel
+
+        if self.layers_engine is None or self.runtime is None:
+            return None
+        runtime = self.runtime.with_engine(self.layers_engine)
+        request = runtime.request(source, lambda _: context.read("layers_engine"))
+        built = request.describe_built_file()
+        if built is None or not built.marked:
+            raise RequestError(
+                f"layers_engine: {self.layers_engine} has no marked outputs: build it with `mark_outputs`."
+            )
+        candidate = pair.candidate
+        return MarkedModel(candidate.path, candidate.settings, request, built, context.scratch)
+
+
+def _request_of(model: ComparedModel) -> SessionRequest:
+    """Return the request that opens a model of ONNX Runtime in another process."""
+    from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+    return OnnxruntimeRequest(**vars(model.settings))

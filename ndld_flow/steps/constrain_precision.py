@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -12,6 +14,7 @@ from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.records.layer_arithmetic import Precision
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
@@ -19,10 +22,12 @@ if TYPE_CHECKING:
     from ndld_flow.precision.constraints.rules import Rule
 
 _ALL = "*"
+_LISTED = re.compile(r":\s*(\w+)\s*(?:,|#|$)", re.MULTILINE)
+"""The precision of an entry of a list, without a check."""
 PrecisionOrNone = Precision | Literal["none"]
 
 
-class ConstrainPrecision(Step[Onnx, Onnx]):
+class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
     """Constrain the precision of layers; engines and `apply_precision` apply it.
 
     The constraints are written into the nodes' metadata; nothing else changes. `"*"` in `layers` is applied first, then
@@ -53,6 +58,17 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """Keep constraints that the model already has."""
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
     """A `find_precision` step: the nodes that it found get fp32, whatever other rules apply."""
+
+    @property
+    def requested_precisions(self) -> frozenset[str]:
+        if self.allow_empty:
+            return frozenset()  # the rules may select no node
+        listed = ""
+        if self.list_file is not None:
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # the step itself reports it
+                listed = self.list_file.read_text(encoding="utf-8-sig").lower()
+        named = (*self.layers.values(), *self.op_types.values(), *_LISTED.findall(listed))
+        return frozenset(precision for precision in named if precision != "none")
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.changed_model import check_changed_model

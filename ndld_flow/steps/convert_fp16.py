@@ -12,12 +12,13 @@ from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Fraction, size_change
 from ndld_flow.base.settings import Settings
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
     from ndld_flow.precision.fp16.choice import Fp16Options
+    from ndld_flow.records.precision_search import PrecisionSearch
 
 
 class ValuesOutside(Settings):
@@ -47,7 +48,7 @@ class Block(Settings):
     RoiAlign; EyeLike, window functions, random number generators, and scatters with a reduction."""
 
 
-class ConvertFp16(Step[Onnx, Onnx]):
+class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
     """Convert a model to fp16.
 
     Operators that ONNX does not allow in fp16, shape computations, and nodes that `constrain_precision` constrains to
@@ -61,7 +62,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         "node_block_list": "block.nodes",
     }
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
     adds_no_quantization: ClassVar[bool] = True
@@ -79,15 +80,17 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found stay fp32 too."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.graph.edit.old_opsets import raise_opset
         from ndld_flow.precision.constraints.search_result import settings_notes
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
         target, search = out / Onnx.main, self._search(context)
-        conversion = convert_to_fp16(source.path, target, self._request(search), context.log, context.progress)
-        refuse_broken(target, source.path, conversion.functions_inlined, context.log)
+        path, raised = raise_opset(source.path, context.scratch, context.log)
+        conversion = convert_to_fp16(path, target, self._request(search), context.log, context.progress)
+        refuse_broken(target, path, conversion.functions_inlined, context.log)
         keep_io = list(self.keep_io) if isinstance(self.keep_io, tuple) else self.keep_io
         settings = {"keep_io": keep_io, "sensitive": self.block.sensitive}
-        notes = [] if search is None else settings_notes(search, source.label, settings)
+        notes = [*raised, *([] if search is None else settings_notes(search, source.label, settings))]
         for note in notes:
             context.log.warning("%s", note)
         nodes, casts, kept = conversion.change.after.node_count, conversion.change.casts_added, len(conversion.kept)

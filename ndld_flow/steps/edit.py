@@ -17,6 +17,7 @@ from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Foresight, Result, Returns, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx
@@ -40,7 +41,7 @@ def _version(word: str, operation: Operation) -> str:
     return f"{operation.version} {origin} {digest_json([own, {**code.digests}])[:12]}"
 
 
-class Edit(Step[Onnx, Onnx]):
+class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
     """Change the graph with an ordered list of operations.
 
     Each entry of the list is one operation with its settings; `ndld-flow steps edit.OPERATION` explains one:
@@ -57,7 +58,7 @@ class Edit(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("modify", "surgeon", "graphsurgeon", "patch", "surgery")
     synonyms: ClassVar[Mapping[str, str]] = {"ops": "operations", "edits": "operations"}
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     stops_run: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")

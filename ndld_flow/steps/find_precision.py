@@ -17,8 +17,9 @@ from ndld_flow.base.text import short_name
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
+from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
@@ -26,6 +27,7 @@ from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
     from ndld_flow.precision_search.reducers import Reducer
+    from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.samples.sample_feeds import Samples
 
 _NOT_SHAPING = {"tolerance", "trials", "time"}
@@ -52,7 +54,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
     # 2: outputs are judged slice by slice.
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 4
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -88,6 +90,11 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
+    """Another runtime for the trials, with its settings as in `profile`, such as `{backend: openvino,
+    inference_precision: f32}`. The original runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or
+    bf16 are emulated is refused for that precision."""
+
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:
         if self.precision != "fp16" and not (self.keep_io and self.sensitive):
@@ -95,25 +102,35 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return self
 
     def foresee(self) -> Foresight:
-        return Foresight(notes=(f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",))
+        lacks = () if self.runtime is None else self.runtime.foresee().lacks
+        notes = (f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",)
+        return Foresight(lacks=lacks, notes=notes)
+
+    def library_versions(self) -> dict[str, str]:
+        return super().library_versions() | versions_of(self.runtime)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.sequence_runs import read_samples
+        from ndld_flow.graph.edit.old_opsets import raise_opset
         from ndld_flow.models.files import model_inputs
         from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
+        from ndld_flow.samples.received_images import write_received_images
 
         samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
-        for line in samples.described:
+        path, raised = raise_opset(source.path, context.scratch, context.log)
+        for line in (*samples.described, *raised):
             context.log.info("%s", line)
-        subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
+        subject = SearchedModel(path, source.label, samples, self._reducer(path, samples, context))
         libraries = loaded_paths(self.custom_ops)
+        runtime = request_of(self.runtime, source, context)
         request = SearchRequest(
-            self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000, libraries
+            self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000, libraries, runtime
         )
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         search = PrecisionSearcher(request, subject, Workspace(context.scratch, file, context.progress)).run()
+        write_received_images(next(iter(samples)).feeds, out)
         (out / PrecisionDocument.main).write_text(search.to_json(), encoding="utf-8")
         _log(search, context)
         return Result(_summary(search, self._tolerance.bounds()), search.passed, _metrics(search))
@@ -124,19 +141,19 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
             return self.tolerance
         return self.tolerance.model_copy(update={"slices": "loose"})
 
-    def _reducer(self, source: Onnx, samples: Samples, context: Context) -> Reducer:
+    def _reducer(self, source: Path, samples: Samples, context: Context) -> Reducer:
         if self.precision == "int8":
             from ndld_flow.quantize.int8_reducer import Int8Reducer
 
             libraries = loaded_paths(self.custom_ops)
-            return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch, libraries)
+            return Int8Reducer(source, self.int8, self.keep, samples, context.scratch, libraries)
         if self.precision == "bf16":
             from ndld_flow.precision_search.reducers import Bf16Reducer
 
-            return Bf16Reducer(source.path, self.keep)
+            return Bf16Reducer(source, self.keep)
         from ndld_flow.precision_search.reducers import Fp16Reducer
 
-        return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
+        return Fp16Reducer(source, self.keep, self.keep_io, self.sensitive)
 
     def _trial_key(self) -> JsonValue:
         """Return the settings that determine the outcome of a trial; of the tolerance, only those that decide which

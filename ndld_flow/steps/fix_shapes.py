@@ -10,11 +10,12 @@ from pydantic import Field
 from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import Dimension, InputSpec, Shape
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 
 
-class FixShapes(Step[Onnx, Onnx]):
+class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
     """Fix the shapes of inputs and infer all shapes that depend on them, in subgraphs too.
 
     Without `shapes` and `dims` the shapes of the recipe's `inputs:` are used.
@@ -23,7 +24,7 @@ class FixShapes(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("fixdims", "staticshapes", "makestatic", "freezeshapes", "shapes")
 
     keeps_inputs: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime")
     uses_inputs: ClassVar[bool] = True
     adds_no_quantization: ClassVar[bool] = True

@@ -8,57 +8,23 @@ from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import Bytes, Fraction, counted, number
-from ndld_flow.base.settings import Settings
+from ndld_flow.base.quantities import Bytes, counted, number
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
+from ndld_flow.runtimes.settings import RuntimeSettings
+from ndld_flow.samples.noise_settings import Noise
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
+from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import ActivationsDocument, Onnx
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.accuracy.activations.feeding import Noise as AddedNoise
     from ndld_flow.accuracy.activations.inspection import Request
-
-
-class Noise(Settings):
-    """Noise on the inputs of the candidate, or of both models."""
-
-    kind: Literal["normal", "uniform", "salt_pepper"] = "normal"
-    """`normal` and `uniform` are added; `salt_pepper` sets elements to the smallest or largest value of their input."""
-    deviation: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """`normal`: standard deviation, in the units of the model's input (after `mean` and `std`)."""
-    amplitude: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """`uniform`: the noise is in [-amplitude, amplitude]."""
-    share: Annotated[Fraction, Field(gt=0, le=1)] | None = None
-    """`salt_pepper`: the share of elements that are replaced, half by the smallest and half by the largest value."""
-    inputs: tuple[str, ...] = ()
-    """Inputs that get noise; by default all float inputs."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the noise; sample i uses `seed` + i."""
-    applies_to: Literal["candidate", "both"] = "candidate"
-    """`candidate`: the reference runs on the clean inputs, so that the differences include the effect of the noise.
-    `both`: both models run on the same noisy inputs, so that the differences are those of the models alone."""
-
-    @model_validator(mode="after")
-    def _check_amount(self) -> Noise:
-        amounts = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}
-        mine = amounts.pop(self.kind)
-        if getattr(self, mine) is None:
-            raise ValueError(f"noise of kind `{self.kind}` needs `{mine}`")
-        extra = [name for name in amounts.values() if getattr(self, name) is not None]
-        if extra:
-            raise ValueError(f"`{extra[0]}` does not apply to noise of kind `{self.kind}`: give `{mine}`")
-        return self
-
-    @property
-    def amount(self) -> float:
-        return self.deviation or self.amplitude or self.share or 0.0
 
 
 def _has_reference(step: InspectActivations, *_: str) -> bool:
@@ -75,6 +41,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
 
     also_called: ClassVar[tuple[str, ...]] = ("activations", "inspect", "debug")
 
+    version: ClassVar[int] = 3
     # Not `anywhere`: kernels differ between CPUs and between execution providers.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
@@ -95,8 +62,9 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Inspect all outputs of these operators, such as `Conv`."""
     every: Annotated[int, Field(ge=1)] | None = None
     """Inspect every N-th float tensor."""
-    until: str | None = None
-    """A tensor or node after which the run stops: later nodes do not run, and may be invalid."""
+    until: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """A tensor or node after which the run stops, or several: nodes after the last of them do not run, and may be
+    invalid. Several are all inspected, in addition to the selected tensors."""
     noise: Noise | None = None
     """Noise on inputs, to measure the model's sensitivity to small differences."""
     layout: dict[NamePattern, Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]] = Field(default={})
@@ -126,10 +94,25 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
     """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
     a trusted recipe."""
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
+    """Another runtime for the model, with its settings as in `profile`, such as `{backend: openvino}`; it computes in
+    its own arithmetic. The reference runs in ONNX Runtime."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets ONNX Runtime choose."""
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
+
+    @model_validator(mode="after")
+    def _check_runtime(self) -> InspectActivations:
+        if self.runtime is not None and self.provider != "cpu":
+            raise ValueError("give either `runtime` or `provider`: each chooses what runs the model")
+        return self
+
+    def foresee(self) -> Foresight:
+        return Foresight() if self.runtime is None else self.runtime.foresee()
+
+    def library_versions(self) -> dict[str, str]:
+        return super().library_versions() | versions_of(self.runtime)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.activations.inspection import InspectedModel, inspect_tensors
@@ -138,7 +121,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         activations = inspect_tensors(
             InspectedModel(source.path, source.label),
             InspectedModel(other.path, other.label) if other is not None else None,
-            self._request(context),
+            self._request(source, context),
             out,
             context.scratch,
             context.progress,
@@ -154,15 +137,16 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         failed = [name for name in self.fail_on if metrics[name].value]
         return Result(_summary(activations, metrics), not failed, metrics)
 
-    def _request(self, context: Context) -> Request:
+    def _request(self, source: Onnx, context: Context) -> Request:
+        from ndld_flow.accuracy.activations.feeding import added_noise
         from ndld_flow.accuracy.activations.inspection import Request
         from ndld_flow.accuracy.activations.maps import MapLimits
         from ndld_flow.accuracy.activations.selection import TensorSelection
         from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
-        from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         return Request(
-            settings=SessionSettings(
+            settings=OnnxruntimeRequest(
                 provider=self.provider,
                 provider_options=self.provider_options,
                 threads=self.threads,
@@ -173,19 +157,12 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             selection=TensorSelection(self.tensors, self.op_types, self.every or 0),
             limits=FORMAT_LIMITS[self.format],
             maps=MapLimits(self.shown, self.channels, self.map_side, self.map_bytes, self.arrays),
-            until=self.until or "",
+            until=(self.until,) if isinstance(self.until, str) else self.until or (),
             layouts=self.layout,
-            noise=self._noise(),
+            noise=None if self.noise is None else added_noise(self.noise),
             stored=self.arithmetic == "stored",
+            runtime=request_of(self.runtime, source, context),
         )
-
-    def _noise(self) -> AddedNoise | None:
-        from ndld_flow.accuracy.activations.feeding import Noise as AddedNoise
-
-        noise = self.noise
-        if noise is None:
-            return None
-        return AddedNoise(noise.kind, noise.amount, noise.inputs, noise.seed, noise.applies_to == "both")
 
 
 def _metrics(activations: Activations) -> dict[str, Metric]:

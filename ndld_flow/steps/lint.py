@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.plugins import find_plugins, plugin_version
-from ndld_flow.records.inspection import Findings
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import LintDocument, Onnx
 
+if TYPE_CHECKING:
+    from ndld_flow.records.inspection import Findings
 
-class Lint(LintSettings, Step[Onnx, LintDocument]):
+
+class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
     """Check a model with onnx, ONNX Runtime and Polygraphy, and for mistakes that they do not report.
 
     The run stops after a lint that fails.
@@ -25,7 +28,7 @@ class Lint(LintSettings, Step[Onnx, LintDocument]):
     synonyms: ClassVar[Mapping[str, str]] = {"severity": "fail_on"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 4
     uses_inputs: ClassVar[bool] = True
     stops_run: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("errors", "warnings", "notes")

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import to_jsonable_python
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.profile import Profile
+from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.registry import find_settings, plugin_versions
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, Turn, metrics
+from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, RunsCode, Step, Turn, metrics
 from ndld_flow.store.kinds import Onnx, ProfileDocument
 
 if TYPE_CHECKING:
     from ndld_flow.measure.profiling_request import ProfilingRequest
+    from ndld_flow.records.profile import Profile
 
 _LATENCIES = ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
 _LAYERS = "layers are recorded (`layer_passes` above 0)"
@@ -68,7 +71,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         "batch_size": "batches",
     }
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 5
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -153,6 +156,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Hide layers that only move or convert data (reformats, casts, copies) in lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
 
+    environment: Annotated[EnvironmentSetting | None, RunsCode(name_code)] = None
+    """The private environment of the runtime: a name in the recipe's `environments:`, or its packages, such as
+    `{onnxruntime: 1.27.0}`. Profiles in different environments take turns too. It needs a trusted recipe."""
     runtime: Annotated[RuntimeSettings, _RUNTIMES] = Field(default_factory=_RUNTIMES.default)
     """Settings of the runtime that `backend` names, which a recipe writes among the others."""
 
@@ -182,14 +188,16 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return self.runtime.device
 
     def foresee(self) -> Foresight:
-        return self.runtime.foresee()
+        seen = self.runtime.foresee()
+        return replace(seen, notes=(*describe_environment(self.environment), *seen.notes))
 
     def reused_where(self) -> Reuse:
         return Reuse(self.reuse_on)
 
     def library_versions(self) -> dict[str, str]:
         own = {name: read_version(name) for name in type(self).libraries}
-        return self.runtime.library_versions() | own | plugin_versions(self.runtime)
+        versions = self.runtime.library_versions() | own | plugin_versions(self.runtime)
+        return versions | versions_in_key(self.environment)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         return self.run_together([Turn(self, source, out, context)])[0]
@@ -214,13 +222,21 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         """Return the request to measure the model."""
         from ndld_flow.measure.profiling_request import ProfilingRequest
         from ndld_flow.measure.stopping import MeasuringPlan
+        from ndld_flow.runtimes.environments import in_environment
 
+        session = self.runtime.request(source, context.read)
+        built = session.describe_built_file()
+        if built is not None and built.marked:
+            raise RequestError(
+                f"{built.name} has tensors marked as outputs for inspection (`mark_outputs`), and fuses layers "
+                "differently from an engine that is shipped: measure one without them."
+            )
         return ProfilingRequest(
             path=source.path,
             label=source.label,
             digest=source.digest,
             inputs=context.inputs,
-            session=self.runtime.request(source, context.read),
+            session=in_environment(session, self.environment),
             plan=MeasuringPlan(
                 runs=self.runs,
                 passes=self.passes,

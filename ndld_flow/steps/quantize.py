@@ -13,7 +13,9 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
+from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
+from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -21,6 +23,7 @@ from ndld_flow.store.kinds import Onnx, PrecisionDocument
 if TYPE_CHECKING:
     from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace
     from ndld_flow.records.precision_search import PrecisionSearch
+    from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.samples.sample_feeds import Samples
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude", "allow_empty"})
@@ -40,7 +43,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     each layer that is not quantized, with the reason; a run in which no layer is quantized fails.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 4
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -71,8 +74,17 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     `entropy`), `op_types`, `exclude` and the nodes of `found_by`, and decides the rest itself."""
 
     custom_ops: CustomOps = ()
-    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`, which calibration loads. They need a
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`, which calibration and the check of the
+    result load. They need a
     trusted recipe."""
+
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
+    """Another runtime for calibration, with its settings as in `profile`, such as `{backend: openvino,
+    inference_precision: f32}`: ranges are those of the values that it computes."""
+
+    @property
+    def operator_libraries(self) -> tuple[str, ...]:
+        return loaded_paths(self.custom_ops)
 
     @model_validator(mode="after")
     def _check_modelopt(self) -> Self:
@@ -81,6 +93,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         for name, field in QuantizeSettings.model_fields.items():
             if name not in _MODELOPT_TAKES and getattr(self, name) != field.default:
                 raise ValueError(f"`modelopt` decides `{name}` itself: remove one of the two")
+        if self.runtime is not None:
+            raise ValueError("`modelopt` calibrates in its own environment: remove `runtime`")
         if self.custom_ops:
             raise ValueError("`modelopt` runs models without `custom_ops`: remove one of the two")
         allowed = ("minmax",) if self.modelopt.format == "int4" else ("minmax", "entropy")
@@ -96,9 +110,14 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
         if self.modelopt is not None:
             return foresee_modelopt(self.modelopt.python)
+        if self.runtime is not None:
+            return self.runtime.foresee()
         return foresee_hqq() if self.algorithm == "hqq" else Foresight()
 
     def library_versions(self) -> dict[str, str]:
+        return self._own_versions() | versions_of(self.runtime)
+
+    def _own_versions(self) -> dict[str, str]:
         from ndld_flow.quantize.settings import modelopt_versions
 
         if self.modelopt is not None:
@@ -120,7 +139,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         quantized = self._quantize(
             source.path,
             out,
-            QuantizeInputs(samples, search, loaded_paths(self.custom_ops)),
+            QuantizeInputs(samples, search, loaded_paths(self.custom_ops), self._runtime(source, context)),
             Workspace(context.scratch, context.progress, context.log),
             context,
         )
@@ -154,6 +173,9 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         if self.mode != "static":
             return None
         return read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
+
+    def _runtime(self, source: Onnx, context: Context) -> SessionRequest | None:
+        return request_of(self.runtime, source, context)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
         from ndld_flow.precision.constraints.search_result import (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -12,24 +14,26 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import find_imported
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
-from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
+from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.digest import cached_digest
 from ndld_flow.store.hidden_credentials import is_secret_variable
-from ndld_flow.store.kinds import Onnx
+from ndld_flow.store.kinds import Artifact, Onnx, TorchModule
 
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
-_WORDS = ("Model", "Output", "Scratch")
+_WORDS = ("Model", "Output", "Scratch", "Python", "Module", "Weights")
 _NAMED = ("Input", "File")
 _SHORT = 16
 """Digits of a digest: enough to detect a change, and short enough to read."""
 
 
-class RunTool(Step[Onnx, Onnx]):
+class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
     """Run any program that changes the model.
 
     The program runs without a shell; each argument is one item of the list. Arguments and `environment` may contain
@@ -38,12 +42,16 @@ class RunTool(Step[Onnx, Onnx]):
         $Model          the model to read, with external data in the same folder
         $Output         the file to write the model to; external data go to the same folder
         $Scratch        an empty temporary folder
+        $Python         the Python that runs ndld-flow, with the packages that are installed beside it
+        $Module         the folder of the step `export_pytorch` that `module` names
+        $Weights        instead of $Output: a safetensors file to write that module's trained state dict to; the
+                        result is the model with these weights
         $Input{NAME}    a .npy file with the values of this input from the recipe's `inputs:`
         $File{NAME}     the file of this name in `files`
         $$              a dollar sign
 
-    For example `command: [python, "$File{prune.py}", --model, $Model, --to, $Output]` with `files: [prune.py]`. It runs
-    in the current directory; from your environment it gets only PATH, HOME, LANG, LC_ALL, LC_CTYPE and TZ, and the
+    For example `command: [$Python, "$File{prune.py}", --model, $Model, --to, $Output]` with `files: [prune.py]`. It
+    runs in the current directory; from your environment it gets only PATH, HOME, LANG, LC_ALL, LC_CTYPE and TZ, and the
     variables of `environment`. Its output goes to the step's log. It succeeds when it exits with code 0 and its model
     passes the ONNX checker; a timeout, an error or Ctrl-C ends it and all processes that it started.
     """
@@ -51,6 +59,7 @@ class RunTool(Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("command", "shell", "exec", "run", "tool")
     synonyms: ClassVar[Mapping[str, str]] = {"cmd": "command"}
 
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
@@ -62,6 +71,8 @@ class RunTool(Step[Onnx, Onnx]):
     files: Annotated[tuple[Path, ...], DataFile()] = ()
     """Files that determine the result, such as scripts, modules and configurations; their contents are part of the
     key."""
+    module: Annotated[str | None, Reads(TorchModule)] = None
+    """A step `export_pytorch`, of the same model, whose module a program trains: `$Module`, `$Weights`."""
     environment: dict[str, str | None] = Field(default={})
     """Environment variables to set; null passes on the current value, which is part of the step's key and hidden in the
     log. The value of a variable that is a credential by its name (`HF_TOKEN`, `..._PASSWORD`) is neither part of the
@@ -86,13 +97,21 @@ class RunTool(Step[Onnx, Onnx]):
             if word == "File" and name not in self._files_by_name:
                 near = suggest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {near}")
-        if (("Output", None) in used) == self.in_place:
+        self._check_result({word for word, _ in used})
+        return self
+
+    def _check_result(self, words: set[str]) -> None:
+        """Raise `ValueError` unless the program writes its result in exactly one way."""
+        if self.module is None and words & {"Module", "Weights"}:
+            raise ValueError("$Module and $Weights need `module`, a step `export_pytorch`")
+        if {"Output", "Weights"} <= words:
+            raise ValueError("pass either $Output, for a model, or $Weights, for a trained state dict")
+        if bool(words & {"Output", "Weights"}) == self.in_place:
             raise ValueError(
-                "there is no $Output with `in_place`"
+                "there is no $Output and no $Weights with `in_place`"
                 if self.in_place
                 else "pass $Output, the file to which it writes its model"
             )
-        return self
 
     def _placeholders(self) -> Iterator[tuple[str, str | None]]:
         """Yield `("Model", None)`, `("Input", "x")`, ... from arguments and environment."""
@@ -128,6 +147,8 @@ class RunTool(Step[Onnx, Onnx]):
         ]
         used = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
         versions = super().library_versions()
+        if ("Python", None) in self._placeholders():
+            versions["python"] = platform.python_version()
         # The recipe refers to `files` by name, so that not only their contents matter but also which name each has.
         for path in (*used, *(path for path in self.files if path.is_file())):
             name = f"file {path.name}"  # files in different folders may have the same name
@@ -156,7 +177,13 @@ class RunTool(Step[Onnx, Onnx]):
         folder.mkdir()
         scratch.mkdir()
         model = copy_model(source.path, folder) if self.in_place else source.path
-        replace = self._replacer({"Model": model, "Output": folder / Onnx.main, "Scratch": scratch}, context)
+        trained = folder / "trained.safetensors"
+        paths = {"Model": model, "Output": folder / Onnx.main, "Scratch": scratch, "Weights": trained}
+        paths["Python"] = Path(sys.executable)
+        module = context.read("module") if self.module is not None else None
+        if module is not None:
+            paths["Module"] = module.folder
+        replace = self._replacer(paths, context)
         program = Program(
             command=[replace(argument) for argument in self.command],
             environment=self._environment(replace, scratch),
@@ -166,6 +193,8 @@ class RunTool(Step[Onnx, Onnx]):
         context.progress(0, 0, f"running {program.name}")
         report = log_to(context.log, context.progress)
         run_program(program, report) if self.in_place else run_on_model(program, model, report)
+        if module is not None and ("Weights", None) in self._placeholders():
+            return self._import(program.name, source, trained, module, out, context)
         for file in move_model(source.path, folder / Onnx.main, out, program.name, context.log):
             context.log.info("%s is not kept: the model does not refer to it", file)
         change = describe_change(source.path, out / Onnx.main)
@@ -173,6 +202,20 @@ class RunTool(Step[Onnx, Onnx]):
         return Result(
             f"{program.name}: {before} -> {after} nodes", metrics={"nodes": Metric(value=after)}, change=change
         )
+
+    def _import(
+        self, program: str, source: Onnx, trained: Path, module: Artifact, out: Path, context: Context
+    ) -> Result:
+        """Write the model with the weights that the program wrote."""
+        from ndld_flow.export.pytorch.export_model import NAMES
+        from ndld_flow.graph.model_tool import import_trained
+
+        if not trained.is_file():
+            raise RequestError(f"the program {program!r} succeeded but wrote no weights to $Weights")
+        change = import_trained(source.path, trained, module.folder / NAMES, out / Onnx.main, context.log)
+        nodes = change.after.node_count
+        notes = "".join(f", {note}" for note in change.notes)
+        return Result(f"{program}: weights trained{notes}", metrics={"nodes": Metric(value=nodes)}, change=change)
 
     def _replacer(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
         """Return a function that replaces placeholders by paths; an input's values are written when first used."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.model_diff import GraphChange
+from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 
+if TYPE_CHECKING:
+    from ndld_flow.records.model_diff import GraphChange
 
-class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
+
+class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
     """Fold constants, remove nodes without effect, merge duplicates, and fuse patterns of nodes.
 
     Inputs and outputs stay as they are, remaining nodes keep their names, only standard operators of the model's own
@@ -39,7 +42,7 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
     }
 
     keeps_inputs: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ndld_flow.sweep_search.methods import Method
 from ndld_flow.sweep_search.space import Assignment
 
 Direction = Literal["minimize", "maximize"]
-Method = Literal["grid", "one_at_a_time", "random", "hill_climb", "tpe"]
 
 
 @dataclass(frozen=True)
