@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import itertools
@@ -25,10 +26,11 @@ from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.cli.app import EPILOG, VERBS, program
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
+from ndld_flow.recipe.described_steps import DescribedMetric, describe_step
 from ndld_flow.recipe.schema import OWN_INPUTS, has_own_inputs
-from ndld_flow.recipe.step_types import DescribedMetric, StepType, describe_step
+from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.document import VERSIONS, Document, Record
-from ndld_flow.records.run_record import ENDINGS
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runner import events
 from ndld_flow.runner.verb_output import OUTPUTS
 
@@ -40,18 +42,22 @@ LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings follow."""
 
 FILES = {
+    "accepted changes": "`outputs/accepted.json`, written by `ndld-flow history accept`",
     "accuracy": "`accuracy.json` in the folder of a `check_accuracy` step",
     "activations": "`activations.json` in the folder of an `inspect_activations` step",
     "build": "`build.json` in the folder of a `build_engine` step",
     "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
     "export": "`RESULT.json` beside a result that `run` handed over",
     "findings": "`findings.json` in the folder of a `lint` step",
+    "images": "`images.json` in the folder of a `render_images` step",
     "model diff": "printed by `ndld-flow diff --json`",
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
+    "package": "`package.json` in the folder of a `package` step, and in its `.zip`",
     "precision search": "`precision.json` in the folder of a `find_precision` step",
     "profile": "`profile.json` in the folder of a `profile` step",
     "received inputs": "`inputs.json` in the folder of a `profile` or `check_accuracy` step that reads images",
     "run": "`run.json` in a run's folder",
+    "shard": "`outputs/shards/<recipe>/<sweep>/*.json`, and in a shared cache, written by `run --shard`",
     "step": "`record.json` in the folder of a step, and in the store",
     "sweep": "`sweep.json` in a sweep's folder",
 }
@@ -62,7 +68,7 @@ CODES = {
     1: "The run finished, and a check, a gate or a step failed; for a sweep, no point passed.",
     2: "The request is invalid: the recipe, the arguments, the model, or a missing backend.",
     3: "A bug. The message names a log file to send.",
-    4: "Inconclusive: nothing failed, but a comparison remained undecided.",
+    4: "Inconclusive: nothing failed, but a comparison remained undecided, or points of a sweep's shards are missing.",
     5: "A worker was killed, by the kernel for its memory or by a crash in native code; another attempt may succeed.",
     130: "Interrupted by Ctrl-C or SIGTERM. Finished work is kept.",
     141: "The reader of the output closed the pipe, as `head` does. The run ends, and never counts as passed.",
@@ -422,6 +428,7 @@ def _record_class(document: type, name: str) -> type | None:
     return next((found for module in modules if inspect.isclass(found := getattr(module, name, None))), None)
 
 
+@functools.cache
 def _field_notes(cls: type) -> dict[str, str]:
     """Return field -> the string that follows it in the source, for a class and its bases."""
     notes: dict[str, str] = {}

@@ -14,15 +14,18 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ndld_flow.base import user_folders
 from ndld_flow.base.errors import SourceError
 from ndld_flow.graph.lint.check import Subject
 from ndld_flow.machine.host import deciding_variables
 from ndld_flow.processes import launch
 from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.forked_workers import Servers
 from tests.support.samples import fetch_sample
@@ -45,17 +48,30 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in deciding_variables():  # the keys of measurements hold them; tests set those that they are about
         del os.environ[name]
-    for name in ("COLUMNS", "LINES"):  # the width of whoever runs the tests decides no table
+    for name in (
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+    ):  # the terminal of whoever runs the tests decides nothing
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     # How long an example takes says more of the machine than of the code.
-    settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # 40 examples, as most tests ask for that have a number of their own: each push draws others.
+    settings.register_profile(
+        "any_machine", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("any_machine")
     # A worker costs each of thousands of runs half a second and its imports; `isolated_steps` is for those it is about.
     os.environ[IN_PROCESS] = "1"
+    # Settings of whoever runs the tests decide nothing.
+    os.environ.pop(CACHE_VARIABLE, None)
+    os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), "ndld_flow-tests-no-settings")  # noqa: PTH118
     locks = tempfile.mkdtemp(prefix="ndld_flow-tests-")
     os.environ[FOLDER_VARIABLE] = locks
     atexit.register(shutil.rmtree, locks, ignore_errors=True)
+    # Receipts of tests, which patch anything, are no user's.
+    mock.patch.object(user_folders, "cache_folder", lambda: Path(locks) / "cache").start()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -67,7 +83,7 @@ def pytest_collection(session: pytest.Session) -> None:
     if takes_all and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
         tests = Path(__file__).parent
         for path in sorted(tests.rglob("test_*.py"), reverse=True):
-            with contextlib.suppress(Exception):  # collecting it reports the reason
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it reports the reason
                 importlib.import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
 
@@ -143,6 +159,14 @@ def coarse_pictures() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picture_file, "DPI", 50)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_files() -> Iterator[None]:
+    """Leave out `fsync`, which waits for the disk a dozen times in each run: no test takes the power away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -144,7 +144,7 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     assert len(profile.outputs) == 1
     assert "threads" not in profile.options
     assert profile.versions["onnx"]
-    with pytest.raises(RecipeError, match=r"expected one of 'onnxruntime', 'tensorrt', 'tensorrt_rtx'"):
+    with pytest.raises(RecipeError, match=r"expected one of 'onnxruntime', 'openvino', 'tensorrt', 'tensorrt_rtx'"):
         api.plan("r.yaml")
 
 

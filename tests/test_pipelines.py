@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -19,7 +21,9 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.rendered_images import RenderedImages
 from ndld_flow.records.run_folder import read_sweep_record
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.runner.events import RunFinished
@@ -39,9 +43,11 @@ SWEEPS = {
     "sweep_batch": ("cls", 14),
     "sweep_profiles": ("rec", 5),
     "sweep_profiles_gpu": ("rec", 9),
+    "sweep_runtimes": ("det", 2),
 }
 """Recipe -> its model, and how many points it has."""
-MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", "inspect_activations", *EDITS, *SWEEPS)]
+NO_PRESETS = {"ppocr_det_rtx", "inspect_activations", "render_images", "export_cpp", "denoiser", "upgrade"}
+MEASURING = [path for path in RECIPES if path.stem not in NO_PRESETS | EDITS.keys() | SWEEPS.keys()]
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
 
@@ -62,7 +68,7 @@ def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> Ru
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_has_gates_or_goals_and_a_description(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    recipe = load_sweep(path)
+    recipe = load_sweep(path, trust=True)
     assert recipe.objectives if isinstance(recipe, Sweep) else recipe.gates
     assert (recipe.base if isinstance(recipe, Sweep) else recipe).file.description
 
@@ -149,6 +155,19 @@ def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str]
     for point in record.points:
         batch, passes = point.values["inputs.x.shape.0"], point.metrics["speed.throughput.median"].value
         assert point.metrics["speed.throughput.items"].value == pytest.approx(float(str(batch)) * passes)
+
+
+@pytest.mark.thorough
+def test_a_destroyed_detector_looks_destroyed(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    recipe, model = "pipelines/render_images.yaml", f"model.source={sample_model('det')}"
+    assert api.run(recipe, [model, "steps.pictures.samples=1"]).passed
+    plain = api.run(recipe, [model, "steps.pictures.samples=1", "~steps.half.block"])
+    assert not plain.passed
+    found = RenderedImages.model_validate_json(Path(plain.folder, "pictures", "images.json").read_text())
+    (text,) = [image for image in found.images if image.name == "text"]
+    reference, candidate = text.rows[0].files
+    assert reference.captions[1].startswith("9 regions")
+    assert not candidate.captions[1].startswith("9 regions")
 
 
 @pytest.mark.thorough
@@ -240,9 +259,9 @@ def test_engines_are_built_for_three_generations(checkout: Path, sample_model: C
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        ("10.8", "TensorRT 10.8: weakly typed: TF32; constraints obeyed"),
-        ("10.16", "TensorRT 10.16: weakly typed: TF32; constraints obeyed"),
-        ("11.4", "TensorRT 11.4: strongly typed, constraints as Casts"),
+        ("10.8", "weakly typed: TF32; constraints obeyed"),
+        ("10.16", "weakly typed: TF32; constraints obeyed"),
+        ("11.4", "strongly typed, constraints as Casts"),
     ],
 )
 def test_the_recipe_can_be_planned_for_every_generation(
@@ -254,5 +273,28 @@ def test_the_recipe_can_be_planned_for_every_generation(
         f"steps.engine.release='{release}'",
     )
     engine = plan_once(Path("pipelines/ppocr_det_rtx.yaml"), overrides)[-1].step.step.foresee()
-    assert engine.notes[0].startswith(message)
+    title, _, effect = engine.notes[0].partition(": ")
+    assert title.startswith(f"TensorRT {release}")
+    assert effect.startswith(message)
     assert not engine.problems
+
+
+@pytest.mark.slow
+def test_the_denoiser_is_trained_and_removes_noise(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    program = "[python3,'$File{train.py}',--module,$Module,--weights,$Weights,--steps,'60']"
+    overrides = [f"steps.trained.command={program}", *([] if find_spec("tensorrt_rtx") else ["~steps.engine"])]
+    done = run_once(Path("pipelines/denoiser.yaml"), overrides, trust=True)
+    assert done.exit_code == 0
+    steps = {
+        step.name: step.record
+        for step in RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text()).steps
+    }
+    pictures, module = steps["pictures"], steps["module"]
+    assert pictures is not None and module is not None
+    assert pictures.metrics["noisy.psnr"].value < 21
+    assert pictures.metrics["denoised.psnr"].value > 23
+    assert module.metrics["max_abs"].value < 1e-2
+    assert len(list((Path(done.folder) / "pictures" / "denoised").glob("*-candidate.png"))) == 8

@@ -27,6 +27,7 @@ from ndld_flow.graph.sanitize.pipeline import sanitize_file
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.tensors import Array
 from ndld_flow.profiles.diagnose.diagnose import triage
+from ndld_flow.profiles.read.onnxruntime_profile import onnxruntime_traits
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
@@ -170,6 +171,7 @@ def bench_triage() -> None:
         label="made",
         model_digest="",
         backend="onnxruntime",
+        runtime=onnxruntime_traits(("CPUExecutionProvider",)),
         providers=("CPUExecutionProvider",),
         machine=Machine(system="", architecture="", cpu="", cpu_count=2, memory_bytes=0),
         versions={},

@@ -2,7 +2,8 @@
 
 Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,install,cold]
 
-- `commands`: help, schema, plan and a reused run of the quickstart, over a Python that does nothing.
+- `commands`: help, schema, plan, steps, ops and a reused run of the quickstart, over a Python that does nothing:
+  repeated, and computed (with `--debug`, which is never answered from a receipt); and a plan with all steps to run.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
   a temporary environment; one that cannot be installed is named.
 - `install`: megabytes of the base installation, by package.
@@ -113,14 +114,14 @@ def measure_in_turn(commands: Mapping[str, Command], runs: int) -> dict[str, lis
 
 def show(costs: Mapping[str, Sequence[Cost]], bare: str) -> None:
     """Print wall and CPU seconds, and CPU seconds over those of `bare`."""
-    print(f"{'':<44} {'CPU s':>7} {'over Python':>12} {'wall s':>8}")
+    print(f"{'':<44} {'CPU s':>7} {'over Python':>12} {'x Python':>9} {'wall s':>8}")
     least = statistics.median(cost.cpu for cost in costs[bare])
     for name, samples in costs.items():
         cpu = statistics.median(cost.cpu for cost in samples)
-        over = "" if name == bare else f"{cpu - least:.3f}"
+        over, times = ("", "") if name == bare else (f"{cpu - least:.3f}", f"{cpu / least:.1f}")
         walls = [cost.wall for cost in samples]
         spread = f"({min(walls):.3f} .. {max(walls):.3f})"
-        print(f"{name:<44} {cpu:7.3f} {over:>12} {statistics.median(walls):8.3f}   {spread}")
+        print(f"{name:<44} {cpu:7.3f} {over:>12} {times:>9} {statistics.median(walls):8.3f}   {spread}")
 
 
 def bench_commands(runs: int, folder: Path) -> None:
@@ -131,10 +132,19 @@ def bench_commands(runs: int, folder: Path) -> None:
     commands = {
         "a Python that does nothing": Command(BARE),
         "--help": Command([*TOOL, "--help"]),
-        "schema": Command([*TOOL, "schema"]),
-        "plan of the quickstart": Command([*TOOL, "plan", RECIPE, "--outputs", outputs]),
         "quickstart, everything reused": reused,
     }
+    plan = ["plan", RECIPE, "--outputs", outputs]
+    commands["plan of the quickstart, all to run"] = Command([*TOOL, *plan, "--force", "all"])
+    verbs: dict[str, list[object]] = {
+        "plan of the quickstart": plan,
+        "schema": ["schema"],
+        "steps": ["steps"],
+        "ops": ["ops"],
+    }
+    for name, words in verbs.items():
+        commands[f"{name}, unchanged"] = Command([*TOOL, *words])
+        commands[f"{name}, computed"] = Command([*TOOL, *words, "--debug"])
     show(measure_in_turn(commands, runs), "a Python that does nothing")
 
 

@@ -16,6 +16,7 @@ import pytest
 from onnx import helper
 
 from ndld_flow import __version__, api
+from ndld_flow.cli import HELP
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
@@ -23,6 +24,7 @@ from ndld_flow.runner.events import RunFinished
 from ndld_flow.store.store import Store
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+from tests.support.process_runs import ProcessRun
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes
 from tests.support.worker_toys import wait_until
@@ -49,7 +51,7 @@ def refused(*arguments: str, cwd: Path) -> str:
     return done.stderr
 
 
-def test_help_imports_only_click(tmp_path: Path) -> None:
+def test_help_imports_nothing(tmp_path: Path) -> None:
     done = start("--help", cwd=tmp_path)
     assert done.returncode == 0
     for verb, text in VERBS.items():
@@ -57,12 +59,27 @@ def test_help_imports_only_click(tmp_path: Path) -> None:
         assert text in done.stdout
     assert "init --example quickstart" in done.stdout
     code = (
-        "import sys; sys.argv = ['ndld-flow', '--help']\n"
+        f"import sys; sys.argv = ['ndld-flow', '--help']; sys.path.insert(0, {str(Path(HELP).parents[2])!r})\n"
         "from ndld_flow.cli import main\n"
         "try: main()\n"
-        "except SystemExit: assert not {'pydantic', 'rich', 'yaml', 'numpy', 'onnx', 'hydra'} & set(sys.modules)\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert not {'click', 'json', 'pathlib', 're', 'typing'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, env=environment)
+
+
+def test_the_kept_help_is_that_of_the_program(tmp_path: Path) -> None:
+    computed = start("--debug", "--help", cwd=tmp_path).stdout
+    assert Path(HELP).read_text() == computed, "run `ndld-flow --debug --help > ndld_flow/cli/help.txt`"
+    assert start("--help", cwd=tmp_path).stdout == start("-h", cwd=tmp_path).stdout == computed
+    narrow = start("--help", cwd=tmp_path, COLUMNS="60").stdout
+    assert narrow.split() == computed.split() and max(map(len, narrow.splitlines())) <= 60
+    with Path("/dev/full").open("w") as full:
+        failed = subprocess.run(
+            [sys.executable, "-m", "ndld_flow", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert failed.returncode == 2 and "No space left" in failed.stderr and "Traceback" not in failed.stderr
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -158,9 +175,9 @@ def test_a_model_that_fails_lint_exits_with_1_and_a_report(built_in: Path) -> No
 
 def test_plain_output_of_a_first_and_a_second_run(in_folder: Path) -> None:
     make_toy(in_folder)
-    first = start("run", "toy.yaml", "--trust", cwd=in_folder)
-    assert first.returncode == 0, first
-    lines = first.stdout.splitlines()
+    code, out, err = ProcessRun("run", "toy.yaml", "--trust", cwd=in_folder, env={}).finish(60)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
     assert lines[0] == "step 1 of 3, first: stamp starts, new"
     assert "first: done in" in lines[1]
     assert lines[-1].startswith("report outputs/runs/toy/")
@@ -203,10 +220,11 @@ def test_a_bug_is_two_lines_and_a_file(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     step = (in_folder / "stamp.py").read_text()
     (in_folder / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
-    done = start("run", str(toy.recipe), "--trust", cwd=in_folder, TMPDIR=str(in_folder))
-    assert done.returncode == 3
-    assert done.stderr.startswith("bug: ZeroDivisionError")
-    assert "Traceback" not in done.stderr
+    run = ProcessRun("run", str(toy.recipe), "--trust", cwd=in_folder, env={"TMPDIR": str(in_folder)})
+    code, _, err = run.finish(60)
+    assert code == 3
+    assert err.startswith("bug: ZeroDivisionError")
+    assert "Traceback" not in err
     assert "ZeroDivisionError" in next(in_folder.glob("ndld-flow-bug-*.txt")).read_text()
     with pytest.raises(ZeroDivisionError):
         ndld_flow("--debug", "run", str(toy.recipe), "--trust", cwd=in_folder)
@@ -248,20 +266,17 @@ def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
     toy.run()  # the run at work reuses `first` of it
     recipe = toy.recipe.read_text().replace("steps_from: [", "steps_from: [wait.py, ")
     (in_folder / "waiting.yaml").write_text(recipe.replace("gates:", "  wait: {from: first}\ngates:"))
-    with subprocess.Popen(
-        [sys.executable, "-m", "ndld_flow", "run", "waiting.yaml", "--trust"], cwd=in_folder, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as running:  # fmt: skip
-        try:
-            wait_until((in_folder / "begun").exists)
-            dry = json.loads(ndld_flow("gc", "--keep", "0", "--dry-run", "--json", cwd=in_folder).stdout)
-            done = ndld_flow("gc", "--keep", "0", cwd=in_folder)
-        finally:
-            (in_folder / "end").touch()
-        out, _ = running.communicate(timeout=120)
+    running = ProcessRun("run", "waiting.yaml", "--trust", cwd=in_folder, env={})
+    try:
+        wait_until((in_folder / "begun").exists)
+        dry = json.loads(ndld_flow("gc", "--keep", "0", "--dry-run", "--json", cwd=in_folder).stdout)
+        done = ndld_flow("gc", "--keep", "0", cwd=in_folder)
+    finally:
+        (in_folder / "end").touch()
+    code, out, _ = running.finish(120)
     assert done.returncode == 0, done
     assert (dry["runs_at_work"], len(dry["runs"]), dry["objects"]) == (1, 1, [])
-    assert running.returncode == 0, out
+    assert code == 0, out
     assert "first: reused" in out
     assert "all artifacts match their digests" in ndld_flow("verify", cwd=in_folder).stdout
     assert "nothing to do" in ndld_flow("run", "waiting.yaml", "--trust", cwd=in_folder).stdout

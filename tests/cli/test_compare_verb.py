@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ndld_flow import api
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, SourceError
 from ndld_flow.cli.app import program
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
@@ -398,3 +398,11 @@ def test_a_comparison_lists_the_layers_that_changed_most(standing: Path, monkeyp
 def test_a_run_by_its_id_has_a_short_label(standing: Path) -> None:
     run = Path("outputs/runs/pair/latest").resolve().name
     assert labels(api.compare([f"pair/{run}:base", f"{run}:speed"]).comparison) == ["pair:base", "pair:speed"]
+
+
+def test_a_fetched_model_is_profiled_with_its_digest(in_folder: Path) -> None:
+    model = "http://127.0.0.1:9/model.onnx"
+    with pytest.raises(RecipeError, match=r"model\.sha256="):
+        api.profile(model)
+    with pytest.raises(SourceError, match="cannot be fetched"):  # nothing listens there
+        api.profile(model, [f"model.sha256={'0' * 64}"])

@@ -39,7 +39,9 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         ("toy.yaml --trust steps.first.word=new", 0),
         ("strict.yaml --trust", 1),
         ("swept.yaml --trust", 0),
+        ("swept.yaml --trust --shard 1/2", 0),
     ],
+    "collect": [("swept.yaml --trust --shards 1", 0), ("swept.yaml --trust --shards 1 steps.speed.offset=2.0", 4)],
     "plan": [
         ("toy.yaml --trust", 0),
         ("swept.yaml --trust", 0),
@@ -49,6 +51,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "profile": [(" ".join(["model.onnx", *(f"'{setting}'" for setting in PROFILED)]), 0), (PROFILE, 0)],
     "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
     "diff": [("model.onnx model.onnx", 0), ("model.onnx other.onnx --exit-code", 1)],
+    "reduce": [("strict.yaml --trust", 0)],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],
     "inspect": [
         ("model.onnx", 0),
@@ -58,8 +61,10 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         ("model.onnx --group-by dtype", 0),
     ],
     "runs": [("", 0)],
+    "history": [("packed", 0)],
     "steps": [("", 0), ("lint", 0), ("edit.rename_nodes", 0), ("stamp --from stamp.py", 0)],
     "ops": [("Clip --opset 10", 0), ("--category normalization", 0), ("--model odd.onnx", 0)],
+    "fits": [("outputs/runs/packed/latest/ship", 4)],
     "gc": [("--dry-run", 0), ("--keep 0 --dry-run", 0)],
     "doctor": [("", 0)],
     "verify": [("", 0)],
@@ -74,15 +79,19 @@ steps:
 
 WRONG = {
     "run": "nowhere.yaml",
+    "collect": "wrong.yaml",
     "plan": "wrong.yaml",
     "profile": "nowhere.onnx",
     "compare": "nowhere nowhere",
     "diff": "model.onnx nowhere.onnx",
+    "reduce": "nowhere.yaml",
     "noise": "nowhere.onnx",
     "inspect": "torn.onnx",
     "runs": "a/b",
+    "history": "nowhere",
     "steps": "nowhere",
     "ops": "Nothing",
+    "fits": "nowhere.zip",
     "gc": "--outputs file.txt",
     "doctor": "--library nowhere",
     "verify": "--outputs file.txt",
@@ -109,9 +118,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(model, folder / "odd.onnx")
     (folder / "torn.onnx").write_bytes((folder / "model.onnx").read_bytes()[:100])
     (folder / "engine.yaml").write_text(ENGINE)
+    (folder / "packed.yaml").write_text("name: packed\nmodel: model.onnx\nsteps: {ship: {step: package}}\n")
     (folder / "strict.yaml").write_text(RECIPE.replace(">= 2", ">= 200"))
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")
+    assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
+    assert ndld_flow("run", "swept.yaml", "--trust", "--shard", "1/1", cwd=folder).returncode == 0
     return folder
 
 

@@ -1,4 +1,4 @@
-"""An unchanged `run` prints its output again without running; wherever something may have changed, the program runs."""
+"""An unchanged command prints its output again without running; where something may have changed, the program runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from ndld_flow import cli
-from ndld_flow.base import stamps
+from ndld_flow.base import consulted, stamps, user_folders
 from ndld_flow.cli import app
 from ndld_flow.cli.replay import FOLDER, KEPT
 from ndld_flow.machine import reuse
@@ -37,12 +38,35 @@ gates: [agree.cosine >= 0.9]
 """
 
 
+STEP = '''
+"""A step that may foresee by anything what it needs."""
+
+from pathlib import Path
+from shutil import copy
+
+from ndld_flow.plugin import Context, Onnx, Result, Step
+
+
+class Mine(Step[Onnx, Onnx]):
+    """Copy a model."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        copy(source.path, out / Onnx.main)
+        return Result("copied")
+'''
+
+
 def replay(*arguments: str) -> tuple[int, str, str] | None:
-    """Return exit code, output and errors of `ndld-flow run` where it replays; None where the program runs."""
+    """Return what `replay_verb` returns, for `ndld-flow run`."""
+    return replay_verb("run", *(arguments or ("tiny.yaml",)))
+
+
+def replay_verb(*arguments: str) -> tuple[int, str, str] | None:
+    """Return exit code, output and errors of `ndld-flow` where it replays; None where the program runs."""
     out, err = io.StringIO(), io.StringIO()
     with (
         _without_name_of_test(),
-        mock.patch.object(sys, "argv", ["ndld-flow", "run", *(arguments or ("tiny.yaml",))]),
+        mock.patch.object(sys, "argv", ["ndld-flow", *arguments]),
         mock.patch.object(app, "main") as program,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -58,8 +82,13 @@ def replay(*arguments: str) -> tuple[int, str, str] | None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program without a replay. It leaves a receipt if it finds all of its results."""
+    return run_verb("run", *(arguments or ("tiny.yaml",)))
+
+
+def run_verb(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb without a replay; it may leave a receipt."""
     with _without_name_of_test():
-        return ndld_flow("run", *(arguments or ("tiny.yaml",)), cwd=Path.cwd())
+        return ndld_flow(*arguments, cwd=Path.cwd())
 
 
 @contextlib.contextmanager
@@ -74,6 +103,11 @@ def receipts() -> list[Path]:
     return sorted(Path("outputs", FOLDER).glob("*.json"))
 
 
+def listings() -> list[Path]:
+    """Return the receipts of verbs without outputs."""
+    return sorted((user_folders.cache_folder() / "commands").glob("*.json"))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a recipe that has run once."""
@@ -83,6 +117,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(2):
         values = np.random.default_rng(number).standard_normal((1, 3, 16, 16)).astype(np.float32)
         np.save(folder / "data" / f"{number}.npy", values)
+    (folder / "data/more").mkdir()
     (folder / "tiny.yaml").write_text(RECIPE)
     done = ndld_flow("run", "tiny.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -141,7 +176,7 @@ def _stored(folder: Path, name: str) -> Path:
     return next((folder / "outputs/store/objects").glob(f"*/*/{name}"))
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
+INPUTS_CHANGED: dict[str, Callable[[Path], object]] = {
     "a setting of the recipe": lambda folder: _write(folder / "tiny.yaml", RECIPE.replace("error", "warning")),
     "another recipe in its folder": lambda folder: _write(folder / "other.yaml", RECIPE),
     "a preset near the recipe": lambda folder: _write(folder / "configs/mine.yaml", "a: 1"),
@@ -149,20 +184,27 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "the model, with its old time": lambda folder: _rewrite(folder / "model.onnx", keep_time=True),
     "a sample": lambda folder: _rewrite(folder / "data/1.npy"),
     "one more sample": lambda folder: shutil.copy(folder / "data/1.npy", folder / "data/2.npy"),
+    "a folder of samples that becomes a test set": lambda folder: shutil.copy(
+        folder / "data/1.npy", folder / "data/more/input_0.pb"
+    ),
     "one sample less": lambda folder: (folder / "data/1.npy").unlink(),
     "a stored result": lambda folder: _rewrite(_stored(folder, "accuracy.json"), keep_time=True),
     "a lost result": lambda folder: _stored(folder, "accuracy.json").unlink(),
     "a lost record": lambda folder: next((folder / "outputs/store/records").glob("*/*.json")).unlink(),
     "the format of the store": lambda folder: _write(folder / "outputs/store/FORMAT", "9\na store of format 9 (new)\n"),
+    "a damaged receipt": lambda _: receipts()[0].write_text("{"),
+    "an empty receipt": lambda _: receipts()[0].write_text(""),
+    "a receipt of another kind": lambda _: receipts()[0].write_text('[{"paths": 3}]'),
+    "a receipt nested too deeply": lambda _: receipts()[0].write_text("[" * 100_000),
+}
+QUICK_FOR_PLAN = ("the model", "one more sample", "a lost result", "a damaged receipt")
+"""Changes that the quick tests try with `plan` as well: receipts of both verbs are compared by the same code."""
+CHANGES: dict[str, Callable[[Path], object]] = INPUTS_CHANGED | {
     "the record of the run": lambda folder: _rewrite(newest(folder) / "run.json"),
     "a lost report": lambda folder: (newest(folder) / "report.html").unlink(),
     "a file in the folder of the run": lambda folder: _write(newest(folder) / "notes.txt"),
     "a copy of a result": lambda folder: _rewrite(newest(folder) / "clean/model.onnx"),
     "no `latest`": lambda folder: (folder / "outputs/runs/tiny/latest").unlink(),
-    "a damaged receipt": lambda _: receipts()[0].write_text("{"),
-    "an empty receipt": lambda _: receipts()[0].write_text(""),
-    "a receipt of another kind": lambda _: receipts()[0].write_text('[{"paths": 3}]'),
-    "a receipt nested too deeply": lambda _: receipts()[0].write_text("[" * 100_000),
 }
 
 
@@ -300,6 +342,221 @@ def test_old_receipts_are_removed(folder: Path) -> None:
         run("tiny.yaml", "description=another")
     assert len(receipts()) == KEPT
     assert replay("tiny.yaml", "description=another") is not None
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(folder: Path) -> Path:
+    """The folder, in which `plan` has left the only receipt."""
+    receipts()[0].unlink()
+    assert "nothing to do" in run_verb("plan", "tiny.yaml").stdout
+    assert len(receipts()) == 1
+    return folder
+
+
+def replay_plan(*arguments: str) -> tuple[int, str, str] | None:
+    return replay_verb("plan", *(arguments or ("tiny.yaml",)))
+
+
+def test_an_unchanged_plan_prints_the_same_again(planned: Path) -> None:
+    ran = run_verb("plan", "tiny.yaml")
+    assert replay_plan() == (0, ran.stdout, ran.stderr)
+    assert ran.stdout.count("= reused") == 3
+    assert replay() is None, "each verb has receipts of its own"
+    as_json = run_verb("plan", "tiny.yaml", "--json")
+    assert replay_plan("tiny.yaml", "--json") == (0, as_json.stdout, "")
+    digest = run_verb("plan", "tiny.yaml", "--digest").stdout
+    assert digest
+    assert replay_plan("tiny.yaml", "--digest") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=name, marks=[pytest.mark.thorough] * (name not in QUICK_FOR_PLAN))
+        for name, change in INPUTS_CHANGED.items()
+    ],
+)
+def test_after_a_change_the_plan_is_made_again(planned: Path, change: Callable[[Path], object]) -> None:
+    assert replay_plan() is not None
+    change(planned)
+    assert replay_plan() is None
+
+
+def test_the_machine_is_part_of_a_plan(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replay_plan() is not None
+    monkeypatch.setattr(reuse, "fingerprint_machine", lambda: "another machine")
+    assert replay_plan() is None, "no step's key has the machine, and what steps need may depend on its GPUs"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--force", "clean"], ["steps.lint.fail_on=never"], ["--trust"], ["-m", "steps.lint.fail_on=error,never"]],
+)
+def test_a_plan_of_work_leaves_no_receipt(planned: Path, arguments: list[str]) -> None:
+    assert run_verb("plan", "tiny.yaml", *arguments).returncode == 0
+    assert len(receipts()) == 1
+    assert replay_plan("tiny.yaml", *arguments) is None
+
+
+def test_a_missing_result_that_returns_is_noticed(planned: Path) -> None:
+    lost = _stored(planned, "accuracy.json").parent
+    lost.rename(planned / "aside")
+    assert "artifact damaged" in run_verb("plan", "tiny.yaml").stdout
+    assert replay_plan() is None, "that a file is missing is seen without opening it, so it is not remembered"
+    (planned / "aside").rename(lost)
+    assert "nothing to do" in run_verb("plan", "tiny.yaml").stdout
+
+
+def test_a_plan_that_asks_another_program_leaves_no_receipt(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ndld_flow.steps.sanitize import Sanitize
+
+    foresee = Sanitize.foresee
+    monkeypatch.setattr(Sanitize, "foresee", lambda step: subprocess.run(["true"], check=True) and foresee(step))
+    receipts()[0].unlink()
+    assert "nothing to do" in run_verb("plan", "tiny.yaml").stdout
+    assert not receipts()
+
+
+def test_a_plan_with_a_step_of_another_package_leaves_no_receipt(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = planned / "site-packages"
+    metadata = packages / "more_steps-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: more-steps\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[ndld_flow.steps]\nmine = more_steps:Mine\n")
+    (packages / "more_steps.py").write_text(STEP)
+    monkeypatch.syspath_prepend(packages)
+    for arguments, kept in ((["tiny.yaml"], 2), (["tiny.yaml", "+steps.mine={from: source}"], 2)):
+        assert run("tiny.yaml", *arguments[1:]).returncode == 0
+        assert "nothing to do" in run_verb("plan", *arguments).stdout
+        assert len([path for path in receipts() if "= reused" in path.read_text()]) == kept
+
+
+def test_a_plan_looks_at_nothing_that_its_receipt_does_not_hold(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No audit event reports the status of a file, so that code which depends on it alone must note the path."""
+    asked: set[str] = set()
+    receipts()[0].unlink()
+    with monkeypatch.context() as patched:
+        for name in ("stat", "lstat", "access", "readlink"):
+            patched.setattr(os, name, _noting_paths(getattr(os, name), asked))
+        run_verb("plan", "tiny.yaml")
+    held = {Path(path) for path in json.loads(receipts()[0].read_text())["paths"]}
+    above = {parent for path in held for parent in path.parents}
+    flux = (planned / "outputs/store", planned / "outputs/.writable", planned / "outputs/runs")
+    paths = {Path(path) for path in asked if path.startswith(str(planned))}
+    assert planned / "model.onnx" in paths
+    absent = {path for path in paths if not path.exists() and path.parent in held}  # its folder would change
+    others = paths - held - above - absent
+    assert not [path for path in others if not any(path.is_relative_to(each) for each in flux)]
+    objects = planned / "outputs/store/objects"
+    assert {path for path in paths if path.is_relative_to(objects)} <= held | above, "results are held"
+
+
+def _noting_paths(function: Callable[..., Any], paths: set[str]) -> Callable[..., Any]:
+    """Return a function of `os` that notes the paths that a command asks about."""
+
+    def asking(path: object, *arguments: Any, **named: Any) -> Any:
+        caller = sys._getframe(1).f_code.co_filename
+        if consulted._open is not None and isinstance(path, str | os.PathLike) and caller != consulted.__file__:
+            name = os.fspath(path)
+            paths.add(os.path.normpath(os.path.join(os.getcwd(), str(name))))  # noqa: PTH109, PTH118
+        return function(path, *arguments, **named)
+
+    return asking
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_recipe_that_reads_the_clock_leaves_no_receipt(folder: Path, verb: str) -> None:
+    receipts()[0].unlink()
+    _write(folder / "tiny.yaml", RECIPE + "description: of ${now:%Y}\n")
+    run_verb("run", "tiny.yaml")
+    assert "nothing to do" in run_verb(verb, "tiny.yaml").stdout
+    assert not receipts(), "next year its description is another one"
+
+
+# --- verbs that read code and packages -------------------------------------------------------------------------------
+
+
+LISTINGS = [["schema"], ["schema", "--verb", "plan"], ["steps"], ["steps", "edit", "--json"], ["ops", "Clip"]]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compile all modules: in a new clone, folders for that would appear in folders that the first command lists."""
+    for arguments in LISTINGS:
+        ndld_flow(*arguments, cwd=tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def elsewhere(compiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory, with a cache folder of its own. All files count as old."""
+    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -60.0)
+    monkeypatch.setattr(user_folders, "cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("arguments", LISTINGS, ids=" ".join)
+def test_an_unchanged_listing_is_printed_again(elsewhere: Path, arguments: list[str]) -> None:
+    assert replay_verb(*arguments) is None
+    ran = run_verb(*arguments)
+    assert ran.returncode == 0
+    assert replay_verb(*arguments) == (0, ran.stdout, ran.stderr)
+    assert len(listings()) == 1
+    assert not list(elsewhere.iterdir()), "it belongs to no project"
+
+
+def test_an_installed_package_may_have_steps(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = elsewhere / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(packages)
+    run_verb("steps")
+    assert replay_verb("steps") is not None
+    (packages / "more_steps-1.dist-info").mkdir()
+    assert replay_verb("steps") is None
+
+
+def test_changed_code_changes_what_is_listed(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = elsewhere / "library.py"
+    module.write_text("VALUE = 1\n")
+    with monkeypatch.context() as imported:
+        imported.setitem(sys.modules, "library", mock.Mock(__file__=str(module)))
+        run_verb("schema")
+        assert replay_verb("schema") is not None
+    module.write_text("VALUE = 2\n")
+    assert replay_verb("schema") is None
+
+
+def test_code_and_targets_that_the_user_names_leave_no_receipt(elsewhere: Path) -> None:
+    (elsewhere / "mine.py").write_text(STEP)
+    for arguments in (["schema", "recipe.json"], ["schema", "--from", "mine.py"], ["steps", "--from", "mine.py"]):
+        assert run_verb(*arguments).returncode == 0
+        assert replay_verb(*arguments) is None, "the file must be written, and its code may do anything"
+    assert not listings()
+
+
+def test_a_listed_model_must_be_the_same(elsewhere: Path) -> None:
+    make_cnn(elsewhere / "model.onnx")
+    ran = run_verb("ops", "--model", "model.onnx")
+    assert replay_verb("ops", "--model", "model.onnx") == (0, ran.stdout, "")
+    make_cnn(elsewhere / "model.onnx")
+    assert replay_verb("ops", "--model", "model.onnx") is None
+
+
+def test_without_a_cache_folder_nothing_is_remembered(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for replacement in (homeless, lambda: elsewhere / "file"):
+        (elsewhere / "file").write_text("not a folder")
+        monkeypatch.setattr(user_folders, "cache_folder", replacement)
+        assert run_verb("steps").returncode == 0
+        assert replay_verb("steps") is None
 
 
 @pytest.mark.thorough

@@ -311,8 +311,8 @@ def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server
 
 
 def test_a_protocol_that_needs_a_package_names_it(find: Callable[..., FoundModel]) -> None:
-    with pytest.raises(SourceError, match="s3fs"):
-        find("s3://bucket/m.onnx", "0" * 64)
+    with pytest.raises(SourceError, match="gcsfs"):
+        find("gs://bucket/m.onnx", "0" * 64)
     with pytest.raises(SourceError, match="not fetched by 'nonsense'"):
         find("nonsense://bucket/m.onnx", "0" * 64)
 

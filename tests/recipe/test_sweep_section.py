@@ -72,7 +72,7 @@ sweep:
   subject_to: ["second.length >= 2"]
   saturation: {gain: 2 %, along: second.word}
   timeout: {first: 10 min}
-  needs: {second: {gpus: 1, device: A100}}
+needs: {second: {gpus: 1, device: A100}}
 """
 
 
@@ -99,7 +99,7 @@ def test_a_section_becomes_a_space_and_a_search(folder: Path) -> None:
     assert sweep.section.time == 20 * 60e3
     assert sweep.section.timeout_ms("first") == 600e3
     assert sweep.section.timeout_ms("second") is None
-    assert sweep.section.needs["second"].gpus == 1
+    assert sweep.base.file.needs["second"].gpus == 1
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
 
 def test_a_sweep_does_not_change_the_recipe(folder: Path) -> None:
     alone = load_any(folder, "")
-    swept = load_any(folder, WHOLE, "~sweep")
+    swept = load_any(folder, WHOLE, "~sweep", "~needs")
     assert isinstance(alone, Recipe)
     assert isinstance(swept, Recipe)
     digests = {"source": "0" * 64}
@@ -397,8 +397,9 @@ GOOD = (
         ("minimize:", "timeout: {frist: 1 s}\n  minimize:", "there is no step `frist`"),
         ("minimize:", "timeout: 0\n  minimize:", "must be more than 0"),
         ("minimize:", "timeout: 5 px\n  minimize:", "'5 px' is not a quantity"),
-        ("minimize:", "needs: {frist: {gpus: 1}}\n  minimize:", "there is no step `frist`"),
-        ("minimize:", "needs: {first: {gpu: 1}}\n  minimize:", 'did you mean "gpus"?'),
+        ("minimize:", "minimize: second.length\nneeds: {frist: {gpus: 1}}\n#", "needs.frist: there is no step `frist`"),
+        ("minimize:", "minimize: second.length\nneeds: {first: {gpu: 1}}\n#", 'did you mean "gpus"?'),
+        ("minimize:", "needs: {first: {gpus: 1}}\n  minimize:", "needs: at the top of the recipe"),
         (GOOD.splitlines()[1], "  together: 2", "nothing varies"),
         ("sweep:", "sweep: 3\nswoop:", "expected a mapping, found 3"),
     ],

@@ -14,6 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
+from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe
 
 
@@ -61,8 +62,37 @@ def test_without_an_answer_the_recipe_notes_that_the_model_was_not_run(in_folder
     picky_model(in_folder / "model.onnx", 17)
     written = write()
     assert "Reshape" in written.trial.error
-    assert "did not run at the sizes below" in written.path.read_text()
+    assert "not at the sizes below" in written.path.read_text()
     load_recipe(written.path)
+
+
+def without_shape(path: Path, op_type: str, *weights: str) -> None:
+    write_model(path, f"g (float[n] x) => (float[n] y) <{', '.join(weights)}> {{ y = {op_type} }}")
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+
+
+def test_an_unknown_number_of_dimensions_is_decided_by_the_model_alone(in_folder: Path) -> None:
+    numbers = ",".join(["0.1"] * 27)
+    without_shape(in_folder / "model.onnx", "Conv(x, w)", f"float[1,3,3,3] w = {{{numbers}}}")
+    written = write()
+    assert not written.trial.error
+    assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 224, 224)
+    assert "of 0 to 5 dimensions, the model accepted only 4" in written.path.read_text()
+
+
+def test_an_unknown_number_of_dimensions_that_nothing_decides_is_asked_for_and_never_guessed(in_folder: Path) -> None:
+    without_shape(in_folder / "model.onnx", "Relu(x)")
+    written = write()
+    assert written.trial.error.startswith("it does not declare the shape of x, and accepts it with 0 and with 1")
+    assert load_recipe(written.path).file.inputs["x"].run_shape is None
+    assert "add `shape: [...]`" in written.path.read_text()
+    asked = write(ask=lambda name, declared: (2, 5) if (name, declared) == ("x", "unknown shape") else None)
+    assert not asked.trial.error
+    assert load_recipe(asked.path).file.inputs["x"].run_shape == (2, 5)
+    assert not write(RecipeOptions(shapes={"x": (3,)})).trial.error
 
 
 @pytest.mark.usefixtures("executed_workers")
@@ -132,7 +162,8 @@ def test_names_of_dimensions_cannot_inject_settings(in_folder: Path) -> None:
 def test_shapes_are_set_on_the_command_line() -> None:
     assert parse_shape("a=b=1x3x640") == ("a=b", (1, 3, 640))
     assert parse_shape("x=5,6") == ("x", (5, 6))
-    for wrong in ("x", "x=", "=1x2", "x=1x-2", "x=axb", "x=1x"):
+    assert parse_shape("x=scalar") == ("x", ())
+    for wrong in ("x", "x=", "=scalar", "=1x2", "x=1x-2", "x=axb", "x=1x"):
         with pytest.raises(RequestError, match="is not NAME=SHAPE"):
             parse_shape(wrong)
 

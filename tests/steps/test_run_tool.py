@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -179,7 +180,7 @@ def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"command": ["t", "$Modle", "$Output"]}, r"there is no \$Modle; did you mean \"Model\""),
+        ({"command": ["t", "$Modell", "$Output"]}, r"there is no \$Modell; did you mean \"Model\""),
         ({"command": ["t", "$Model"]}, r"pass \$Output, the file to which it writes its model"),
         ({"command": ["t", "$Output"], "in_place": True}, r"there is no \$Output"),
         ({"command": ["t", "$File{a.py}", "$Output"], "files": ["b.py"]}, "`files` has no 'a.py'"),
@@ -191,6 +192,15 @@ def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
 def test_mistakes_are_reported_before_anything_runs(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RunTool.model_validate_json(json.dumps(settings))
+
+
+def test_the_python_of_ndld_flow_is_a_program(tmp_path: Path) -> None:
+    """Also where it is not on the search path, as when an environment is not activated."""
+    text = RENAME + "\nimport sys; assert sys.executable == sys.argv[3], sys.executable"
+    command = ["$Python", script(tmp_path, text), "$Model", "$Output", sys.executable]
+    ran = run_step(RunTool, make_cnn(tmp_path / "source.onnx"), tmp_path / "step", {"command": command})
+    assert ran.result.passed
+    assert RunTool(command=tuple(command)).library_versions()["python"] == platform.python_version()
 
 
 def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(

@@ -11,6 +11,7 @@ from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import MetricVerdict, ProfileComparison
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, TensorInfo
+from tests.support.runtime_traits import with_traits
 
 MACHINE = Machine(system="Linux 6.12", architecture="x86_64", cpu="CPU A", cpu_count=2, memory_bytes=4 << 30)
 
@@ -40,7 +41,7 @@ def profile_of(runs: Sequence[Sequence[float]], layers: Sequence[Layer] = (), **
         "layers": tuple(layers),
         "layer_runs": (len(layers[0].samples_ms),) if layers else (),
     }
-    return Profile(**given | fields)
+    return Profile(**with_traits(given | fields))
 
 
 def steady(*run_ms: float, **fields: Any) -> Profile:

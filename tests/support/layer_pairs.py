@@ -21,7 +21,8 @@ from onnx import helper, numpy_helper
 
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization, SessionSettings
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from tests.support.compare_samples import profile_of
 from tests.support.layer_passes import measure_layers
 
@@ -453,7 +454,7 @@ def run(traced: Traced, shapes: Shapes, folder: Path, level: Optimization = "all
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(traced.model, path)
-    settings = SessionSettings(optimization=level, threads=1)
+    settings = OnnxruntimeRequest(optimization=level, threads=1)
     layer_pass = measure_layers(path, settings, feeds_of(traced.model, shapes), 3, folder)
     return sample_of(layer_pass.layers, traced.truth)
 

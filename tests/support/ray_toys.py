@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ndld_flow.records.run_record import ArtifactFile
+from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.store.digest import describe_files

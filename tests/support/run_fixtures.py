@@ -11,23 +11,16 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.profiles.read.onnxruntime_profile import onnxruntime_traits
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
 from ndld_flow.records.document import Record
 from ndld_flow.records.inspection import Finding, Findings
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
+from ndld_flow.records.outcomes import Outcome
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, Roofs, Span, TensorInfo
-from ndld_flow.records.run_record import (
-    ArtifactFile,
-    ArtifactRecord,
-    GateResult,
-    KeyParts,
-    Outcome,
-    RunRecord,
-    RunStep,
-    SourceRecord,
-    StepRecord,
-)
+from ndld_flow.records.run_record import GateResult, RunRecord, RunStep, SourceRecord, StepRecord
 
 STARTED = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MIB = 1024 * 1024
@@ -358,6 +351,7 @@ def profile(
         label=label,
         model_digest=digest_of(label),
         backend="onnxruntime",
+        runtime=onnxruntime_traits(("CPUExecutionProvider",)),
         providers=("CPUExecutionProvider",),
         machine=MACHINE,
         versions={"onnxruntime-gpu": "1.31.1", "numpy": "2.4.6"},

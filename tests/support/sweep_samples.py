@@ -12,11 +12,11 @@ from datetime import timedelta
 from pydantic import JsonValue
 
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.sweep import (
     MeasuredAgain,
     MeasurementSession,
-    PointOutcome,
     PointStep,
     SweepAxis,
     SweepObjective,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.support.process_runs import ProcessRun
+from tests.support.worker_toys import wait_until
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals are a Unix thing")
 fcntl = pytest.importorskip("fcntl", reason="pseudo-terminals are a Unix thing")
@@ -27,17 +27,8 @@ def run_in_terminal(folder: Path, *arguments: str, columns: int = 100, interrupt
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
-    own = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
-    environment = {name: value for name, value in os.environ.items() if name not in own}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ndld_flow", *arguments],
-        cwd=folder,
-        env={**environment, "TERM": "xterm-256color"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        preexec_fn=partial(_take_terminal, slave),  # noqa: PLW1509 - no other thread runs in these tests
-    )
+    process = ProcessRun(*arguments, cwd=folder, env={"TERM": "xterm-256color"}, terminal=os.ttyname(slave))
+    wait_until(lambda: process.has_terminal)  # a terminal that nobody has open is gone
     os.close(slave)
     sent = b""
     while True:
@@ -52,13 +43,7 @@ def run_in_terminal(folder: Path, *arguments: str, columns: int = 100, interrupt
             os.write(master, b"\x03")
             interrupt_at = ""
     os.close(master)
-    return process.wait(timeout=60), sent.decode()
-
-
-def _take_terminal(terminal: int) -> None:
-    """Make this process the one to which the terminal sends Ctrl-C."""
-    os.setsid()
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    return process.finish(60)[0], sent.decode()
 
 
 def plain(text: str) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ndld_flow import api
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.runner.plan import Decision
+from ndld_flow.runner.request import AnyRecipe
 
 
-def run_once(recipe: str | Path, *arguments: Any, **options: Any) -> RunFinished:
+def run_once(recipe: AnyRecipe, *arguments: Any, **options: Any) -> RunFinished:
     finished = api.run(recipe, *arguments, **options)
     assert isinstance(finished, RunFinished)
     return finished
 
 
-def plan_once(recipe: str | Path, *arguments: Any, **options: Any) -> list[Decision]:
+def plan_once(recipe: AnyRecipe, *arguments: Any, **options: Any) -> list[Decision]:
     decisions = api.plan(recipe, *arguments, **options)
     assert isinstance(decisions, list)
     return decisions
