@@ -24,7 +24,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
-from ndld_flow.runner.outputs import ID, POINTS, Order, Outputs, name_folder, name_in_history, outcome_in
+from ndld_flow.runner.outputs import ID, Order, Outputs, is_point, name_folder, name_in_history, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, as displayed."""
@@ -379,6 +379,6 @@ def _tags_by_folder(outputs: Outputs) -> Tags:
     tags: dict[Path, list[str]] = {}
     for name, tagged in outputs.tagged().items():
         tags.setdefault(tagged, []).append(name)
-        if tagged.parent.name == POINTS:
+        if is_point(tagged):
             tags.setdefault(tagged.parent.parent, []).append(f"{name} #{int(tagged.name)}")
     return tags

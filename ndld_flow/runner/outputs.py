@@ -344,9 +344,14 @@ class Outputs:
         (self.tags / name).unlink()
 
 
+def is_point(folder: Path) -> bool:
+    """Return whether a folder is that of a sweep's point, and not that of a run of a recipe named `points`."""
+    return folder.parent.name == POINTS and folder.name.isdecimal()
+
+
 def name_folder(folder: Path) -> str:
     """Return the name of a run or a sweep: `ppocr-det/20261121T093000Z-abcdef`, of a point with `#17` appended."""
-    if folder.parent.name == POINTS:
+    if is_point(folder):
         sweep = folder.parent.parent
         return f"{sweep.parent.name}/{sweep.name}#{int(folder.name)}"
     return f"{folder.parent.name}/{folder.name}"

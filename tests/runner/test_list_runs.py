@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
@@ -54,6 +55,16 @@ def test_a_sweep_shows_the_objectives_of_its_best_point(toy: SweepToy) -> None:
     assert sweep.metrics["speed.ms"].value == 4.0
     assert api.runs(where=["speed.ms < 4.5 ms"])[0].kind == "sweep"
     assert all(run.kind == "run" for run in api.runs(where=["speed.ms > 4.5 ms"]))
+
+
+def test_runs_and_sweeps_of_a_recipe_named_points_are_no_points(toy: SweepToy) -> None:
+    finished = api.sweep({**yaml.safe_load(toy.recipe.read_text()), "name": "points"}, trust=True)
+    single = api.run({"name": "points", "model": "model.onnx", "steps": {"sanitize": {}}})
+    api.tag(finished.folder, "kept")
+    assert {(run.run, run.tags) for run in api.runs("points")} == {
+        (f"points/{Path(finished.folder).name}", ("kept",)),
+        (f"points/{Path(single.folder).name}", ()),
+    }
 
 
 def test_conditions_are_those_of_gates(toy: SweepToy) -> None:
