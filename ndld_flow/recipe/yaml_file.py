@@ -31,6 +31,8 @@ _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq",
 _KEY_TAGS = ("str", "int", "float", "bool", "timestamp", "merge", "value")
 _STANDARD = "tag:yaml.org,2002:"
 _DEEP = f"is nested more than {MAX_DEPTH} levels deep, the limit for recipes"
+_LIBYAML_DEEP = "exceeded maximum nesting depth"
+"""The problem that libyaml 0.2.6 reports beyond 1000 levels, before it yields the first event."""
 
 
 class ExcessError(ValueError):
@@ -40,10 +42,15 @@ class ExcessError(ValueError):
 def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
     """Count levels by events, which needs no recursion. Raises ExcessError, and YAMLError for invalid YAML."""
     depth = 0
-    for event in yaml.parse(text, loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ExcessError(_DEEP)
+    try:
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ExcessError(_DEEP)
+    except yaml.MarkedYAMLError as error:
+        if error.problem != _LIBYAML_DEEP:
+            raise
+        raise ExcessError(_DEEP) from None
 
 
 def check_size(root: yaml.Node) -> None:
