@@ -210,6 +210,9 @@ class BuildSettings(Settings):
     """An additional timing cache to start from, such as one shipped with the recipe."""
     error_on_timing_cache_miss: bool = False
     """Fail when a tactic is not in the timing cache, instead of timing it."""
+    lock: Annotated[Path | None, DataFile()] = None
+    """The `engine.lock` of an earlier build: its tactics are used again, and the build fails if the engine cannot be,
+    or is not, the locked one."""
     attempt: Annotated[int, Field(ge=1)] = 1
     """Number of the build, to see whether builds are reproducible: a sweep over `attempt: [1, 2, 3]` shows which layers
     change their tactic. If it is above 1, every tactic is timed again: this machine's timing cache, which would return
@@ -243,6 +246,8 @@ class BuildSettings(Settings):
     def _check_timings(self) -> BuildSettings:
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
+        if self.lock is not None and (self.timing_cache_file or self.attempt > 1):
+            raise ValueError("`lock` excludes `timing_cache_file` and `attempt`: its own timings decide the tactics")
         if self.attempt > 1 and (self.timing_cache_file or self.error_on_timing_cache_miss):
             raise ValueError(
                 f"`attempt: {self.attempt}` times every tactic again: remove `timing_cache_file` and "
@@ -253,4 +258,4 @@ class BuildSettings(Settings):
     @property
     def shares_timings(self) -> bool:
         """Return True if this machine's timing cache is read and written."""
-        return self.timing_cache and self.attempt == 1
+        return self.timing_cache and self.attempt == 1 and self.lock is None

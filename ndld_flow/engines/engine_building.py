@@ -13,10 +13,24 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
+from ndld_flow.engines.engine_lock import (
+    describe_request,
+    locked_timings,
+    make_lock,
+    read_lock,
+    refuse_other_engine,
+    refuse_other_request,
+)
 from ndld_flow.engines.marked_outputs import mark_outputs
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
-from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save_timing_cache, timing_cache_path
+from ndld_flow.engines.timing_caches import (
+    TimingCache,
+    load_timing_cache,
+    save_timing_cache,
+    timing_cache_path,
+    use_timings,
+)
 from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
@@ -30,6 +44,7 @@ from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
 from ndld_flow.records.engine_backend import TITLES
+from ndld_flow.records.engine_lock import EngineLock, LockedRequest
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound, import_bindings
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
@@ -50,6 +65,8 @@ class _Building:
     plan: TypingPlan
     log: BuildLog
     progress: ReportProgress
+    lock: EngineLock | None
+    """The lock of the settings."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,6 +78,7 @@ class _Ready:
     config: Bound
     profiles: tuple[BuiltProfile, ...]
     constraints: tuple[Constraint, ...]
+    locked: LockedRequest
     timing: TimingCache | None
     calibrator: Bound = None
     marked: tuple[str, ...] = ()
@@ -89,6 +107,10 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
     if basis == "network as parsed":
         fields["layers"] = doubt_precisions(fields["layers"])
     record = Build(**fields, layers_basis=basis, memory=memory)
+    lock = make_lock(ready.locked, record, None if ready.timing is None else ready.config.get_timing_cache())
+    if building.lock is not None and (note := refuse_other_engine(building.lock, lock)):
+        record = record.model_copy(update={"notes": (*record.notes, note)})
+    (request.out / Engine.lock).write_text(lock.to_json(), encoding="utf-8")
     (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
     building.log.close()
 
@@ -102,7 +124,8 @@ def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
     if refused:
         raise BackendError("\n".join(refused))
     log = BuildLog(request.out / Engine.log)
-    return _Building(trt, request, decide_typing(request.settings, names), log, progress)
+    lock = None if request.settings.lock is None else read_lock(request.settings.lock)
+    return _Building(trt, request, decide_typing(request.settings, names), log, progress, lock)
 
 
 def _prepare(building: _Building) -> _Ready:
@@ -120,11 +143,14 @@ def _prepare(building: _Building) -> _Ready:
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
+    locked = describe_request(settings, trt.__version__, request.digest, profiles)
+    if building.lock is not None:
+        refuse_other_request(building.lock, locked)
     constraints = casts or _constrain_layers(building, parsed, config, requested)
     calibrator = _calibrate(building, parsed, config, profiles[0])
     timing = _load_timings(building, config)
     building.notes += [*filter(None, [assumed_batch(profiles)]), *marking_notes]
-    return _Ready(parsed, config, profiles, constraints, timing, calibrator, marked)
+    return _Ready(parsed, config, profiles, constraints, locked, timing, calibrator, marked)
 
 
 def _make_builder(building: _Building, logger: Bound) -> Bound:
@@ -194,6 +220,9 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
     request, settings = building.request, building.request.settings
     if settings.backend == "tensorrt_rtx" or not (settings.timing_cache or settings.timing_cache_file):
         return None
+    if building.lock is not None:
+        config.set_flag(building.trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+        return use_timings(config, locked_timings(building.lock), Engine.lock)
     file = timing_cache_path(request.caches, describe_machine(), settings, building.trt.__version__)
     return load_timing_cache(config, file, settings)
 

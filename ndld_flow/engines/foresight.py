@@ -63,6 +63,10 @@ def foresee_build(settings: BuildSettings) -> Foresight:
     except RequestError as error:  # older than what is supported
         return Foresight(problems=(*problems, str(error)))
     problems += refuse_settings(settings, names)
+    if settings.lock is not None and settings.lock.is_file():
+        from ndld_flow.engines.engine_lock import lock_problems
+
+        problems += lock_problems(settings, settings.lock, library.version)
     return Foresight((*_notes(settings, names, library, release),), problems, lacks)
 
 
@@ -138,7 +142,7 @@ def _target(settings: BuildSettings, backend: EngineBackend) -> str:
 
 
 def _missing_files(settings: BuildSettings) -> Iterator[str]:
-    named = {"calibration_cache": settings.calibration_cache, "timing_cache_file": settings.timing_cache_file}
+    named = {name: getattr(settings, name) for name in ("calibration_cache", "timing_cache_file", "lock")}
     named |= {f"plugins[{index}]": path for index, path in enumerate(settings.plugins)}
     for setting, path in named.items():
         if path is not None and not path.is_file():

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import TimingCacheUse
@@ -59,6 +60,14 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
         loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
     loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})
     return loaded
+
+
+def use_timings(config: Bound, data: bytes, name: str) -> TimingCache:
+    """Let a build use these timings only. Raises BackendError if they are of another GPU or release."""
+    cache = _set(config, data)
+    if cache is None:
+        raise BackendError(f"{name}: its timing cache is of another GPU or release, or damaged; build without `lock`")
+    return TimingCache(Path(name), TimingCacheUse(file=name, loaded_bytes=len(data), loaded_entries=_count(cache)))
 
 
 def save_timing_cache(config: Bound, timing: TimingCache) -> None:

@@ -56,7 +56,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         "avgRuns": "advanced.timing_iterations",
     }
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     keeps_inputs: ClassVar[bool] = True
     uses_inputs: ClassVar[bool] = True

@@ -106,7 +106,8 @@ class Engine(Artifact):
     """A TensorRT engine: `model.engine`, and the record of its build.
 
     `build.json` is a `records.build.Build`; `model.trt.json` has the layers in the form of TensorRT's engine inspector;
-    `build.log` is the builder's log; `typed.onnx` is the model with inserted Casts, if there are any.
+    `build.log` is the builder's log; `engine.lock` is a `records.engine_lock.EngineLock`; `typed.onnx` is the model
+    with inserted Casts, if there are any.
     """
 
     kind = "engine"
@@ -114,6 +115,7 @@ class Engine(Artifact):
     build: ClassVar[str] = "build.json"
     layers: ClassVar[str] = "model.trt.json"
     log: ClassVar[str] = "build.log"
+    lock: ClassVar[str] = "engine.lock"
     typed_model: ClassVar[str] = "typed.onnx"
 
 

@@ -158,7 +158,13 @@ def came(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
 
 def test_an_engine_comes_with_its_record_layers_and_log(came: Mapping[str, Came]) -> None:
     plain = came["plain"]
-    assert {path.name for path in plain.out.iterdir()} == {Engine.main, Engine.build, Engine.layers, Engine.log}
+    assert {path.name for path in plain.out.iterdir()} == {
+        Engine.main,
+        Engine.build,
+        Engine.layers,
+        Engine.log,
+        Engine.lock,
+    }
     build = plain.build
     assert build.engine_bytes == len(plain.engine) > 10_000
     assert (build.backend, build.model_digest, build.label) == ("tensorrt_rtx", "digest", "a model")

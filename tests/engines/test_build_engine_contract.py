@@ -231,7 +231,7 @@ def told_engine(came: Came) -> Mapping[str, Any]:
 
 def test_every_setting_is_tried(tmp_path: Path) -> None:
     tried = {name.split()[0] for name in list_settings(tmp_path)}
-    own = {"backend", "release", "library", "weights", "typing", "advanced"}
+    own = {"backend", "release", "library", "lock", "weights", "typing", "advanced"}
     assert {name for name in tried if not name.startswith("advanced.")} | own == set(BuildSettings.model_fields) | own
     assert {name.removeprefix("advanced.") for name in tried if "." in name} == set(AdvancedSettings.model_fields)
 

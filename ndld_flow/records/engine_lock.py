@@ -1,0 +1,64 @@
+"""The lock file of an engine: everything that its build depended on, and the engine that resulted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.records.build import BuiltProfile, LayersBasis
+from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.engine_backend import TITLES, EngineBackend
+
+
+class LockedRequest(Record):
+    """Everything that decides the engine that a build produces. Empty strings are unknown, or without influence."""
+
+    backend: EngineBackend
+    version: str
+    """Version of the library: `10.16.1.11`."""
+    library_files: dict[str, str] = {}
+    """Shared library that was loaded -> blake3 of its file; empty where the system does not list them."""
+    gpu: str = ""
+    """The GPU on which tactics were timed; empty for an engine that is built ahead of time, as is the driver."""
+    driver: str = ""
+    model_digest: str
+    profiles: tuple[BuiltProfile, ...]
+    options: dict[str, JsonValue]
+    """The settings that influence the engine, defaults included."""
+    files: dict[str, str] = {}
+    """Setting that names a file, such as `plugins[0]` -> blake3 of the file."""
+
+    @property
+    def library(self) -> str:
+        """The library with its version: `TensorRT 10.16.1.11`."""
+        return f"{TITLES[self.backend]} {self.version}"
+
+
+class LockedLayer(Record):
+    """One layer of the engine."""
+
+    type: str
+    precision: str = ""
+    tactic: str = ""
+    """Empty if the builder does not reveal it."""
+    formats: str = ""
+    """Types and formats of its inputs and outputs: `float16 hwc8 -> float16 hwc8`."""
+
+
+class EngineLock(Document):
+    """`engine.lock`: `build_engine: {lock: engine.lock}` builds the same engine again, or fails."""
+
+    document: Literal["engine lock"] = "engine lock"
+    format_version: int = VERSIONS["engine lock"]
+    request: LockedRequest
+    engine_digest: str
+    """blake3 of the engine's file."""
+    engine_bytes: int
+    layers_basis: LayersBasis
+    layers: dict[str, LockedLayer]
+    """Layer -> what the builder chose for it. Repeated names have `#2`, `#3`, ... appended."""
+    tactics: dict[str, str] = {}
+    """Key of the timing cache -> hash of the chosen tactic, hexadecimal; empty without a timing cache."""
+    timing_cache: str = ""
+    """The serialized timing cache, zlib-compressed, in base64; empty if no tactics were timed or kept."""
