@@ -84,6 +84,7 @@ _TYPES = {
     "ndld_flow.runner.listener": ("Listener",),
     "ndld_flow.runner.measure_model": ("Profiled",),
     "ndld_flow.runner.plan": ("Decision",),
+    "ndld_flow.runner.rebuild": ("Rebuilt",),
     "ndld_flow.runner.reduce.options": ("ReduceOptions",),
     "ndld_flow.runner.reduce.pack": ("Reduced",),
     "ndld_flow.runner.request": (
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.rebuild import Rebuilt
     from ndld_flow.runner.reduce.options import ReduceOptions
     from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
@@ -227,6 +229,7 @@ __all__ = [
     "ops",
     "plan",
     "profile",
+    "rebuild",
     "reduce",
     "report",
     "run",
@@ -554,6 +557,29 @@ def comment(
     if not post:
         return summarize(result, os.environ)
     return publish(key or name, result, os.environ, number)
+
+
+@public
+def rebuild(
+    run: str | Path,
+    *,
+    step: str = "",
+    times: int = 1,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    progress: Callable[[str, str], None] = lambda *_: None,
+) -> Rebuilt:
+    """Build the engines of a run again, without timing caches, and compare them with those of the run by their bytes,
+    layers, precisions, formats and tactics.
+
+    `step` selects one engine; `trust` allows the plugins and the library that the run's settings name;
+    `progress(step, what)` is called meanwhile. Raises RequestError if the run has no such engine, or its model is no
+    longer there.
+    """
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.rebuild import rebuild_engines
+
+    return rebuild_engines(str(run), Outputs(Path(outputs)), step=step, times=times, trust=trust, progress=progress)
 
 
 @public

@@ -42,6 +42,7 @@ VERBS = {
     "compare": "Compare runs, profiles and exports, and judge the difference.",
     "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models.",
+    "rebuild": "Build the engines of a run again, and show how they differ.",
     "reduce": "Reduce a model to the part with which a recipe still fails.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",

@@ -17,13 +17,19 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from ndld_flow.base.errors import BackendError, NewerFormatError, RequestError
-from ndld_flow.base.quantities import counted
+from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.build import Build, BuiltProfile
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import EngineLock, LockedLayer, LockedRequest
+from ndld_flow.records.engine_lock import (
+    EngineComparison,
+    EngineLock,
+    EngineVerdict,
+    LockedLayer,
+    LockedRequest,
+)
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.runtimes.tensorrt.library import Bound
 from ndld_flow.store.digest import digest_file
@@ -164,9 +170,9 @@ def refuse_other_request(lock: EngineLock, request: LockedRequest) -> None:
 
 
 def request_drifts(locked: LockedRequest, request: LockedRequest) -> Iterator[str]:
-    """Yield how two requests differ: `the model is 5e6f7a8b, and 1a2b3c4d is locked`."""
+    """Yield how two requests differ: `the model is 5e6f7a8b, and was 1a2b3c4d`."""
     if request.library != locked.library:
-        yield f"it is by {request.library}, and {locked.library} is locked"
+        yield f"the library is {request.library}, and was {locked.library}"
     elif request.library_files and locked.library_files:
         for name in _changed(locked.library_files, request.library_files):
             yield f"{name} of {request.library} has other contents"
@@ -176,7 +182,7 @@ def request_drifts(locked: LockedRequest, request: LockedRequest) -> Iterator[st
         ("the model", request.model_digest[:16], locked.model_digest[:16]),
     ):
         if now != then:
-            yield f"{noun} is {short_name(now) or 'unknown'}, and {short_name(then) or 'an unknown one'} is locked"
+            yield f"{noun} is {short_name(now) or 'unknown'}, and was {short_name(then) or 'unknown'}"
     yield from _setting_drifts(locked, request)
 
 
@@ -184,7 +190,7 @@ def _setting_drifts(locked: LockedRequest, request: LockedRequest) -> Iterator[s
     options, locked_options = _flat(request.options), _flat(locked.options)
     for name in _changed(locked_options, options):
         now, then = (_value(each.get(name)) for each in (options, locked_options))
-        yield f"`{name}` is {now}, and {then} is locked"
+        yield f"`{name}` is {now}, and was {then}"
     if [each.inputs for each in request.profiles] != [each.inputs for each in locked.profiles]:
         yield "the inputs have other shapes"
     for name in _changed(locked.files, request.files):
@@ -213,17 +219,40 @@ def refuse_other_engine(lock: EngineLock, built: EngineLock) -> str:
 
     Raises BackendError if it differs, or if the builder reveals too little to decide.
     """
-    if built.engine_digest == lock.engine_digest:
+    compared = compare_engines(lock, built)
+    if compared.verdict == "identical":
         return ""
-    drifts = [*_engine_drifts(lock.layers, built.layers)]
-    if drifts:
-        raise BackendError(f"`lock`: the engine is not the locked one: {'; '.join(drifts)}")
-    if not (_reveals_tactics(lock) and _reveals_tactics(built)):
-        raise BackendError(
-            f"`lock`: the engine has other bytes than the locked one ({built.engine_bytes:,} and "
-            f"{lock.engine_bytes:,}), and nothing else shows that it is equal: the tactics of its layers are not known"
-        )
-    return "the engine's bytes differ from the locked ones; its layers, precisions, formats and tactics are equal"
+    if compared.verdict != "equal":
+        raise BackendError(f"`lock`: the engine is not the locked one: {'; '.join(compared.differences)}")
+    return f"not the bytes of the locked engine: {compared.differences[0]}"
+
+
+def compare_engines(before: EngineLock, after: EngineLock) -> EngineComparison:
+    """Compare two engines of one model without running them: by bytes, and by what the builder reveals of layers."""
+    differences = [*_engine_differences(before.layers, after.layers)]
+    sizes = f"{size(before.engine_bytes)} and {size(after.engine_bytes)}"
+    verdict: EngineVerdict = "different"
+    if before.engine_digest == after.engine_digest:
+        verdict, differences = "identical", []
+    elif not differences and _reveals_tactics(before) and _reveals_tactics(after):
+        verdict = "equal"
+        differences = [f"the bytes differ ({sizes}); layers, precisions, formats and tactics are equal"]
+    elif not differences:
+        verdict = "undecided"
+        differences = [
+            f"the bytes differ ({sizes}), and the tactics of the layers are not known: nothing shows that the engines "
+            "are equal"
+        ]
+    else:
+        differences.append(f"the bytes differ ({sizes})")
+    return EngineComparison(
+        verdict=verdict,
+        differences=tuple(differences),
+        causes=tuple(request_drifts(before.request, after.request)),
+        layer_count=len(after.layers),
+        before_bytes=before.engine_bytes,
+        after_bytes=after.engine_bytes,
+    )
 
 
 def _reveals_tactics(lock: EngineLock) -> bool:
@@ -232,7 +261,7 @@ def _reveals_tactics(lock: EngineLock) -> bool:
     return is_compiled and any(layer.tactic for layer in lock.layers.values())
 
 
-def _engine_drifts(locked: Mapping[str, LockedLayer], built: Mapping[str, LockedLayer]) -> Iterator[str]:
+def _engine_differences(locked: Mapping[str, LockedLayer], built: Mapping[str, LockedLayer]) -> Iterator[str]:
     if missing := [name for name in locked if name not in built]:
         yield f"{counted(len(missing), 'layer')} missing: {_first(missing)}"
     if added := [name for name in built if name not in locked]:

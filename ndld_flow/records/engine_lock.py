@@ -62,3 +62,22 @@ class EngineLock(Document):
     """Key of the timing cache -> hash of the chosen tactic, hexadecimal; empty without a timing cache."""
     timing_cache: str = ""
     """The serialized timing cache, zlib-compressed, in base64; empty if no tactics were timed or kept."""
+
+
+EngineVerdict = Literal["identical", "equal", "different", "undecided"]
+
+
+class EngineComparison(Record):
+    """Two engines, compared without running them."""
+
+    verdict: EngineVerdict
+    """`identical`: equal bytes. `equal`: other bytes, and equal layers, precisions, formats and tactics. `undecided`:
+    other bytes, and the builder reveals too little to decide."""
+    differences: tuple[str, ...]
+    """One phrase for each kind of difference, with the first layers; empty for identical engines."""
+    causes: tuple[str, ...]
+    """Differences of the library, the GPU, the driver, the model, settings and shapes."""
+    layer_count: int
+    """Layers of the later engine."""
+    before_bytes: int
+    after_bytes: int

@@ -51,6 +51,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "profile": [(" ".join(["model.onnx", *(f"'{setting}'" for setting in PROFILED)]), 0), (PROFILE, 0)],
     "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
     "diff": [("model.onnx model.onnx", 0), ("model.onnx other.onnx --exit-code", 1)],
+    "rebuild": [("engine", 0)],
     "reduce": [("strict.yaml --trust", 0)],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],
     "inspect": [
@@ -77,6 +78,13 @@ steps:
   engine: {step: build_engine, backend: tensorrt, release: '8.6', typing: strong, flags: [tf32]}
 """
 
+RTX = """
+name: engine
+model: model.onnx
+steps:
+  engine: {step: build_engine, backend: tensorrt_rtx, compute_capabilities: ["8.6"]}
+"""
+
 WRONG = {
     "run": "nowhere.yaml",
     "collect": "wrong.yaml",
@@ -84,6 +92,7 @@ WRONG = {
     "profile": "nowhere.onnx",
     "compare": "nowhere nowhere",
     "diff": "model.onnx nowhere.onnx",
+    "rebuild": "nowhere",
     "reduce": "nowhere.yaml",
     "noise": "nowhere.onnx",
     "inspect": "torn.onnx",
@@ -122,6 +131,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "strict.yaml").write_text(RECIPE.replace(">= 2", ">= 200"))
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")
+    (folder / "rtx.yaml").write_text(RTX)
+    assert ndld_flow("run", "rtx.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "swept.yaml", "--trust", "--shard", "1/1", cwd=folder).returncode == 0
     return folder

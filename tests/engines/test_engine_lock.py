@@ -83,7 +83,7 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
     assert tactics(other) != tactics(first), "without a lock, another machine may choose otherwise"
     locked = build(Asked(model, {**settings, "lock": str(lock_of(tmp_path / "first"))}), tmp_path / "locked")
     assert tactics(locked) == tactics(first)
-    assert any("bytes differ from the locked ones" in note for note in locked.notes), "its flags are others"
+    assert any("not the bytes of the locked engine" in note for note in locked.notes), "its flags are others"
     assert locked.timing_cache is not None
     assert locked.timing_cache.loaded_entries == LAYERS
     assert not (tmp_path / "locked/caches/timing").exists(), "its timings are not those of this machine"
@@ -95,11 +95,11 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
 @pytest.mark.parametrize(
     ("drift", "message"),
     [
-        ({"optimization_level": 4}, "`optimization_level` is 4, and not set is locked"),
-        ({"advanced": {"max_tactics": 2}}, "`advanced.max_tactics` is 2, and not set is locked"),
-        ({"digest": "another"}, "the model is another, and digest is locked"),
+        ({"optimization_level": 4}, "`optimization_level` is 4, and was not set"),
+        ({"advanced": {"max_tactics": 2}}, "`advanced.max_tactics` is 2, and was not set"),
+        ({"digest": "another"}, "the model is another, and was digest"),
         ({"batch": {"opt": 2, "max": 3}}, "the inputs have other shapes"),
-        ({"release": "10.9.0.34"}, "it is by TensorRT 10.9.0.34, and TensorRT 10.8.0.43 is locked"),
+        ({"release": "10.9.0.34"}, "the library is TensorRT 10.9.0.34, and was TensorRT 10.8.0.43"),
         pytest.param({"plugin": b"other"}, "the file of `plugins[0]` has other contents", marks=pytest.mark.thorough),
     ],
     ids=["setting", "advanced setting", "model", "shapes", "release", "plugin"],
@@ -158,7 +158,7 @@ def test_other_bytes_without_known_tactics_fail(tmp_path: Path) -> None:
     locked = build(Asked(model, {**RTX, "lock": str(lock)}), tmp_path / "again")
     assert locked.engine_digest == first.engine_digest
     lock = Path(changed(lock, lambda tree: tree.update(engine_digest="x")))
-    with pytest.raises(BackendError, match="nothing else shows that it is equal"):
+    with pytest.raises(BackendError, match="nothing shows that the engines are equal"):
         build(Asked(model, {**RTX, "lock": str(lock)}), tmp_path / "third")
 
 

@@ -39,6 +39,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "report": {"run": "toy"},
     "comment": {"run": "toy", "post": False},
     "compare": {"subjects": ["toy", "toy"]},
+    "rebuild": {"run": "toy"},
     "reduce": {"recipe": "toy.yaml", "trust": True},
     "frame": {"result": []},
     "figures": {"result": []},  # of another type: a sweep takes long
