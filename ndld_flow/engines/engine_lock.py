@@ -38,6 +38,8 @@ _WITHOUT_INFLUENCE = ("lock", "gpu", "timing_cache", "timing_cache_file", "error
 """Settings that choose among engines of equal settings, which the locked timings do instead."""
 _RECORDED_ELSEWHERE = ("backend", "release", "library", "profiles", "batch", "calibration_cache", "plugins")
 _LIBRARY_FILE = re.compile(r"lib(nvinfer|nvonnxparser|tensorrt)[^/]*\.so[.\d]*$")
+_COUNTER = re.compile(r"(?<=__mye)\d+")
+"""Numbers of the compiler's own tensors, in names of layers: they depend on the order in which its threads work."""
 _MAX_NAMED = 5
 _MAX_CACHE_BYTES = 2**30
 
@@ -128,8 +130,9 @@ def _locked_layers(layers: Sequence[Layer]) -> dict[str, LockedLayer]:
     seen: Counter[str] = Counter()
     locked = {}
     for layer in layers:
-        seen[layer.name] += 1
-        name = layer.name if seen[layer.name] == 1 else f"{layer.name}#{seen[layer.name]}"
+        name = _COUNTER.sub("", layer.name)
+        seen[name] += 1
+        name = name if seen[name] == 1 else f"{name}#{seen[name]}"
         formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"
         locked[name] = LockedLayer(type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=formats)
     return locked
@@ -228,37 +231,45 @@ def refuse_other_engine(lock: EngineLock, built: EngineLock) -> str:
 
 
 def compare_engines(before: EngineLock, after: EngineLock) -> EngineComparison:
-    """Compare two engines of one model without running them: by bytes, and by what the builder reveals of layers."""
-    differences = [*_engine_differences(before.layers, after.layers)]
+    """Compare two engines without running them: by bytes, and by what the builder reveals of their layers."""
     sizes = f"{size(before.engine_bytes)} and {size(after.engine_bytes)}"
-    verdict: EngineVerdict = "different"
+    causes = tuple(request_drifts(before.request, after.request))
+    differences = [*_engine_differences(before.layers, after.layers)]
+    verdict: EngineVerdict
     if before.engine_digest == after.engine_digest:
         verdict, differences = "identical", []
-    elif not differences and _reveals_tactics(before) and _reveals_tactics(after):
-        verdict = "equal"
-        differences = [f"the bytes differ ({sizes}); layers, precisions, formats and tactics are equal"]
-    elif not differences:
+    elif differences:
+        verdict = "different"
+        differences.append(f"the bytes differ ({sizes})")
+    elif causes:
+        verdict = "undecided"
+        differences = [f"the bytes differ ({sizes}); the layers are equal, but weights may differ"]
+    elif not (_reveals_choices(before) and _reveals_choices(after)):
         verdict = "undecided"
         differences = [
-            f"the bytes differ ({sizes}), and the tactics of the layers are not known: nothing shows that the engines "
-            "are equal"
+            f"the bytes differ ({sizes}), and the builder does not reveal the layers with their tactics: nothing shows "
+            "that the engines are equal"
         ]
     else:
-        differences.append(f"the bytes differ ({sizes})")
+        verdict = "equal"
+        later = "; TensorRT-RTX chooses the other kernels when the engine is first run"
+        differences = [
+            f"the bytes differ ({sizes}); layers, precisions, formats and tactics are equal"
+            f"{later if after.request.backend == 'tensorrt_rtx' else ''}"
+        ]
     return EngineComparison(
         verdict=verdict,
         differences=tuple(differences),
-        causes=tuple(request_drifts(before.request, after.request)),
+        causes=causes,
         layer_count=len(after.layers),
         before_bytes=before.engine_bytes,
         after_bytes=after.engine_bytes,
     )
 
 
-def _reveals_tactics(lock: EngineLock) -> bool:
-    """Return whether the layers name their tactics. TensorRT-RTX chooses kernels when an engine is first run."""
-    is_compiled = lock.request.backend == "tensorrt" and lock.layers_basis != "network as parsed"
-    return is_compiled and any(layer.tactic for layer in lock.layers.values())
+def _reveals_choices(lock: EngineLock) -> bool:
+    """Return whether the layers are the compiled ones, with the tactics that the builder chose."""
+    return lock.layers_basis != "network as parsed" and any(layer.tactic for layer in lock.layers.values())
 
 
 def _engine_differences(locked: Mapping[str, LockedLayer], built: Mapping[str, LockedLayer]) -> Iterator[str]:

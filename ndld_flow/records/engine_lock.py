@@ -57,7 +57,8 @@ class EngineLock(Document):
     engine_bytes: int
     layers_basis: LayersBasis
     layers: dict[str, LockedLayer]
-    """Layer -> what the builder chose for it. Repeated names have `#2`, `#3`, ... appended."""
+    """Layer -> the builder's choice for it. Repeated names have `#2`, `#3`, ... appended, and the numbers that the
+    compiler gives to its own tensors are left out."""
     tactics: dict[str, str] = {}
     """Key of the timing cache -> hash of the chosen tactic, hexadecimal; empty without a timing cache."""
     timing_cache: str = ""
@@ -71,8 +72,8 @@ class EngineComparison(Record):
     """Two engines, compared without running them."""
 
     verdict: EngineVerdict
-    """`identical`: equal bytes. `equal`: other bytes, and equal layers, precisions, formats and tactics. `undecided`:
-    other bytes, and the builder reveals too little to decide."""
+    """`identical`: equal bytes. `equal`: other bytes; equal requests, layers, precisions, formats and tactics.
+    `undecided`: other bytes, and nothing shows that the engines are equal."""
     differences: tuple[str, ...]
     """One phrase for each kind of difference, with the first layers; empty for identical engines."""
     causes: tuple[str, ...]

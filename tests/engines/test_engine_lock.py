@@ -12,6 +12,7 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.engines.building import build_engine
+from ndld_flow.engines.engine_lock import compare_engines
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
@@ -150,16 +151,40 @@ def test_an_engine_that_is_not_the_locked_one_fails(
         build(Asked(model, {**settings, "lock": lock}), tmp_path / "again")
 
 
-def test_other_bytes_without_known_tactics_fail(tmp_path: Path) -> None:
-    """TensorRT-RTX does not name tactics: only equal bytes show that the engine is the locked one."""
+@pytest.mark.parametrize("settings", [RTX, {**RTX, "verbosity": "none"}], ids=["layers", "no layers"])
+def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Other bytes pass only if the layers are known."""
     model = make_cnn(tmp_path / "model.onnx")
-    first = build(Asked(model, RTX), tmp_path / "first")
+    first = build(Asked(model, settings), tmp_path / "first")
     lock = lock_of(tmp_path / "first")
-    locked = build(Asked(model, {**RTX, "lock": str(lock)}), tmp_path / "again")
+    locked = build(Asked(model, {**settings, "lock": str(lock)}), tmp_path / "again")
     assert locked.engine_digest == first.engine_digest
-    lock = Path(changed(lock, lambda tree: tree.update(engine_digest="x")))
-    with pytest.raises(BackendError, match="nothing shows that the engines are equal"):
-        build(Asked(model, {**RTX, "lock": str(lock)}), tmp_path / "third")
+    other_bytes = Asked(model, {**settings, "lock": changed(lock, lambda tree: tree.update(engine_digest="x"))})
+    if settings == RTX:
+        assert "chooses the other kernels" in build(other_bytes, tmp_path / "third").notes[-1]
+    else:
+        with pytest.raises(BackendError, match="nothing shows that the engines are equal"):
+            build(other_bytes, tmp_path / "third")
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (lambda tree: tree, "identical"),
+        (lambda tree: tree.update(engine_digest="x"), "equal"),
+        (lambda tree: (tree.update(engine_digest="x"), tree["request"].update(model_digest="y")), "undecided"),
+        (lambda tree: (tree.update(engine_digest="x"), tree.update(layers_basis="network as parsed")), "undecided"),
+        (lambda tree: (tree.update(engine_digest="x"), tree["layers"].popitem()), "different"),
+    ],
+    ids=["nothing", "bytes", "another model", "layers as parsed", "layer"],
+)
+def test_engines_of_equal_layers_may_have_other_weights(
+    tmp_path: Path, model: Path, settings: dict[str, Any], change: Callable[[dict[str, Any]], object], verdict: str
+) -> None:
+    build(Asked(model, settings), tmp_path / "first")
+    lock = lock_of(tmp_path / "first")
+    before, after = (read_document(EngineLock, each) for each in (lock, Path(changed(lock, change))))
+    assert compare_engines(before, after).verdict == verdict
 
 
 def test_drift_of_settings_is_known_before_a_run(tmp_path: Path, model: Path, settings: dict[str, Any]) -> None:
