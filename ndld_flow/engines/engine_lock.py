@@ -38,8 +38,9 @@ _WITHOUT_INFLUENCE = ("lock", "gpu", "timing_cache", "timing_cache_file", "error
 """Settings that choose among engines of equal settings, which the locked timings do instead."""
 _RECORDED_ELSEWHERE = ("backend", "release", "library", "profiles", "batch", "calibration_cache", "plugins")
 _LIBRARY_FILE = re.compile(r"lib(nvinfer|nvonnxparser|tensorrt)[^/]*\.so[.\d]*$")
-_COUNTER = re.compile(r"(?<=__mye)\d+")
-"""Numbers of the compiler's own tensors, in names of layers: they depend on the order in which its threads work."""
+_COUNTER = re.compile(r"(?<=__mye|hvar\^)\d+")
+"""Numbers of the compiler's own tensors and variables in names of layers: they depend on the order in which its threads
+work."""
 _MAX_NAMED = 5
 _MAX_CACHE_BYTES = 2**30
 

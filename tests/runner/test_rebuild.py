@@ -11,9 +11,14 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+
+pytestmark = pytest.mark.skipif(
+    not find_library("tensorrt_rtx").found, reason=f"builds with TensorRT-RTX: {find_library('tensorrt_rtx').missing}"
+)
 
 RECIPE = {
     "name": "rtx",
