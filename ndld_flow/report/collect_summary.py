@@ -167,6 +167,8 @@ class Summary:
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
     engines: tuple[EngineOutcome, ...]
+    packages: dict[str, str]
+    """Step that packed -> its result: `2 variants (fast, small), 10.2 MiB`."""
     gates: dict[str, int]
     """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates; empty without gates."""
 
@@ -175,6 +177,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
     run = documents.run
     graph = _graph_outcome(run)
+    records = {step.name: step.record for step in run.steps if step.record is not None}
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
@@ -196,6 +199,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=collect_latency(documents),
         engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),
+        packages={short_name(step): short_name(records[step].summary, 300) for step in documents.packages},
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
 

@@ -59,7 +59,7 @@ def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPag
     """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
     panels = collect_panels(documents)
     summary = collect_summary(documents)
-    steps = [summary.graph.final, *documents.builds]
+    steps = [*documents.packages] or [summary.graph.final, *documents.builds]  # a package has all of the others
     return RunPage(
         summary=summary,
         panels=panels,

@@ -29,13 +29,15 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Return lines for outcome, graph, engines, searches, accuracy, latency, gates, undecided checks and warnings."""
+    """Return lines for outcome, graph, engines, packages, searches, accuracy, latency, gates, undecided checks and
+    warnings."""
     engines = [f"engine {engine_words(engine)}" for engine in summary.engines]
     searches = [f"precision {search_words(search)}" for search in summary.searches]
     return [
         outcome_line(summary),
         f"graph {graph_words(summary.graph)}",
         *engines,
+        *(f"package {step}: {packed}" for step, packed in summary.packages.items()),
         *searches,
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",

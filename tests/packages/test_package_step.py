@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -186,6 +187,14 @@ def test_an_unknown_licence_is_stated_as_unknown(in_folder: Path) -> None:
     finished = run(write(in_folder, {"ship": {"step": "package"}}))
     card = (Path(finished.artifacts["ship"]).parent / "README.md").read_text()
     assert "Unknown: neither the recipe nor the model's metadata state one." in card
+
+
+def test_the_package_is_the_result_of_its_run(in_folder: Path) -> None:
+    make_cnn(in_folder / "model.onnx")
+    finished = run(write(in_folder, {"clean": {"step": "sanitize"}, "ship": {"step": "package"}}))
+    assert any(line.startswith("package ship: 1 variant") for line in finished.verdict)
+    result = Path(finished.report).read_text().partition('class="result-files"')[2].partition("</p>")[0]
+    assert re.findall('href="([^"]+)"', result) == ["./ship/package.json"]
 
 
 def test_equal_inputs_give_equal_bytes_and_variants_share_files(in_folder: Path) -> None:

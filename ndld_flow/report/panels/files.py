@@ -12,6 +12,8 @@ from ndld_flow.records.run_record import RunStep
 from ndld_flow.report.panel import Panel
 
 _OF_RUN = ("run.json", "recipe.yaml", "command.txt", "log.txt", "summary.md")
+_RESULTS = {"onnx": "model.onnx", "engine": "model.engine", "package": "package.json"}
+"""Kind of an artifact that is a result -> its main file."""
 _SHOWN = 30
 """Files of a step that are listed; activations may have hundreds."""
 
@@ -46,12 +48,20 @@ def collect_files(documents: RunDocuments) -> tuple[FolderView, ...]:
 
 
 def result_of(documents: RunDocuments, step: str) -> FileLink | None:
-    """Return the model or the engine that a step wrote; None for other steps, and if the run has no folder."""
+    """Return the model with the size of its weights, the engine, or the list of the package with the size of all files.
+
+    None for other steps, and if the run has no folder.
+    """
     finished = next((each for each in documents.run.steps if each.name == step and each.record is not None), None)
-    if finished is None or documents.folder is None:
+    if finished is None or finished.record is None or documents.folder is None or not _stays_inside(step):
         return None
-    files = _folder_of(finished, documents.folder).files
-    return next((file for file in files if file.name in ("model.onnx", "model.engine")), None)
+    artifact = finished.record.artifact
+    main = _RESULTS.get(artifact.kind)
+    if main is None:
+        return None
+    relative = find_file(documents.folder / step, main).relative_to(documents.folder)
+    engine_bytes = next((file.size_bytes for file in artifact.files if file.path == "model.engine"), None)
+    return FileLink(main, f"./{quote(relative.as_posix())}", engine_bytes or artifact.size_bytes)
 
 
 def _folder_of(step: RunStep, folder: Path) -> FolderView:
