@@ -31,7 +31,7 @@ from ndld_flow.records.engine_lock import (
     LockedRequest,
 )
 from ndld_flow.records.profile import Layer, TensorInfo
-from ndld_flow.runtimes.tensorrt.library import Bound
+from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
 from ndld_flow.store.digest import digest_file
 
 _WITHOUT_INFLUENCE = ("lock", "gpu", "timing_cache", "timing_cache_file", "error_on_timing_cache_miss", "attempt")
@@ -61,7 +61,7 @@ def read_lock(path: Path) -> EngineLock:
 def lock_problems(settings: BuildSettings, path: Path, version: str) -> tuple[str, ...]:
     """Return what is known before the build: how settings and library differ from a lock, or that the file is none.
 
-    An empty version is unknown.
+    The version may be shorter than the locked one, and is empty if it is unknown.
     """
     try:
         locked = read_lock(path).request
@@ -70,7 +70,7 @@ def lock_problems(settings: BuildSettings, path: Path, version: str) -> tuple[st
     found = locked.model_copy(
         update={
             "backend": settings.backend or locked.backend,
-            "version": version or locked.version,
+            "version": version if version and not is_of_release(locked.version, version) else locked.version,
             "options": _options(settings),
         }
     )

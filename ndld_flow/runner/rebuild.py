@@ -122,12 +122,15 @@ def _build_again(
 
 
 def _settings_of(build: Build) -> BuildSettings:
-    """Return the settings of a build with the shapes that it chose, which may have come from the recipe's inputs."""
+    """Return the settings of a build with the shapes that it chose, which may have come from the recipe's inputs, and
+    without timings of its own.
+    """
     profiles = [
         {name: {"min": shapes.min, "opt": shapes.opt, "max": shapes.max} for name, shapes in profile.inputs.items()}
         for profile in build.profiles
     ]
-    options = {**build.options, "profiles": profiles, "batch": None}
+    timings = {"timing_cache_file": None, "error_on_timing_cache_miss": False, "attempt": 1}
+    options = {**build.options, **timings, "profiles": profiles, "batch": None}
     try:
         return BuildSettings.model_validate_json(json.dumps(options))  # JSON has lists where settings are tuples
     except ValidationError as error:

@@ -103,6 +103,11 @@ def test_code_of_a_record_needs_trust(engine_folder: Path, setting: dict[str, An
         api.rebuild("rtx")
 
 
+def test_timings_of_the_run_are_not_used(engine_folder: Path) -> None:
+    change(engine_folder / Engine.build, lambda build: build["options"].update(timing_cache_file="gone", attempt=3))
+    assert api.rebuild("rtx").is_reproduced
+
+
 def test_a_run_without_engines_is_refused(in_folder: Path) -> None:
     make_cnn(in_folder / "model.onnx")
     api.run({"name": "none", "model": "model.onnx", "steps": {"sanitize": {}}})
