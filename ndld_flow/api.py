@@ -63,6 +63,7 @@ _TYPES = {
         "ModelDiff",
         "Part",
     ),
+    "ndld_flow.records.engine_lock": ("EngineComparison",),
     "ndld_flow.records.noise": ("Noise",),
     "ndld_flow.records.package": ("PackageFit",),
     "ndld_flow.records.profile": (
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.engine_lock import EngineComparison
     from ndld_flow.records.history import AcceptedChange, MetricHistory
     from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.measurement import Metric
@@ -159,6 +161,7 @@ __all__ = [
     "Compared",
     "Comparison",
     "Decision",
+    "EngineComparison",
     "Event",
     "Freed",
     "Inspection",
@@ -186,6 +189,7 @@ __all__ = [
     "Profiled",
     "Query",
     "Reading",
+    "Rebuilt",
     "RecipeError",
     "RecipeOptions",
     "ReduceOptions",
@@ -209,6 +213,7 @@ __all__ = [
     "compare",
     "compose",
     "diff",
+    "diff_engines",
     "digest",
     "doctor",
     "draw",
@@ -633,6 +638,21 @@ def diff(
     if page is not None:
         draw_diff(difference, names, Path(page))
     return difference
+
+
+@public
+def diff_engines(
+    before: str | Path, after: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS
+) -> EngineComparison | None:
+    """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
+
+    Each is `RUN:STEP`, an `engine.lock`, its folder, or the engine's file beside it. Returns None if neither is an
+    engine; raises RequestError if only one is.
+    """
+    from ndld_flow.runner.diff_engines import diff_engines as compare
+    from ndld_flow.runner.outputs import Outputs
+
+    return compare(str(before), str(after), Outputs(Path(outputs)))
 
 
 @public

@@ -41,7 +41,7 @@ VERBS = {
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
     "comment": "Post the result of a run on its pull or merge request.",
-    "diff": "Show the differences between two models.",
+    "diff": "Show the differences between two models or engines.",
     "rebuild": "Build the engines of a run again, and show how they differ.",
     "reduce": "Reduce a model to the part with which a recipe still fails.",
     "noise": "Learn how much measurements vary on this machine.",

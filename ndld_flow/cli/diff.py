@@ -15,7 +15,7 @@ from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_
 if TYPE_CHECKING:
     from ndld_flow.records.model_diff import Part
 
-HELP = """Show the differences between two models.
+HELP = """Show the differences between two models or engines.
 
 \b
   ndld-flow diff old.onnx new.onnx
@@ -23,6 +23,7 @@ HELP = """Show the differences between two models.
   ndld-flow diff old.onnx new.onnx --only nodes,weights
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
+  ndld-flow diff main:engine latest:engine               # layers, precisions, formats, tactics, bytes
 
 Nodes are matched by name, unless names now belong to other nodes, and otherwise by operator, attributes, weights and
 neighbours. A model that was exported again, or renamed throughout, shows only its real differences; a node inserted
@@ -39,7 +40,7 @@ Exit codes:  0 success; 1 with --exit-code if there are differences or weights w
 """
 
 
-@click.command("diff", help=HELP, short_help="Show the differences between two models.")
+@click.command("diff", help=HELP, short_help="Show the differences between two models or engines.")
 @click.argument("before", metavar="A", shell_complete=complete_runs)
 @click.argument("after", metavar="B", shell_complete=complete_runs)
 @click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")
@@ -67,6 +68,18 @@ def command(
     if markdown and as_json:
         raise RequestError("--markdown and --json both write to standard output; give one of them.")
     parts = None if only is None else _parts(only)
+    if (engines := api.diff_engines(before, after, outputs=outputs)) is not None:
+        if only or no_weights or html or markdown:
+            raise RequestError(
+                "--only, --no-weights, --html and --markdown are for models; two engines have one output."
+            )
+        if as_json:
+            print_json("diff", engines)
+        else:
+            from ndld_flow.cli.engine_comparison import print_engines
+
+            print_engines(f"{before} -> {after}", engines)
+        return 1 if exit_code and engines.verdict not in ("identical", "equal") else 0
     difference = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
         print_json("diff", difference)

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.records.engine_lock import EngineVerdict
-    from ndld_flow.runner.rebuild import RebuiltEngine
-
-_COLOURS: dict[EngineVerdict, str] = {
-    "identical": "green",
-    "equal": "green",
-    "undecided": "yellow",
-    "different": "red",
-}
 
 HELP = """Build the engines of a run again, and show how they differ.
 
@@ -57,24 +45,11 @@ def command(run: str, step: str, times: int, check: bool, trust: bool, outputs: 
     if as_json:
         print_json("rebuild", rebuilt)
     else:
+        from ndld_flow.cli.engine_comparison import print_engines
+
         for engine in rebuilt.engines:
-            _print(engine, times)
+            attempt = f" (build {engine.attempt} of {times})" if times > 1 else ""
+            print_engines(f"{engine.step}{attempt}", engine.comparison)
     if not check:
         return 0
     return {True: 0, False: 1, None: 4}[rebuilt.is_reproduced]
-
-
-def _print(engine: RebuiltEngine, times: int) -> None:
-    from ndld_flow.base.quantities import counted, size
-    from ndld_flow.base.text import short_name
-    from ndld_flow.cli.terminal import hanging
-
-    compared = engine.comparison
-    attempt = f" (build {engine.attempt} of {times})" if times > 1 else ""
-    verdict = click.style(compared.verdict, fg=_COLOURS[compared.verdict], bold=True)
-    about = f"{counted(compared.layer_count, 'layer')}, {size(compared.after_bytes)}"
-    click.echo(f"{short_name(engine.step)}{attempt}: {verdict}, {about}")
-    for difference in compared.differences:
-        click.echo(hanging("  ", difference))
-    for cause in compared.causes:
-        click.echo(hanging("  cause: ", cause))

@@ -33,6 +33,7 @@ VERSIONS: Mapping[str, int] = {
     "activations": 1,
     "build": 3,
     "comparison": 2,
+    "engine comparison": 1,
     "engine lock": 1,
     "export": 1,
     "findings": 1,

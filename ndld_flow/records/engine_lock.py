@@ -68,9 +68,11 @@ class EngineLock(Document):
 EngineVerdict = Literal["identical", "equal", "different", "undecided"]
 
 
-class EngineComparison(Record):
+class EngineComparison(Document):
     """Two engines, compared without running them."""
 
+    document: Literal["engine comparison"] = "engine comparison"
+    format_version: int = VERSIONS["engine comparison"]
     verdict: EngineVerdict
     """`identical`: equal bytes. `equal`: other bytes; equal requests, layers, precisions, formats and tactics.
     `undecided`: other bytes, and nothing shows that the engines are equal."""

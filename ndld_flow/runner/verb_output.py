@@ -63,7 +63,11 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     ),
     "profile": VerbOutput("The profile, and its summary.", one=("ndld_flow.runner.described_results:ProfileOutput",)),
     "compare": VerbOutput("The document `comparison`.", one=("ndld_flow.records.comparison:Comparison",), version=None),
-    "diff": VerbOutput("The document `model diff`.", one=("ndld_flow.records.model_diff:ModelDiff",), version=None),
+    "diff": VerbOutput(
+        "The document `model diff`, or `engine comparison` for two engines.",
+        one=("ndld_flow.records.model_diff:ModelDiff", "ndld_flow.records.engine_lock:EngineComparison"),
+        version=None,
+    ),
     "rebuild": VerbOutput("The engines that were built again.", one=("ndld_flow.runner.rebuild:Rebuilt",)),
     "reduce": VerbOutput("The reduced model.", one=("ndld_flow.runner.reduce.pack:Reduced",)),
     "noise": VerbOutput("The document `noise`.", one=("ndld_flow.records.noise:Noise",), version=None),

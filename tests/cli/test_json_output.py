@@ -50,7 +50,11 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     ],
     "profile": [(" ".join(["model.onnx", *(f"'{setting}'" for setting in PROFILED)]), 0), (PROFILE, 0)],
     "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
-    "diff": [("model.onnx model.onnx", 0), ("model.onnx other.onnx --exit-code", 1)],
+    "diff": [
+        ("model.onnx model.onnx", 0),
+        ("model.onnx other.onnx --exit-code", 1),
+        ("engine:engine engine:engine", 0),
+    ],
     "rebuild": [("engine", 0)],
     "reduce": [("strict.yaml --trust", 0)],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],

@@ -44,6 +44,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "frame": {"result": []},
     "figures": {"result": []},  # of another type: a sweep takes long
     "diff": {"before": "model.onnx", "after": "model.onnx"},
+    "diff_engines": {"before": "model.onnx", "after": "toy"},
     "profile": {"model": "torn.onnx", "settings": QUICK},
     "layers": {"subject": "toy"},
     "fits": {"package": "nowhere.zip"},

@@ -89,6 +89,27 @@ def test_causes_of_a_difference_are_named(engine_folder: Path) -> None:
     assert any(cause.startswith("the driver is unknown") for cause in engine.comparison.causes)
 
 
+def test_two_engines_are_compared_by_any_name(engine_folder: Path) -> None:
+    change(engine_folder / Engine.lock, move_layer)
+    again = Path(api.run({**RECIPE, "name": "again"}, ["steps.engine.optimization_level=0"]).folder) / "engine"
+    for before in (
+        "rtx:engine",
+        str(engine_folder),
+        str(engine_folder / Engine.main),
+        str(engine_folder / Engine.lock),
+    ):
+        compared = api.diff_engines(before, "again:engine")
+        assert compared is not None
+        assert compared.verdict == "different"
+        assert compared.causes == ("`optimization_level` is 0, and was not set",)
+    same = ndld_flow("diff", str(again), "again:engine", "--exit-code", cwd=Path())
+    assert (same.returncode, same.stdout.split(": ")[1].split(",")[0]) == (0, "identical")
+    assert ndld_flow("diff", "rtx:engine", "again:engine", "--exit-code", cwd=Path()).returncode == 1
+    assert api.diff_engines("model.onnx", "rtx:source") is None
+    with pytest.raises(RequestError, match="name two engines, or two models"):
+        api.diff_engines("model.onnx", "rtx:engine")
+
+
 def test_the_model_of_the_run_is_built(engine_folder: Path) -> None:
     with Path("model.onnx").open("ab") as model:
         model.write(b"x")
