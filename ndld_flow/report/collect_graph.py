@@ -16,6 +16,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ndld_flow.base.text import short_name
+from ndld_flow.drawing.blocks import HEADS, block_title, find_blocks
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.families import FAMILIES, family_of_layer
 from ndld_flow.drawing.graph import Layout
@@ -24,8 +26,10 @@ from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.encoding import steps
 from ndld_flow.report.page_data import GraphPayload
 
-NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0
-"""Size of all nodes, for two short lines of text."""
+NODE_SIZE = (112.0, 36.0)
+"""Width and height of all nodes, for two short lines of text."""
+_BLOCK_SIZE = (156.0, 52.0)
+"""Width and height of all blocks, for three lines."""
 _ASPECT = 2.0
 """Width over height of the graph's area in a page."""
 MOST_LAYERS = 20_000
@@ -45,8 +49,24 @@ class GraphPicture:
     terminals: tuple[Terminal, ...]
     families: tuple[int, ...]
     """Family of each layer, as a position in `FAMILIES`."""
-    by_order: bool
+    by_order: bool = False
     """True if the profile does not record the layers' inputs, so that layers are joined in execution order."""
+    size: tuple[float, float] = NODE_SIZE
+    blocks: Blocks | None = None
+    """The same graph folded into blocks, if that makes it easier to read."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A graph folded into blocks, each drawn as one node."""
+
+    of: tuple[int, ...]
+    """The block of each node."""
+    heads: tuple[int, ...]
+    """The node of each block that it is named and coloured by."""
+    titles: tuple[str, ...]
+    """The module of each block; empty where names do not show one."""
+    picture: GraphPicture
 
 
 @dataclass(frozen=True)
@@ -88,6 +108,7 @@ def _topology(profile: Profile) -> Hashable:
     layers = profile.layers
     return (
         _families(layers),
+        tuple([layer.name for layer in layers]),
         tuple([tuple([tensor.name for tensor in layer.inputs]) for layer in layers]),
         tuple([tuple([tensor.name for tensor in layer.outputs]) for layer in layers]),
         tuple(tensor.name for tensor in profile.inputs),
@@ -97,16 +118,51 @@ def _topology(profile: Profile) -> Hashable:
 
 def _lay_out(profile: Profile) -> GraphPicture:
     edges, terminals = edges_of(profile)
-    count = len(profile.layers) + len(terminals)
-    layout = lay_out(
-        [Extent(NODE_WIDTH, NODE_HEIGHT)] * count,
-        [(edge.source, edge.target) for edge in edges],
-        [edge.tensor for edge in edges],
-        aspect=_ASPECT,
-    )
-    inner = [edge for edge in edges if edge.source < len(profile.layers) and edge.target < len(profile.layers)]
+    count = len(profile.layers)
+    layout = _layout([Extent(*NODE_SIZE)] * (count + len(terminals)), edges, _ASPECT)
+    families = _families(profile.layers)
+    inner = [edge for edge in edges if edge.source < count and edge.target < count]
     by_order = bool(inner) and not any(edge.tensor for edge in inner)
-    return GraphPicture(layout, edges, terminals, _families(profile.layers), by_order)
+    blocks = fold([layer.name for layer in profile.layers], families, edges, terminals, _ASPECT)
+    return GraphPicture(layout, edges, terminals, families, by_order, blocks=blocks)
+
+
+def _layout(extents: Sequence[Extent], edges: Sequence[LayerEdge], aspect: float) -> Layout:
+    pairs = [(edge.source, edge.target) for edge in edges]
+    return lay_out(extents, pairs, [edge.tensor for edge in edges], aspect=aspect)
+
+
+def fold(
+    names: Sequence[str],
+    families: Sequence[int],
+    edges: Sequence[LayerEdge],
+    terminals: Sequence[Terminal],
+    aspect: float,
+) -> Blocks | None:
+    """Return the blocks of a graph, laid out; None if it is readable without them or has none.
+
+    `edges` are among the nodes and then the terminals; `families` are positions in `FAMILIES`.
+    """
+    count = len(names)
+    inner = [(edge.source, edge.target) for edge in edges if edge.source < count and edge.target < count]
+    of = find_blocks(names, [FAMILIES[family] for family in families], inner)
+    if of is None:
+        return None
+    members: list[list[int]] = [[] for _ in range(max(of) + 1)]
+    for node, block in enumerate(of):
+        members[block].append(node)
+    place = [*of, *range(len(members), len(members) + len(terminals))]
+    between = dict.fromkeys(
+        LayerEdge(place[edge.source], place[edge.target], edge.tensor)
+        for edge in edges
+        if place[edge.source] != place[edge.target]
+    )
+    layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), tuple(between), aspect)
+    heads = tuple(next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members)
+    titles = tuple(short_name(block_title([names[node] for node in nodes]), 28) for nodes in members)
+    colours = tuple(families[head] for head in heads)
+    picture = GraphPicture(layout, tuple(between), tuple(terminals), colours, size=_BLOCK_SIZE)
+    return Blocks(of, heads, titles, picture)
 
 
 def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
@@ -120,10 +176,10 @@ def graph_payload(picture: GraphPicture) -> GraphPayload:
     terminals = picture.terminals
     points = [route.points for route in layout.routes]
     flat = list(chain.from_iterable(points))
-    return {
+    payload: GraphPayload = {
         "width": round(layout.width),
         "height": round(layout.height),
-        "node": (round(NODE_WIDTH), round(NODE_HEIGHT)),
+        "node": (round(picture.size[0]), round(picture.size[1])),
         "x": steps([round(box.x) for box in layout.boxes]),
         "y": steps([round(box.y) for box in layout.boxes]),
         "family": list(picture.families),
@@ -138,3 +194,12 @@ def graph_payload(picture: GraphPicture) -> GraphPayload:
         "corner_y": steps([round(y) for _, y in flat]),
         "by_order": picture.by_order,
     }
+    if picture.blocks is not None:
+        blocks = picture.blocks
+        payload["blocks"] = {
+            "of": steps(blocks.of),
+            "head": steps(blocks.heads),
+            "titles": list(blocks.titles),
+            "graph": graph_payload(blocks.picture),
+        }
+    return payload

@@ -13,7 +13,7 @@ from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
-from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
+from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, fold, graph_payload
 from ndld_flow.report.encoding import Texts, packed, steps
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
@@ -195,9 +195,9 @@ def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNo
     written = [*((node.outputs[:1]) for node in nodes), *((place,) for place in (*entering, *scope.outputs))]
     layout = lay_out(
         [
-            Extent(NODE_WIDTH, NODE_HEIGHT, _ROOM_BELOW, NODE_WIDTH)
+            Extent(*NODE_SIZE, _ROOM_BELOW, NODE_SIZE[0])
             if any(document.tensors[tensor].label for tensor in tensors)
-            else Extent(NODE_WIDTH, NODE_HEIGHT)
+            else Extent(*NODE_SIZE)
             for tensors in written
         ],
         [(edge.source, edge.target) for edge in edges],
@@ -205,4 +205,5 @@ def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNo
         aspect=_ASPECT,
     )
     families = tuple(FAMILIES.index(node.family) for node in nodes)
-    return GraphPicture(layout, tuple(edges), tuple(terminals), families, by_order=False)
+    blocks = fold([node.name for node in nodes], families, edges, terminals, _ASPECT)
+    return GraphPicture(layout, tuple(edges), tuple(terminals), families, blocks=blocks)

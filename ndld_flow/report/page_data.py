@@ -186,6 +186,16 @@ class GraphPayload(TypedDict):
     by_order: bool
     composite: NotRequired[list[int]]
     constant: NotRequired[list[int]]
+    blocks: NotRequired[BlocksPayload]
+
+
+class BlocksPayload(TypedDict):
+    """A graph folded into blocks: the block of each node, and the graph of the blocks."""
+
+    of: list[Steps]
+    head: list[Steps]
+    titles: list[str]
+    graph: GraphPayload
 
 
 class SearchPayload(TypedDict):

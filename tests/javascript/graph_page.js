@@ -19,7 +19,7 @@ export function start() {
     pick: (layer) => picked.push(layer),
     modes: [
       heatMode({ value: (layer) => layers[layer].ms, layers: layers.length }),
-      familyMode(graph), kinds("precision"), kinds("role"), deltaMode({ ratio }),
+      familyMode(graph), kinds("precision"), kinds("role"), deltaMode({ ratio, together: (all) => ratio(all[0]) }),
     ],
   });
   Object.assign(globalThis, { view, graph, picked, kinds, familyMode, deltaMode });

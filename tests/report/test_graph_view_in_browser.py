@@ -312,7 +312,7 @@ def test_hostile_names_are_text(browser: Browser, watch: Watch, tmp_path: Path) 
         for place, name in enumerate(names)
     ]
     page = watch.open(browser, write_graph_page(profile_of(layers, inputs=["x", *names]), tmp_path))
-    page.evaluate("view.setMode('precision'); view.setModes([kinds('name'), kinds('type')])")
+    page.evaluate("view.setMode('precision'); view.setModes([kinds('name'), kinds('type')]); view.fit()")
     for node in range(len(names)):
         page.mouse.move(*place(page, node))
         page.mouse.click(*place(page, node))
@@ -340,6 +340,9 @@ def test_a_layer_that_reads_its_own_output_is_drawn(browser: Browser, watch: Wat
 @pytest.mark.thorough
 def test_thousands_of_layers_are_drawn_in_time(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     page = watch.open(browser, write_graph_page(residual_profile(5000), tmp_path))
+    assert in_sight(page, 0) and scale(page) >= 0.5, "the beginning can be read at first"
+    page.get_by_role("button", name="Nodes").click()
+    page.get_by_role("button", name="Show all").click()
     assert in_sight(page, 0) and in_sight(page, 4999)
     page.get_by_label("Find in graph of test").fill("layer_4321")
     page.keyboard.press("Enter")
@@ -357,4 +360,43 @@ def test_unknown_edges_are_reported(browser: Browser, watch: Watch, tmp_path: Pa
     for _ in range(3):
         page.keyboard.press("ArrowDown")
     assert state(page, "active") == 2
+    page.context.close()
+
+
+def test_a_block_opens_at_a_click(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+    page = watch.open(browser, write_graph_page(residual_profile(64), tmp_path))
+    expect(page.get_by_role("button", name="Blocks")).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate("view.data.layers") == 16  # Conv, Relu and Add; MatMul and the four after it
+    assert page.evaluate("view.words(1)") == ["MatMul", "Reshape · MaxPool · LayerNormalization · Cast", "891 µs"]
+    page.mouse.click(*place(page, 1))
+    assert page.evaluate("picked") == [], "a block is no layer"
+    assert page.evaluate("view.data.layers") == 64
+    assert page.evaluate("[...view.state.marked]") == [3, 4, 5, 6, 7]
+    assert all(in_sight(page, node) for node in range(3, 8))
+    page.mouse.click(*place(page, 4))
+    assert page.evaluate("picked") == [4]
+    page.context.close()
+
+
+@pytest.mark.thorough
+def test_blocks_show_what_is_found_and_marked_inside_them(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+    page = watch.open(browser, write_graph_page(residual_profile(64), tmp_path))
+    page.evaluate("view.mark([12, 13])")
+    assert page.evaluate("[...view.state.marked]") == [3]
+    page.get_by_label("Find in graph of test").fill("layer_6 Norm")
+    assert page.evaluate("[...view.state.found]") == [1, 15]  # layer_6 and layer_62
+    page.keyboard.press("Enter")
+    assert page.evaluate("view.data.layers") == 64 and state(page, "active") == 6
+    page.get_by_role("button", name="Blocks").click()
+    assert page.evaluate("[...view.state.marked]") == [3]
+    assert page.evaluate("[...view.state.found]") == [1, 15]  # layer_6 and layer_62
+    for mode in ("family", "precision", "delta", "latency"):
+        page.evaluate("mode => view.setMode(mode)", mode)
+        assert colour(page, 1)[3] == 255
+    page.evaluate("view.setMode('precision')")
+    assert page.evaluate("view.words(1)[2]") == "several", "layers of two precisions have no common one"
+    page.locator(".graph-stage canvas").first.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert page.evaluate("view.data.layers") == 64 and page.evaluate("[...view.state.marked]") == [0, 1, 2]
     page.context.close()

@@ -168,6 +168,15 @@ interface GraphPayload {
   by_order: boolean;
   composite?: number[];
   constant?: number[];
+  blocks?: BlocksPayload;
+}
+
+/** A graph folded into blocks: the block of each node, and the graph of the blocks. */
+interface BlocksPayload {
+  of: Steps[];
+  head: Steps[];
+  titles: string[];
+  graph: GraphPayload;
 }
 
 /** The trials of a precision search. */

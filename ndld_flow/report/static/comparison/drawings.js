@@ -201,7 +201,11 @@ export class ComparedGraph {
     const length = layers.ms.length;
     const row = (/** @type {number} */ layer) => pair.rows.rowOf(place, layer);
     return [
-      deltaMode({ ratio: (layer) => (pair.both(row(layer)) ? pair.ratio(row(layer)) : null), format: changeText }),
+      deltaMode({
+        ratio: (layer) => (pair.both(row(layer)) ? pair.ratio(row(layer)) : null),
+        together: (all) => ratioOfSums(pair, new Set(all.map(row))),
+        format: changeText,
+      }),
       heatMode({ value: (layer) => layers.ms[layer] ?? 0, layers: length }),
       kindsMode({ key: "precision", title: "Precision", of: (layer) => view.texts[layers.precision[layer]], layers: length }),
       familyMode(this.graphOf(view, place), (layer) => view.texts[layers.type[layer]]),
@@ -213,6 +217,21 @@ export class ComparedGraph {
     const layers = this.shown?.view.profile.rows.layers[this.place];
     if (layers) this.graphs.get(this.place)?.graph.mark(rows.flatMap((row) => layerPlaces(layers[row])));
   }
+}
+
+/**
+ * The ratio of the sums of rows; null if one of them has no pair.
+ * @param {RowPair} pair
+ * @param {Set<number>} rows
+ */
+function ratioOfSums(pair, rows) {
+  let [from, to] = [0, 0];
+  for (const row of rows) {
+    if (!pair.both(row)) return null;
+    from += pair.from(row) ?? 0;
+    to += pair.to(row) ?? 0;
+  }
+  return to / from;
 }
 
 /**

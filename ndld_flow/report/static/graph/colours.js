@@ -1,5 +1,7 @@
 // Modes that the nodes of a graph can be coloured by. Colours are tokens of graph.css, read anew when the theme changes.
 
+/** @import { Blocks } from "./blocks.js" */
+
 import { make, shortened } from "../elements.js";
 import { count, milliseconds, signedShare } from "../quantities.js";
 
@@ -10,6 +12,7 @@ import { count, milliseconds, signedShare } from "../quantities.js";
  * @property {(layer: number, palette: GraphPalette) => string} colour
  * @property {(layer: number) => string} text the second line of a node
  * @property {() => Node[]} legend
+ * @property {(blocks: Blocks) => GraphMode} [ofBlocks] the same mode for blocks of layers
  */
 
 export class GraphPalette {
@@ -86,15 +89,20 @@ export function heatMode({ key = "latency", title = "Latency", value, format = m
     colour: (layer, palette) => palette.along("graph-heat", Math.sqrt(value(layer) / most)),
     text: (layer) => format(value(layer)),
     legend: () => [legendScale("graph-heat", format(0), format(most))],
+    ofBlocks: ({ members }) => {
+      const sums = members.map((inside) => inside.reduce((sum, layer) => sum + value(layer), 0));
+      return heatMode({ key, title, value: (block) => sums[block], format, layers: sums.length });
+    },
   };
 }
 
 /**
  * Diverging colours of the ratio of candidate to base, null where there is no pair. Twice and half are the ends.
- * @param {{key?: string, title?: string, ratio: (layer: number) => number | null, format?: (ratio: number) => string, end?: number}} options
+ * `together` gives the ratio of several layers, for blocks.
+ * @param {{key?: string, title?: string, ratio: (layer: number) => number | null, together?: (layers: number[]) => number | null, format?: (ratio: number) => string, end?: number}} options
  * @returns {GraphMode}
  */
-export function deltaMode({ key = "delta", title = "Change", ratio, format = (value) => signedShare(value - 1), end = 2 }) {
+export function deltaMode({ key = "delta", title = "Change", ratio, together, format = (value) => signedShare(value - 1), end = 2 }) {
   /** @param {number} layer */
   const known = (layer) => {
     const value = ratio(layer);
@@ -115,6 +123,7 @@ export function deltaMode({ key = "delta", title = "Change", ratio, format = (va
       legendScale("graph-delta", `faster: ${format(1 / end)}`, `slower: ${format(end)}`),
       legendSwatch("--graph-none", "no pair"),
     ],
+    ofBlocks: together && (({ members }) => deltaMode({ key, title, ratio: (block) => together(members[block]), format, end })),
   };
 }
 
@@ -141,6 +150,16 @@ export function kindsMode({ key, title, of, layers }) {
     colour: (layer, palette) => palette.css(tokens.get(of(layer)) ?? "--graph-none"),
     text: of,
     legend: () => shown.map(([token, text]) => legendSwatch(token, text)),
+    ofBlocks: ({ members }) => {
+      const texts = members.map((inside) => [...new Set(inside.map(of))]);
+      return {
+        key,
+        title,
+        colour: (block, palette) => palette.css((texts[block].length === 1 && tokens.get(texts[block][0])) || "--graph-none"),
+        text: (block) => (texts[block].length > 1 ? "several" : texts[block][0]),
+        legend: () => [...shown, ["--graph-none", "several in a block"]].map(([token, text]) => legendSwatch(token, text)),
+      };
+    },
   };
 }
 
@@ -165,5 +184,9 @@ export function familyMode(graph, text = () => "") {
     colour: (layer, palette) => palette.css(token(graph.family[layer])),
     text,
     legend: () => used.map((family) => legendSwatch(token(family), FAMILY_TITLES[family])),
+    ofBlocks: ({ head, members }) => familyMode(
+      { family: Array.from(head, (layer) => graph.family[layer]) },
+      (block) => (members[block].length > 1 ? `${count(members[block].length)} nodes` : text(head[block])),
+    ),
   };
 }

@@ -165,19 +165,19 @@ export class GraphPainter {
   words(node, state, colour, scale) {
     const { context, data, palette } = this;
     const [x, y] = data.centre(node);
-    const [first, second] = state.words(node);
+    const [first, ...rest] = state.words(node).filter(Boolean);
     context.fillStyle = inkOn(colour);
     if (node >= data.layers) context.fillStyle = palette.css("--ink");
     context.textAlign = "center";
     context.textBaseline = "middle";
     if (state.below && scale > 0.6) this.below(node, x, state.below(node));
     const room = data.nodeWidth - 10;
-    const both = second && scale > 0.5;
+    const lines = scale > 0.5 ? rest : [];
+    const top = y + 0.5 - 7.5 * lines.length;
     context.font = "600 12px system-ui, sans-serif";
-    context.fillText(this.cut(first, room), x, both ? y - 7 : y + 0.5);
-    if (!both) return;
+    context.fillText(this.cut(first ?? "", room), x, top);
     context.font = "11px system-ui, sans-serif";
-    context.fillText(this.cut(second, room), x, y + 8);
+    lines.forEach((line, place) => context.fillText(this.cut(line, room), x, top + 15 * (place + 1)));
   }
 
   /**
@@ -231,13 +231,12 @@ export class GraphMap {
    */
   constructor(canvas, data, palette, go) {
     this.canvas = canvas;
-    this.data = data;
     this.palette = palette;
-    this.scale = Math.min(GRAPH_MAP_WIDTH / data.width, GRAPH_MAP_HEIGHT / data.height);
-    canvas.style.width = `${Math.ceil(data.width * this.scale)}px`;
-    canvas.style.height = `${Math.ceil(data.height * this.scale)}px`;
+    this.data = data;
+    this.scale = 1;
     /** @type {HTMLCanvasElement | null} all nodes, kept until the colours change */
     this.whole = null;
+    this.show(data);
     /** @param {PointerEvent} event */
     const move = (event) => event.buttons & 1 && go(event.offsetX / this.scale, event.offsetY / this.scale);
     canvas.addEventListener("pointerdown", (event) => {
@@ -245,6 +244,15 @@ export class GraphMap {
       move(event);
     });
     canvas.addEventListener("pointermove", move);
+  }
+
+  /** @param {GraphData} data */
+  show(data) {
+    this.data = data;
+    this.scale = Math.min(GRAPH_MAP_WIDTH / data.width, GRAPH_MAP_HEIGHT / data.height);
+    this.canvas.style.width = `${Math.ceil(data.width * this.scale)}px`;
+    this.canvas.style.height = `${Math.ceil(data.height * this.scale)}px`;
+    this.forget();
   }
 
   forget() {

@@ -6,6 +6,7 @@
 import { all, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 import { tooltip } from "../widgets.js";
+import { Blocks } from "./blocks.js";
 import { GraphPalette } from "./colours.js";
 import { GraphData } from "./data.js";
 import { GraphMap, GraphPainter } from "./paint.js";
@@ -28,19 +29,16 @@ class GraphSearch {
   /** @param {string} text */
   find(text) {
     const { view } = this;
-    const { data, state, options } = view;
+    const { data, options } = view.whole;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    
     this.hits = [];
     for (let node = 0; words.length && node < data.length; node++) {
       const hay = (node < data.layers ? options.search(node) : data.terminals[node - data.layers]).toLowerCase();
       if (words.every((word) => hay.includes(word))) this.hits.push(node);
     }
-    state.found = words.length ? new Set(this.hits) : null;
     this.hit = -1;
     view.status.textContent = words.length ? `${count(this.hits.length)} found` : "";
-    view.map.forget();
-    view.repaint();
+    view.show(words.length ? new Set(this.hits) : null);
   }
 
   /** @param {number} by */
@@ -49,6 +47,7 @@ class GraphSearch {
     if (!this.hits.length) return;
     this.hit = (this.hit + by + this.hits.length) % this.hits.length;
     if (this.hit < 0) this.hit = 0;
+    view.showLevel("nodes");
     view.view.scale = Math.max(view.view.scale, 0.7);
     view.moved = true;
     const node = this.hits[this.hit];
@@ -214,14 +213,20 @@ class GraphKeys {
  * @property {(terminal: number) => void} [pickTerminal] the same for an input or an output
  * @property {(node: number) => boolean} [open] called for a double click or Enter; true if it opened something
  * @property {(node: number) => string} [below] a text below a node, when there is room
+ * @property {(layer: number) => string} [second] a line between the type and that of the mode
  * @property {boolean} [finds] has a search field
  * @property {boolean} [wheelZooms] the wheel zooms before the first click
  */
 
-// The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap.
-// A view without width (in a closed tab) is drawn when it opens.
+/** @typedef {GraphOptions & Required<Pick<GraphOptions, "search" | "about" | "pick" | "pickTerminal" | "open" | "second">>} ShownOptions */
+/** @typedef {{data: GraphData, options: ShownOptions}} Level */
+
+// The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap. A graph
+// with blocks shows these first, and the nodes of a block at a click. A view without width (in a closed tab) is drawn when
+// it opens.
 
 const GRAPH_LARGEST = 4;
+const READABLE = 0.5; // the least scale at which nodes have two lines of text
 
 export class GraphView {
   /**
@@ -230,23 +235,38 @@ export class GraphView {
    * @param {GraphOptions} options
    */
   constructor(host, graph, options) {
-    this.data = new GraphData(graph);
-    /** @type {GraphOptions & Required<Pick<GraphOptions, "search" | "about" | "pick" | "pickTerminal" | "open">>} */
-    this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, finds: true, ...options };
+    /** @type {Level} */
+    this.whole = {
+      data: new GraphData(graph),
+      options: { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, second: () => "", finds: true, ...options },
+    };
+    this.blocks = graph.blocks && new Blocks(graph.blocks);
+    /** @type {Level | null} */
+    this.folded = null;
+    if (graph.blocks && this.blocks?.modes(options.modes).length) {
+      const folded = this.blocks.options(this.whole.options, (block) => this.openBlock(block));
+      this.folded = { data: new GraphData(graph.blocks.graph), options: { ...this.whole.options, ...folded } };
+    }
+    const { data: start, options: shown } = this.folded ?? this.whole;
+    this.data = start;
+    this.options = shown;
     this.view = { x: 0, y: 0, scale: 1 };
+    /** @type {Set<number> | null} layers and terminals of the whole graph that a search found */
+    this.found = null;
+    /** @type {number[]} */
+    this.marked = [];
     /** @type {GraphState} */
-    this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node), below: this.options.below };
+    this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node), below: (node) => this.options.below?.(node) ?? "" };
     this.moved = false;
     this.waiting = 0;
     /** @type {GraphMode[]} */
     this.modes = [];
-    const { data } = this;
     this.status = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
-    this.canvas = make("canvas", {
-      tabindex: 0, role: "application", "aria-roledescription": "graph",
-      "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`,
-    });
+    this.levels = make("div", { class: "graph-modes graph-levels", role: "group", "aria-label": "Show" }, ...["blocks", "nodes"].map((level) =>
+      make("button", { type: "button", "data-level": level, onclick: () => this.showLevel(level) }, level === "blocks" ? "Blocks" : "Nodes")));
+    this.levels.hidden = !this.folded;
+    this.canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "graph" });
     this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
     this.legend = make("div", { class: "graph-legend" });
@@ -257,6 +277,7 @@ export class GraphView {
     this.map = new GraphMap(this.minimap, this.data, this.palette, (x, y) => this.centreOn(x, y));
     this.listen();
     this.setModes(options.modes);
+    this.describeLevel();
     let width = 0;
     new ResizeObserver(() => {
       if (this.stage.clientWidth === 0 || this.stage.clientWidth === width) return;
@@ -272,7 +293,7 @@ export class GraphView {
     const zoom = make("div", { class: "graph-zoom" },
       button("+", "Zoom in", () => this.zoomBy(1.4)), button("−", "Zoom out", () => this.zoomBy(1 / 1.4)),
       button("Fit", "Show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
-    return make("div", { class: "tools graph-tools" }, field, this.status, this.choice, zoom);
+    return make("div", { class: "tools graph-tools" }, field, this.status, this.levels, this.choice, zoom);
   }
 
   hint() {
@@ -299,10 +320,49 @@ export class GraphView {
 
   /** @param {number[]} layers */
   mark(layers) {
-    this.state.marked = new Set(layers);
-    const first = layers[0];
-    if (layers.length && !layers.some((layer) => this.inSight(layer))) this.centreOn(...this.data.centre(first));
+    this.marked = layers;
+    this.state.marked = this.shownNodes(layers);
+    const first = [...this.state.marked][0];
+    if (layers.length && ![...this.state.marked].some((node) => this.inSight(node))) this.centreOn(...this.data.centre(first));
     this.repaint();
+  }
+
+  /**
+   * Dim all layers and terminals but these.
+   * @param {Set<number> | null} found
+   */
+  show(found) {
+    this.found = found;
+    this.state.found = found && this.shownNodes(found);
+    this.map.forget();
+    this.repaint();
+  }
+
+  /**
+   * Show the blocks of the graph, or its nodes.
+   * @param {string} name
+   */
+  showLevel(name) {
+    const level = name === "blocks" && this.folded ? this.folded : this.whole;
+    if (level.data === this.data) return;
+    this.data = level.data;
+    this.options = level.options;
+    this.painter = new GraphPainter(this.canvas, this.data, this.palette);
+    this.map.show(this.data);
+    Object.assign(this.state, { hover: -1, active: -1, marked: this.shownNodes(this.marked), found: this.found && this.shownNodes(this.found) });
+    tooltip.hide();
+    this.describeLevel();
+    this.setModes(this.whole.options.modes);
+    this.moved = false;
+    this.resize();
+  }
+
+  /** @param {number} block */
+  openBlock(block) {
+    const members = this.blocks?.members[block] ?? [];
+    this.showLevel("nodes");
+    this.frame(members);
+    this.mark(members);
   }
 
   /** @param {string} key */
@@ -319,20 +379,55 @@ export class GraphView {
 
   /** @param {GraphMode[]} modes */
   setModes(modes) {
-    this.modes = modes;
-    this.choice.replaceChildren(...modes.map((mode) =>
+    this.whole.options.modes = modes;
+    this.modes = this.blocks && this.data !== this.whole.data ? this.blocks.modes(modes) : modes;
+    this.choice.replaceChildren(...this.modes.map((mode) =>
       make("button", { type: "button", "data-mode": mode.key, onclick: () => this.setMode(mode.key) }, mode.title)));
     this.choice.hidden = modes.length < 2;
     this.setMode(modes.some((mode) => mode.key === this.state.mode.key) ? this.state.mode.key : modes[0].key);
   }
 
+  // The whole graph if it is readable so, else its beginning.
+  start() {
+    this.fit();
+    if (this.view.scale >= READABLE || this.data.length < 2) return;
+    this.view.scale = Math.max(READABLE, Math.min(0.8, this.size().width / 400));
+    this.view.x = -16 / this.view.scale;
+    this.view.y = -16 / this.view.scale;
+    this.repaint();
+  }
+
   fit() {
+    this.moved = false;
+    this.frameBox(0, 0, this.data.width, this.data.height, 1e-4);
+  }
+
+  /**
+   * Show these nodes, as large as there is room for them.
+   * @param {number[]} nodes
+   */
+  frame(nodes) {
+    if (!nodes.length) return;
+    const { x, y, nodeWidth, nodeHeight } = this.data;
+    const [left, top] = [Math.min(...nodes.map((node) => x[node])), Math.min(...nodes.map((node) => y[node]))];
+    const [right, bottom] = [Math.max(...nodes.map((node) => x[node])) + nodeWidth, Math.max(...nodes.map((node) => y[node])) + nodeHeight];
+    this.moved = true;
+    this.frameBox(left, top, right, bottom, READABLE);
+  }
+
+  /**
+   * @param {number} left
+   * @param {number} top
+   * @param {number} right
+   * @param {number} bottom
+   * @param {number} least scale
+   */
+  frameBox(left, top, right, bottom, least) {
     const { width, height } = this.size();
     const margin = 16;
-    const scale = Math.min((width - 2 * margin) / this.data.width, (height - 2 * margin) / this.data.height, 1.25);
-    this.moved = false;
-    this.view.scale = Math.max(scale, 1e-4);
-    this.centreOn(this.data.width / 2, this.data.height / 2);
+    const scale = Math.min((width - 2 * margin) / (right - left), (height - 2 * margin) / (bottom - top), 1.25);
+    this.view.scale = Math.max(scale, least);
+    this.centreOn((left + right) / 2, (top + bottom) / 2);
   }
 
   // The view
@@ -347,7 +442,22 @@ export class GraphView {
     const high = Math.min(Math.max(220, (wide / this.data.width) * this.data.height + 32), Math.max(320, innerHeight * 0.72), this.data.height * 1.25 + 32);
     this.stage.style.height = full ? "" : `${Math.round(Math.max(high, 160))}px`;
     if (this.moved) this.repaint();
-    else this.fit();
+    else this.start();
+  }
+
+  describeLevel() {
+    const shown = this.data === this.whole.data ? "nodes" : "blocks";
+    for (const button of all("button", this.levels)) button.setAttribute("aria-pressed", String(button.dataset.level === shown));
+    this.element.dataset.level = shown;
+    this.canvas.setAttribute("aria-label", `Graph of ${this.options.label}: ${count(this.data.layers)} ${shown}. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`);
+  }
+
+  /**
+   * Layers and terminals as nodes of the level that is shown.
+   * @param {Iterable<number>} nodes
+   */
+  shownNodes(nodes) {
+    return this.blocks && this.data !== this.whole.data ? this.blocks.around(nodes) : new Set(nodes);
   }
 
   fullScreen() {
@@ -428,7 +538,7 @@ export class GraphView {
   /** @param {number} node */
   words(node) {
     const { data } = this;
-    if (node < data.layers) return [this.options.type(node), this.state.mode.text(node)];
+    if (node < data.layers) return [this.options.type(node), this.options.second(node), this.state.mode.text(node)];
     return [data.terminals[node - data.layers], node - data.layers < data.inputs ? "input" : "output"];
   }
 

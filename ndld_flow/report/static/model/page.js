@@ -90,6 +90,7 @@ class ModelView {
       this.showScope(place.scope);
     }
     const local = this.localOf(place);
+    if (local >= 0 || this.place.tensor >= 0) this.view.showLevel("nodes");
     if (local !== this.view.state.active) {
       if (local >= 0) this.moveTo(local);
       this.view.activate(local, false);
@@ -169,7 +170,7 @@ class ModelView {
 
   /** @param {number} scope */
   showScope(scope) {
-    this.view.fit(); // before anything is scrolled into view
+    this.view.start(); // before anything is scrolled into view
     this.showTrail(scope);
     this.showFound(this.found);
   }
@@ -228,9 +229,7 @@ class ModelView {
     this.found = nodes;
     const { first, length } = this.data.scopes[this.place.scope];
     const here = nodes && [...nodes].filter((node) => node >= first && node < first + length).map((node) => node - first);
-    this.view.state.found = here && new Set(here);
-    this.view.map.forget();
-    this.view.repaint();
+    this.view.show(here && new Set(here));
   }
 }
 

@@ -1,0 +1,82 @@
+"""Graphs of hundreds of nodes folded into blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.drawing.blocks import FEWEST, block_title, find_blocks
+from ndld_flow.drawing.families import Family
+
+CHAIN: tuple[Family, ...] = ("convolution", "normalization", "activation", "elementwise")
+
+
+def line(count: int) -> list[tuple[int, int]]:
+    return [(node, node + 1) for node in range(count - 1)]
+
+
+def is_acyclic(blocks: Sequence[int], edges: Sequence[tuple[int, int]]) -> bool:
+    """Remove blocks that read no other, until none is left or each of them reads one."""
+    left = set(blocks)
+    pairs = {(blocks[a], blocks[b]) for a, b in edges if blocks[a] != blocks[b]}
+    while free := left - {b for a, b in pairs if a in left and b in left}:
+        left -= free
+    return not left
+
+
+def test_small_operators_join_the_convolution_that_they_follow() -> None:
+    blocks = find_blocks([""] * 80, CHAIN * 20, line(80))
+    assert blocks == tuple(node // 4 for node in range(80))
+
+
+def test_a_node_that_reads_two_blocks_starts_one() -> None:
+    families = [*CHAIN * 20, *(("elementwise", "activation") * 10)]
+    edges = [*line(80), *((80 + 2 * k, 81 + 2 * k) for k in range(10)), *((8 * k + 3, 80 + 2 * k) for k in range(10))]
+    edges += [(8 * k + 7, 80 + 2 * k) for k in range(10)]
+    blocks = find_blocks([""] * 100, families, edges)
+    assert blocks is not None
+    assert blocks[80] not in blocks[:80] and blocks[81] == blocks[80]
+
+
+def test_modules_in_names_are_blocks() -> None:
+    names = [f"/encoder/layer.{node // 8}/attention/MatMul_{node}" for node in range(96)]
+    blocks = find_blocks(names, ["matmul"] * 96, line(96))
+    assert blocks == tuple(node // 8 for node in range(96))
+    assert block_title(names[:8]) == "attention"
+    assert block_title(["/a/b/x", "/a/c/y"]) == "a"
+    assert block_title(["x", "/a/c/y"]) == ""
+
+
+def test_modules_on_a_cycle_are_no_blocks() -> None:
+    """A module that is called twice, with another between, would read what it writes."""
+    names = [f"/{'ab'[node // 24 % 2]}/Relu_{node}" for node in range(96)]
+    blocks = find_blocks(names, CHAIN * 24, line(96))
+    assert blocks == tuple(node // 4 for node in range(96)), "their operators are folded instead"
+
+
+def test_small_graphs_and_those_that_cannot_be_folded_have_no_blocks() -> None:
+    assert find_blocks([""] * (FEWEST - 1), ["convolution"] * (FEWEST - 1), []) is None
+    assert find_blocks([""] * 80, ["convolution"] * 80, line(80)) is None
+    assert find_blocks([""] * 80, ["elementwise"] * 80, line(80)) is None, "one block says nothing"
+
+
+def test_a_graph_with_cycles_is_not_folded_wrongly() -> None:
+    edges = [*line(80), (79, 0), (5, 5)]
+    blocks = find_blocks([""] * 80, CHAIN * 20, edges)
+    assert blocks is None or is_acyclic(blocks, edges)
+
+
+@given(st.data())
+def test_blocks_of_any_graph_are_acyclic(data: st.DataObject) -> None:
+    count = data.draw(st.integers(FEWEST, 90))
+    sources = data.draw(st.lists(st.integers(0, count - 2), max_size=150))
+    edges = [(source, data.draw(st.integers(source + 1, min(source + 6, count - 1)))) for source in sources]
+    families = data.draw(st.lists(st.sampled_from(CHAIN), min_size=count, max_size=count))
+    blocks = find_blocks([""] * count, families, edges)
+    if blocks is not None:
+        assert is_acyclic(blocks, edges)
+        assert [blocks.index(number) for number in range(max(blocks) + 1)] == sorted(
+            blocks.index(number) for number in range(max(blocks) + 1)
+        )
