@@ -1,5 +1,7 @@
-"""Fold a graph of hundreds of nodes into blocks that can be read at first sight: the modules of the exporting framework,
-or, where names do not show these, each convolution or matrix product with the small operators around it.
+"""Fold a graph of hundreds of nodes into blocks that can be read at first sight.
+
+Blocks are the modules of the exporting framework or, where names do not show these, each convolution or matrix product
+with the small operators around it.
 
 A block is never on a cycle of blocks, so that the folded graph has the direction of the whole one.
 """
@@ -11,8 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from ndld_flow.drawing.families import Family
 
-FEWEST = 60
-"""A graph of fewer nodes is readable without blocks."""
+FEWEST, MOST = 60, 3000
+"""A graph of fewer nodes is readable without blocks, and one of more nodes has too many blocks to be read either."""
 _MOST_BLOCKS = 120
 """Blocks of modules: the deepest level of names with at most this many."""
 _LEAST_GAIN = 0.6
@@ -31,7 +33,7 @@ def find_blocks(names: Sequence[str], families: Sequence[Family], edges: Sequenc
     `edges` are (source, target) positions among the nodes.
     """
     count = len(names)
-    if count < FEWEST:
+    if not FEWEST <= count <= MOST:
         return None
     candidates: list[Sequence[Hashable]] = [*_modules(names), _chains(families, edges)]
     for numbered in map(_numbered, candidates):

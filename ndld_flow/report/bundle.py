@@ -36,7 +36,10 @@ _IMPORT = re.compile(r'^import (?:\{(?P<names>[^}]*)\} from )?"(?P<path>\.{1,2}/
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (?P<name>[\w$]+))", re.MULTILINE)
 _OTHER_SYNTAX = re.compile(r"^(?:import|export)\b.*|\bimport\(", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://.*|/\*\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
-"""A comment on separate lines, which is removed from pages. No line of a template literal may begin like one."""
+"""A comment on separate lines, which is removed from pages, as indentation is. ESLint refuses template literals of
+several lines, which would be changed.
+"""
+_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
 
 class BundleError(Exception):
@@ -116,7 +119,7 @@ def _read_all(paths: list[str], root: Traversable) -> dict[str, Module]:
 
 def read_module(path: str, text: str) -> Module:
     """Parse a module. Raises `BundleError` for unsupported syntax."""
-    text = _COMMENT.sub("", f"{text.rstrip()}\n")
+    text = _INDENTATION.sub("", _COMMENT.sub("", f"{text.rstrip()}\n"))
     imports = {
         posixpath.normpath(posixpath.join(posixpath.dirname(path), statement["path"])): tuple(
             # `name as alias` is called `name: alias` in a destructured object.

@@ -34,6 +34,8 @@ class Panel(Generic[View]):
     """Name of the panel that it follows; empty for the first one."""
     payload: Callable[[View, Texts], object] | None = None
     """Return the data of the panel's script, which finds it as `payload.panels.NAME`."""
+    closed: bool = False
+    """The section starts folded: it holds what few readers need."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class PanelView:
     template: str
     view: Any
     """Data of its template; each template knows its own type."""
+    closed: bool = False
+    """The section starts folded."""
 
 
 def panel_folders() -> list[Path]:
@@ -81,7 +85,7 @@ def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:
 def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:
     """Return the panels with these views, in the order of the page; those without data are left out."""
     return tuple(
-        PanelView(name, panel.title, _template_of(name), views[name])
+        PanelView(name, panel.title, _template_of(name), views[name], panel.closed)
         for name, panel in find_panels().items()
         if views.get(name)
     )

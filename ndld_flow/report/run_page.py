@@ -54,6 +54,11 @@ class RunPage:
         """(anchor, title) of the sections this page has, in order."""
         return tuple((panel.name, panel.title) for panel in self.panels)
 
+    @property
+    def closed(self) -> frozenset[str]:
+        """Anchors of the sections that start folded."""
+        return frozenset(panel.name for panel in self.panels if panel.closed)
+
 
 def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
     """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""

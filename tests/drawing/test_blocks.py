@@ -60,6 +60,7 @@ def test_small_graphs_and_those_that_cannot_be_folded_have_no_blocks() -> None:
     assert find_blocks([""] * (FEWEST - 1), ["convolution"] * (FEWEST - 1), []) is None
     assert find_blocks([""] * 80, ["convolution"] * 80, line(80)) is None
     assert find_blocks([""] * 80, ["elementwise"] * 80, line(80)) is None, "one block says nothing"
+    assert find_blocks([""] * 4000, CHAIN * 1000, line(4000)) is None
 
 
 def test_a_graph_with_cycles_is_not_folded_wrongly() -> None:

@@ -27,6 +27,8 @@ export default [
       "no-new-func": "error",
       // Elements are made from texts only, so that no name in a model can become markup.
       "no-restricted-properties": ["error", ...MARKUP.map((place) => ({ ...place, message: "Use `make` or `draw`." }))],
+      // Pages contain the scripts without indentation.
+      "no-restricted-syntax": ["error", { selector: "TemplateElement[value.raw=/\\n/]", message: "Write each line as a string of its own." }],
       complexity: ["error", 20],
       "max-len": ["error", { code: 400 }],
     },

@@ -86,6 +86,12 @@ def test_a_bundle_behaves_like_its_modules(tmp_path: Path) -> None:
     assert printed == "// no comment 4 3 5 true 1\n"
 
 
+def test_indentation_is_removed() -> None:
+    assert read_module("a.js", "export function f() {\n  if (1) {\n\t  g();\n  }\n}\n").code == (
+        "function f() {\nif (1) {\ng();\n}\n}\n"
+    )
+
+
 def test_comments_on_their_own_lines_are_removed() -> None:
     cast = "/** @type {HTMLElement} */ (a).hidden = true;\n"
     text = f'// One.\n/**\n * Two.\n */\nconst a = "http://x"; // three\n  // four\n{cast}/** Five. */\nb();\n'

@@ -446,6 +446,7 @@ def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) 
     expect(graph.locator(".graph-legend")).to_contain_text("faster")
     expect(graph).to_contain_text("A main, coloured by B half against A main")
     told = graph.locator(".graph-tools output")
+    graph.get_by_role("button", name="Nodes").click()
     graph.locator("canvas").first.focus()
     page.keyboard.press("Home")
     expect(told).to_have_text("Conv, −64 %")  # noqa: RUF001

@@ -459,6 +459,7 @@ def test_the_graph_and_the_table_share_their_selection(page: Page) -> None:
     part = Part(page)
     graph = part.live("graph").locator(".graph-stage canvas").first
     graph.scroll_into_view_if_needed()
+    part.live("graph").get_by_role("button", name="Nodes").click()
     graph.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")

@@ -90,4 +90,4 @@ def _stays_inside(path: str) -> bool:
     return bool(path) and not PurePosixPath(path).is_absolute() and not {"..", "."} & set(path.split("/"))
 
 
-PANEL = Panel("Files", collect_files, after="repeat")
+PANEL = Panel("Files", collect_files, after="repeat", closed=True)

@@ -48,4 +48,4 @@ def _view(image: ReceivedImage, steps: str) -> ReceivedView:
     return ReceivedView(short_name(image.input), steps, described, image.jpeg, facts_of(facts))
 
 
-PANEL = Panel("Inputs", collect_inputs, after="accuracy")
+PANEL = Panel("Inputs", collect_inputs, after="accuracy", closed=True)

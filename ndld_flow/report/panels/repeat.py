@@ -94,4 +94,4 @@ def _keys(run: RunRecord) -> tuple[StepKey, ...]:
     )
 
 
-PANEL = Panel("Repeat", lambda documents: collect_repeat(documents.run), after="layers")
+PANEL = Panel("Repeat", lambda documents: collect_repeat(documents.run), after="layers", closed=True)

@@ -2,6 +2,7 @@
 
 import { all } from "./elements.js";
 import { drawAllPictures, redrawPictures } from "./charts.js";
+import { Sections } from "./sections.js";
 import { listenForFilterKey } from "./widgets.js";
 
 /** @param {HTMLElement} button its `data-copy` is the id of the element whose text is copied */
@@ -32,14 +33,19 @@ function ago(time) {
 export const beforePrinting = /** @type {(() => void)[]} */ ([]);
 export const afterPrinting = /** @type {(() => void)[]} */ ([]);
 
-// Before printing, open all details and switch to the light theme; afterwards restore both.
-function preparePrinting() {
+/**
+ * Before printing, open all sections and details and switch to the light theme; afterwards restore these.
+ * @param {Sections} sections
+ */
+function preparePrinting(sections) {
   const root = document.documentElement;
   /** @type {HTMLDetailsElement[]} */
   let opened = [];
   /** @type {string | undefined} */
   let theme;
+  let closeSections = () => {};
   addEventListener("beforeprint", () => {
+    closeSections = sections.openAll();
     opened = /** @type {HTMLDetailsElement[]} */ (all("details:not([open], .chooser)"));
     theme = root.dataset.theme;
     for (const details of opened) details.open = true;
@@ -49,6 +55,7 @@ function preparePrinting() {
     redrawPictures();
   });
   addEventListener("afterprint", () => {
+    closeSections();
     for (const details of opened) details.open = false;
     for (const act of afterPrinting) act();
     if (theme) root.dataset.theme = theme;
@@ -65,19 +72,25 @@ function targetName() {
   }
 }
 
-// Open the step that the address names.
-function openTarget() {
-  const name = targetName();
-  /** @type {HTMLDetailsElement | null | undefined} */
-  const inside = name ? document.getElementById(name)?.querySelector(":scope > details") : null;
+/**
+ * Open the section and the step that the address names.
+ * @param {Sections} sections
+ */
+function openTarget(sections) {
+  const target = document.getElementById(targetName());
+  if (!target) return;
+  sections.reveal(target);
+  /** @type {HTMLDetailsElement | null} */
+  const inside = target.querySelector(":scope > details");
   if (inside) inside.open = true;
 }
 
 export function startConveniences() {
   for (const time of all("[data-ago]")) ago(/** @type {HTMLTimeElement} */ (time));
   for (const button of all("[data-copy]")) button.addEventListener("click", () => copy(button));
-  preparePrinting();
+  const sections = new Sections();
+  preparePrinting(sections);
   listenForFilterKey();
-  addEventListener("hashchange", openTarget);
-  openTarget();
+  addEventListener("hashchange", () => openTarget(sections));
+  openTarget(sections);
 }

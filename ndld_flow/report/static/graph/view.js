@@ -263,7 +263,7 @@ export class GraphView {
     this.modes = [];
     this.status = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
-    this.levels = make("div", { class: "graph-modes graph-levels", role: "group", "aria-label": "Show" }, ...["blocks", "nodes"].map((level) =>
+    this.levels = make("div", { class: "graph-levels", role: "group", "aria-label": "Show" }, ...["blocks", "nodes"].map((level) =>
       make("button", { type: "button", "data-level": level, onclick: () => this.showLevel(level) }, level === "blocks" ? "Blocks" : "Nodes")));
     this.levels.hidden = !this.folded;
     this.canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "graph" });

@@ -1,0 +1,119 @@
+"""Take a picture of every kind of page from real runs, at four widths, light and dark: `python docs/gallery.py FOLDER`.
+
+Whoever changes a page runs this and looks at the pictures. It also prints what each page requests, its errors, what
+axe-core finds (`npm ci` in tests/javascript installs it), and text that is wider than the window. The runs stay in
+FOLDER, so that a second call only draws again. It needs `[dev]`, Chromium, and a few minutes the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+WIDTHS = (390, 1024, 1400, 1920)
+SCHEMES = ("light", "dark")
+AXE = Path(__file__).parents[1] / "tests/javascript/node_modules/axe-core/axe.min.js"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="pages whose name contains this")
+    parser.add_argument("--whole", action="store_true", help="the whole page, not only its first screen")
+    options = parser.parse_args()
+    pages = dict(make_pages(options.folder))
+    chosen = {name: page for name, page in pages.items() if options.only in name}
+    complaints = take(chosen, options.folder, options.whole)
+    for complaint in complaints:
+        print(complaint)
+    print(f"{len(chosen) * len(WIDTHS) * len(SCHEMES)} pictures in {options.folder}, {len(complaints)} complaints")
+
+
+def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Run recipes of `pipelines/`, and yield the name and the path of each page."""
+    outputs = folder / "outputs"
+    run = finish("pipelines/quickstart.yaml", ("+steps.decide={step: compare_profiles, base: base}",), outputs)
+    yield "run", run / "report.html"
+    yield "comparison", run / "decide" / "comparison.html"
+    model = run / "sanitize" / "model.onnx"
+    api.diff(f"{run.name}:source", f"{run.name}:sanitize", outputs=outputs, page=folder / "diff.html")
+    yield "diff", folder / "diff.html"
+    yield "graph", api.draw(model, folder / "graph.html")
+    yield "profile", api.report(str(run / "base" / "profile.json"), to=folder / "profile.html")
+    yield "sweep", finish("pipelines/sweep_cpu.yaml", ("steps.speed.passes=3",), outputs) / "report.html"
+    inspected = finish("pipelines/inspect_activations.yaml", (), outputs)
+    yield "activations", inspected / "look" / "activations.html"
+    engine = finish("pipelines/ppocr_det_rtx.yaml", (), outputs)
+    yield "engines", engine / "report.html"
+    failed = finish("pipelines/quickstart.yaml", ("steps.agree.tolerance={slice_rms: 1e-9}", "gates=[]"), outputs)
+    yield "failed", failed / "report.html"
+    api.history("quickstart", outputs=outputs, every=True, page=folder / "history.html")
+    yield "history", folder / "history.html"
+
+
+def finish(recipe: str, overrides: Sequence[str], outputs: Path) -> Path:
+    """Run a recipe, whatever its verdict, and return the folder of its run or sweep."""
+    try:
+        return Path(api.run(recipe, overrides, outputs=outputs).folder)
+    except NdldFlowError as error:
+        raise SystemExit(f"{recipe}: {error}") from error
+
+
+def take(pages: dict[str, Path], folder: Path, whole: bool) -> list[str]:
+    """Write `PAGE-WIDTH-SCHEME.png` for each page, and return the complaints about them."""
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for name, path in pages.items():
+            for width in WIDTHS:
+                for scheme in SCHEMES:
+                    label = f"{name}-{width}-{scheme}"
+                    complaints += [
+                        f"{label}: {complaint}" for complaint in picture(browser, path, label, folder, whole)
+                    ]
+        browser.close()
+    return complaints
+
+
+def picture(browser: Browser, path: Path, label: str, folder: Path, whole: bool) -> Iterator[str]:
+    """Write one picture, and yield the complaints about the page."""
+    _, width, scheme = label.rsplit("-", 2)
+    seen: list[str] = []
+    scheme_option: Any = scheme
+    page = browser.new_page(viewport={"width": int(width), "height": 900}, color_scheme=scheme_option)
+    page.on("pageerror", lambda error: seen.append(f"error {error}"))
+    page.on("request", lambda request: seen.append(f"request {request.url}") if "file:" not in request.url else None)
+    page.goto(path.resolve().as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    page.wait_for_timeout(400)
+    page.screenshot(path=folder / f"{label}.png", full_page=whole)
+    yield from seen
+    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        yield "is wider than the window"
+    yield from violations(page)
+    page.close()
+
+
+def violations(page: Page) -> Iterator[str]:
+    """Yield what axe-core finds, with the first element of each finding."""
+    if not AXE.is_file():
+        return
+    page.evaluate(AXE.read_text("utf-8"))
+    for violation in page.evaluate("axe.run().then((found) => found.violations)"):
+        yield f"axe {violation['id']}: {violation['nodes'][0]['html'][:150]} ({len(violation['nodes'])})"
+
+
+if __name__ == "__main__":
+    main()
