@@ -75,6 +75,7 @@ _TYPES = {
     "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
     "ndld_flow.runner.comment_run": ("Commented",),
     "ndld_flow.runner.compare_runs": ("Compared",),
+    "ndld_flow.runner.diff_engines": ("ComparedEngines",),
     "ndld_flow.runner.events": (
         "Event",
         "RunFinished",
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
+    from ndld_flow.runner.diff_engines import ComparedEngines
     from ndld_flow.runner.events import Event, RunFinished, ShardFinished, SweepFinished
     from ndld_flow.runner.executors.ssh.targets import Undeployed
     from ndld_flow.runner.list_runs import RunSummary
@@ -164,6 +166,7 @@ __all__ = [
     "Check",
     "Commented",
     "Compared",
+    "ComparedEngines",
     "Comparison",
     "Decision",
     "EngineComparison",
@@ -218,6 +221,7 @@ __all__ = [
     "collect",
     "comment",
     "compare",
+    "compare_engines",
     "compose",
     "diff",
     "diff_engines",
@@ -650,17 +654,32 @@ def diff(
 
 @public
 def diff_engines(
-    before: str | Path, after: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS
+    before: str | Path, after: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS, page: str | Path | None = None
 ) -> EngineComparison | None:
     """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
 
-    Each is `RUN:STEP`, an `engine.lock`, its folder, or the engine's file beside it. Returns None if neither is an
-    engine; raises RequestError if only one is.
+    Each is `RUN:STEP`, an `engine.lock`, its folder, the engine's file beside it, or an export of its layers; `page` is
+    the path of an HTML page. Returns None if neither is an engine; raises RequestError if only one is.
     """
     from ndld_flow.runner.diff_engines import diff_engines as compare
     from ndld_flow.runner.outputs import Outputs
 
-    return compare(str(before), str(after), Outputs(Path(outputs)))
+    return compare(str(before), str(after), Outputs(Path(outputs)), None if page is None else Path(page))
+
+
+@public
+def compare_engines(
+    subjects: Sequence[str | Path], *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None
+) -> ComparedEngines | None:
+    """Compare two engines that were not measured, and write page and record into a folder: `to`, or a new one.
+
+    Subjects are those of `compare`; a run means its only engine. Returns None unless there are two, and neither has
+    times. Raises RequestError for a subject that cannot be found or read.
+    """
+    from ndld_flow.runner.diff_engines import compare_untimed
+    from ndld_flow.runner.outputs import Outputs
+
+    return compare_untimed(list(map(str, subjects)), Outputs(Path(outputs)), None if to is None else Path(to))
 
 
 @public

@@ -17,6 +17,7 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.comparison import Allowance, Comparison
+    from ndld_flow.runner.diff_engines import ComparedEngines
 
 HELP = """Compare runs, profiles and exports, and judge the difference.
 
@@ -38,14 +39,17 @@ A gate:  METRIC <= +5 %      at most 5 % more than the base
          METRIC <= +0.5 ms   at most 0.5 ms more than the base
          METRIC <= 20 ms     at most 20 ms
 
+Two engines without times, such as `RUN:STEP` of `build_engine` or what `trtexec --exportLayerInfo` wrote, are compared
+by their layers, precisions, formats, tactics and settings, as `diff` does.
+
 The results are written under outputs/comparisons/, or to the folder of --to: comparison.html, comparison.json,
 comparison.md with its picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome,
 Perfetto).
 
 \b
-Exit codes: 0 every gate passed, or without gates nothing regressed
-            1 a gate failed, or something regressed 2 the request is invalid, or the profiles cannot be compared 4
-            inconclusive: --measure measures two profiles of runs again until the evidence is sufficient
+Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate failed, something regressed, or the
+            engines differ; 2 the request is invalid, or the profiles cannot be compared; 4 inconclusive: --measure
+            measures two profiles of runs again until the evidence is sufficient
 """
 
 
@@ -78,6 +82,10 @@ def command(
     from ndld_flow.cli.progress import choose_listener, leave_out_end
     from ndld_flow.runner.listener import ignore
 
+    if not measure and (engines := api.compare_engines(subjects, outputs=outputs, to=to)) is not None:
+        if gates:
+            raise RequestError("--gate judges measurements: these are engines without times.")
+        return _show_engines(engines, subjects, as_json)
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
     with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:
         compared = api.compare(
@@ -93,6 +101,18 @@ def command(
         print_verdict(compared.comparison)
         click.echo(f"report {compared.report}")
     return _exit_code(compared.comparison)
+
+
+def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: bool) -> int:
+    """Print the comparison of two engines without times and return the exit code."""
+    if as_json:
+        print_json("compare", engines.comparison)
+    else:
+        from ndld_flow.cli.engine_comparison import print_engines
+
+        print_engines(" -> ".join(subjects), engines.comparison)
+        click.echo(f"report {engines.report}")
+    return {"identical": 0, "equal": 0, "different": 1, "undecided": 4}[engines.comparison.verdict]
 
 
 def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | None) -> Rules:

@@ -13,6 +13,7 @@ from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
+    from ndld_flow.records.engine_lock import EngineComparison
     from ndld_flow.records.model_diff import Part
 
 HELP = """Show the differences between two models or engines.
@@ -24,6 +25,7 @@ HELP = """Show the differences between two models or engines.
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
   ndld-flow diff main:engine latest:engine               # layers, precisions, formats, tactics, bytes
+  ndld-flow diff old.trt.json new.trt.json --html e.html # what trtexec --exportLayerInfo wrote
 
 Nodes are matched by name, unless names now belong to other nodes, and otherwise by operator, attributes, weights and
 neighbours. A model that was exported again, or renamed throughout, shows only its real differences; a node inserted
@@ -68,18 +70,10 @@ def command(
     if markdown and as_json:
         raise RequestError("--markdown and --json both write to standard output; give one of them.")
     parts = None if only is None else _parts(only)
-    if (engines := api.diff_engines(before, after, outputs=outputs)) is not None:
-        if only or no_weights or html or markdown:
-            raise RequestError(
-                "--only, --no-weights, --html and --markdown are for models; two engines have one output."
-            )
-        if as_json:
-            print_json("diff", engines)
-        else:
-            from ndld_flow.cli.engine_comparison import print_engines
-
-            print_engines(f"{before} -> {after}", engines)
-        return 1 if exit_code and engines.verdict not in ("identical", "equal") else 0
+    if (engines := api.diff_engines(before, after, outputs=outputs, page=html)) is not None:
+        if only or no_weights or markdown:
+            raise RequestError("--only, --no-weights and --markdown are for models; two engines have one output.")
+        return _show_engines(f"{before} -> {after}", engines, html, exit_code=exit_code, as_json=as_json)
     difference = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
         print_json("diff", difference)
@@ -94,6 +88,19 @@ def command(
         if html is not None:
             click.echo(f"page {html}")
     return 1 if exit_code and not difference.is_empty else 0
+
+
+def _show_engines(title: str, engines: EngineComparison, page: Path | None, *, exit_code: bool, as_json: bool) -> int:
+    """Print the comparison of two engines and return the exit code."""
+    if as_json:
+        print_json("diff", engines)
+    else:
+        from ndld_flow.cli.engine_comparison import print_engines
+
+        print_engines(title, engines)
+        if page is not None:
+            click.echo(f"page {page}")
+    return 1 if exit_code and engines.verdict not in ("identical", "equal") else 0
 
 
 def _parts(only: str) -> list[Part]:

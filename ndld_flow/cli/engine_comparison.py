@@ -15,7 +15,9 @@ _COLOURS: dict[EngineVerdict, str] = {"identical": "green", "equal": "green", "u
 def print_engines(title: str, compared: EngineComparison) -> None:
     """Print the verdict with its differences and their causes."""
     verdict = click.style(compared.verdict, fg=_COLOURS[compared.verdict], bold=True)
-    about = f"{counted(compared.layer_count, 'layer')}, {size(compared.after_bytes)}"
+    about = counted(compared.layer_count, "layer")
+    if compared.after_bytes is not None:
+        about += f", {size(compared.after_bytes)}"
     click.echo(f"{short_name(title, 200)}: {verdict}, {about}")
     for difference in compared.differences:
         click.echo(hanging("  ", difference))

@@ -29,6 +29,7 @@ from ndld_flow.records.engine_lock import (
     EngineVerdict,
     LockedLayer,
     LockedRequest,
+    stable_name,
 )
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
@@ -38,9 +39,6 @@ _WITHOUT_INFLUENCE = ("lock", "gpu", "timing_cache", "timing_cache_file", "error
 """Settings that choose among engines of equal settings, which the locked timings do instead."""
 _RECORDED_ELSEWHERE = ("backend", "release", "library", "profiles", "batch", "calibration_cache", "plugins")
 _LIBRARY_FILE = re.compile(r"lib(nvinfer|nvonnxparser|tensorrt)[^/]*\.so[.\d]*$")
-_COUNTER = re.compile(r"(?<=__mye|hvar\^)\d+")
-"""Numbers of the compiler's own tensors and variables in names of layers: they depend on the order in which its threads
-work."""
 _MAX_NAMED = 5
 _MAX_CACHE_BYTES = 2**30
 
@@ -131,7 +129,7 @@ def _locked_layers(layers: Sequence[Layer]) -> dict[str, LockedLayer]:
     seen: Counter[str] = Counter()
     locked = {}
     for layer in layers:
-        name = _COUNTER.sub("", layer.name)
+        name = stable_name(layer.name)
         seen[name] += 1
         name = name if seen[name] == 1 else f"{name}#{seen[name]}"
         formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"

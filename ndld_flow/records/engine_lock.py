@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import JsonValue
 
 from ndld_flow.records.build import BuiltProfile, LayersBasis
+from ndld_flow.records.comparison import MatchMethod
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
@@ -65,7 +67,34 @@ class EngineLock(Document):
     """The serialized timing cache, zlib-compressed, in base64; empty if no tactics were timed or kept."""
 
 
+_COUNTER = re.compile(r"(?<=__mye|hvar\^)\d+")
+
+
+def stable_name(name: str) -> str:
+    """Return a layer's name without the numbers of the compiler's own tensors and variables: they depend on the order
+    in which its threads work."""
+    return _COUNTER.sub("", name)
+
+
 EngineVerdict = Literal["identical", "equal", "different", "undecided"]
+LayerAspect = Literal["type", "precision", "tactic", "formats", "shapes", "name"]
+
+
+class MatchedEngineLayer(Record):
+    """Layers of two engines that do the same work, or layers that only one engine has."""
+
+    before: tuple[int, ...]
+    """Positions in the layers of the earlier engine; empty if it has no such layer, as is `after`."""
+    after: tuple[int, ...]
+    names: tuple[str, ...]
+    """Names of the layers of the later engine, or of the earlier one."""
+    method: MatchMethod
+    confidence: float
+    """Confidence of the match, 0 to 1; 0 for layers of one engine."""
+    changed: tuple[LayerAspect, ...] = ()
+    """Aspects that differ. `name`: more than the compiler's own numbers."""
+    unknown: tuple[LayerAspect, ...] = ()
+    """Aspects that are not recorded for one or both."""
 
 
 class EngineComparison(Document):
@@ -75,12 +104,15 @@ class EngineComparison(Document):
     format_version: int = VERSIONS["engine comparison"]
     verdict: EngineVerdict
     """`identical`: equal bytes. `equal`: other bytes; equal requests, layers, precisions, formats and tactics.
-    `undecided`: other bytes, and nothing shows that the engines are equal."""
+    `undecided`: other or unknown bytes, and nothing shows that the engines are equal."""
     differences: tuple[str, ...]
     """One phrase for each kind of difference, with the first layers; empty for identical engines."""
     causes: tuple[str, ...]
     """Differences of the library, the GPU, the driver, the model, settings and shapes."""
     layer_count: int
     """Layers of the later engine."""
-    before_bytes: int
-    after_bytes: int
+    before_bytes: int | None
+    """None if the size of the engine's file is not recorded, as in exports of layers."""
+    after_bytes: int | None
+    rows: tuple[MatchedEngineLayer, ...] = ()
+    """All layers of both engines, in the order of the earlier one; empty if only their locks were compared."""

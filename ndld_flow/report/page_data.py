@@ -666,3 +666,23 @@ class ModelPayload(TypedDict):
     tensors: ModelTensors
     held: list[HeldPayload]
     texts: list[str]
+
+
+class EnginesPayload(TypedDict):
+    """The matched layers of two engines; texts of layers that an engine lacks are empty, as are unrecorded ones."""
+
+    labels: list[str]
+    change: list[TextPlace]
+    differs: list[int]
+    name: list[TextPlace]
+    was: list[TextPlace]
+    method: list[TextPlace]
+    confidence: list[float]
+    unknown: list[str]
+    """Aspects that are not recorded for one or both."""
+    before: Mapping[str, list[TextPlace]]
+    """Aspect (type, precision, tactic, formats, shapes) -> its text for each row."""
+    after: Mapping[str, list[TextPlace]]
+    bytes: list[list[int]]
+    """Weights of the layers of either engine."""
+    texts: list[str]

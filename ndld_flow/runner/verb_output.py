@@ -62,7 +62,11 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         many=("ndld_flow.runner.described_results:StepDecision",),
     ),
     "profile": VerbOutput("The profile, and its summary.", one=("ndld_flow.runner.described_results:ProfileOutput",)),
-    "compare": VerbOutput("The document `comparison`.", one=("ndld_flow.records.comparison:Comparison",), version=None),
+    "compare": VerbOutput(
+        "The document `comparison`, or `engine comparison` for two engines without times.",
+        one=("ndld_flow.records.comparison:Comparison", "ndld_flow.records.engine_lock:EngineComparison"),
+        version=None,
+    ),
     "diff": VerbOutput(
         "The document `model diff`, or `engine comparison` for two engines.",
         one=("ndld_flow.records.model_diff:ModelDiff", "ndld_flow.records.engine_lock:EngineComparison"),

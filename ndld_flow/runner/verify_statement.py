@@ -343,9 +343,7 @@ def _differences(stated: _Value, known: _Value, place: str) -> Iterator[tuple[st
     """Yield the places where two values differ, with both."""
     if isinstance(stated, dict) and isinstance(known, dict):
         for name in sorted({*stated, *known}):
-            yield from _differences(
-                stated.get(name, _ABSENT), known.get(name, _ABSENT), f"{place}.{name}".lstrip(".")
-            )
+            yield from _differences(stated.get(name, _ABSENT), known.get(name, _ABSENT), f"{place}.{name}".lstrip("."))
     elif isinstance(stated, list) and isinstance(known, list):
         for index in range(max(len(stated), len(known))):
             ours, theirs = (each[index] if index < len(each) else _ABSENT for each in (stated, known))

@@ -39,6 +39,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "report": {"run": "toy"},
     "comment": {"run": "toy", "post": False},
     "compare": {"subjects": ["toy", "toy"]},
+    "compare_engines": {"subjects": ["toy", "toy"]},
     "rebuild": {"run": "toy"},
     "reduce": {"recipe": "toy.yaml", "trust": True},
     "frame": {"result": []},

@@ -612,3 +612,22 @@ interface ModelPayload {
   held: HeldPayload[];
   texts: string[];
 }
+
+/** The matched layers of two engines; texts of layers that an engine lacks are empty, as are unrecorded ones. */
+interface EnginesPayload {
+  labels: string[];
+  change: TextPlace[];
+  differs: number[];
+  name: TextPlace[];
+  was: TextPlace[];
+  method: TextPlace[];
+  confidence: number[];
+  /** Aspects that are not recorded for one or both. */
+  unknown: string[];
+  /** Aspect (type, precision, tactic, formats, shapes) -> its text for each row. */
+  before: Record<string, TextPlace[]>;
+  after: Record<string, TextPlace[]>;
+  /** Weights of the layers of either engine. */
+  bytes: number[][];
+  texts: string[];
+}
