@@ -33,6 +33,8 @@ ASPECTS: tuple[LayerAspect, ...] = get_args(LayerAspect)
 CHOICES: tuple[LayerAspect, ...] = ("type", "precision", "tactic", "formats", "shapes")
 """Aspects that make two engines different; a name alone does not."""
 _NAMED = 3
+_NO_TYPE = "unknown"
+"""Type of a layer of which an export has only the name."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _shapes(layer: Layer) -> str:
 
 
 _READ: Mapping[LayerAspect, Callable[[Layer], str]] = {
-    "type": lambda layer: layer.type,
+    "type": lambda layer: "" if layer.type == _NO_TYPE else layer.type,
     "precision": lambda layer: layer.precision,
     # TensorRT-RTX's stubs stand for kernels that are chosen when the engine is first run.
     "tactic": lambda layer: "" if layer.tactic.endswith("_STUB") else layer.tactic,
