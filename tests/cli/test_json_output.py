@@ -49,7 +49,11 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         ("engine.yaml", 2),
     ],
     "profile": [(" ".join(["model.onnx", *(f"'{setting}'" for setting in PROFILED)]), 0), (PROFILE, 0)],
-    "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
+    "compare": [
+        (f"{PROFILE} {PROFILE}", 0),
+        (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1),
+        ("engine:engine engine:engine", 0),
+    ],
     "diff": [
         ("model.onnx model.onnx", 0),
         ("model.onnx other.onnx --exit-code", 1),
@@ -72,7 +76,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "fits": [("outputs/runs/packed/latest/ship", 4)],
     "gc": [("--dry-run", 0), ("--keep 0 --dry-run", 0)],
     "doctor": [("", 0)],
-    "verify": [("", 0), ("model.onnx --statement packed.jsonl --run packed", 1)],
+    "verify": [("", 0), ("other.onnx model.onnx --statement packed.jsonl --run packed", 1)],
 }
 """Verb -> its arguments, and the exit code."""
 ENGINE = """
