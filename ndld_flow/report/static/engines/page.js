@@ -67,9 +67,8 @@ function columnsOf(rows) {
   return [
     {
       key: "change", label: "Difference", width: "104px", value: rows.text(data.change), tone, tally: true,
-      format: (value) => (ASPECTS.some((aspect) => value.includes(aspect)) ? "changed" : value),
+      element: (value) => (ASPECTS.some((aspect) => value.includes(aspect)) ? "changed" : value), // the filter has all
       about: rows.text(data.change),
-      csv: rows.text(data.change),
     },
     { key: "name", label: "Layer", width: "minmax(180px, 1.1fr)", mono: true, value: rows.text(data.name), tone },
     ...ASPECTS.map((aspect) => /** @type {Column} */ ({
@@ -82,7 +81,7 @@ function columnsOf(rows) {
       tone: (row) => (rows.changed(aspect, row) ? "changed" : "aside"),
     })),
     {
-      key: "match", label: "Match", width: "minmax(140px, 0.5fr)", value: method, tone,
+      key: "match", label: "Match", width: "minmax(150px, 0.6fr)", value: method, tone,
       format: (value, row) => (value ? `${value}, ${Math.round(data.confidence[row] * 100)} %` : ""),
       about: () => "How the layers were matched, and the share of such matches that are correct",
     },
@@ -132,7 +131,7 @@ function layerTable(host, data) {
     label: "layers",
     file: "engines.csv",
     describe: (shown) => describe(shown, rows),
-    tools: [make("label", { class: "beside" }, box, `only the ${count(differing)} that differ`)],
+    tools: differing ? [make("label", { class: "beside" }, box, `only the ${count(differing)} that differ`)] : [],
   });
   const choose = () => {
     model.keep = (row) => !box.checked || Boolean(data.differs[row]);

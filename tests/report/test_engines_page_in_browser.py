@@ -1,0 +1,59 @@
+"""The page of two engines without times, in Chromium: the first screen, the table of layers, a phone, no script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from ndld_flow import api
+from tests.support.a100_exports import a100_exports
+from tests.support.report_browser import Watch
+
+GRAPH = "resnet.onnx.engine.graph.json"
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("engines") / "report.html"
+    api.diff_engines(a100_exports() / "fp32" / GRAPH, a100_exports() / "fp16" / GRAPH, page=page)
+    return page
+
+
+def rows(page: Page) -> list[str]:
+    texts: list[str] = page.locator(".grid-row").all_inner_texts()
+    return [text.replace("\n", " | ") for text in texts]
+
+
+@pytest.mark.thorough
+def test_the_page_answers_and_its_table_has_every_layer(browser: Browser, page_file: Path) -> None:
+    watch = Watch()
+    page = watch.open(browser, page_file, viewport={"width": 1400, "height": 900})
+    for text in ("Different", "31 of 31 matched layers differ", "1 layer only in A", "build_options.Precision"):
+        expect(page.get_by_text(text).first).to_be_in_viewport()
+    assert len(rows(page)) >= 10
+    page.get_by_role("checkbox", name="only the 37 that differ").uncheck()
+    field = page.get_by_placeholder("Filter layers")
+    field.fill('name="conv_3 + relu_4"')
+    expect(page.locator(".grid-row")).to_have_count(1)
+    assert "changed" in rows(page)[0]
+    page.locator(".grid-row").click()
+    details = page.locator(".detail")
+    expect(details).to_contain_text("float32")
+    expect(details).to_contain_text("onnx nodes")
+    field.fill("change:type match:surroundings")
+    expect(page.locator(".grid-row")).to_have_count(1)
+    watch.check()
+
+
+@pytest.mark.thorough
+def test_a_phone_and_a_reader_without_a_script_see_it(browser: Browser, page_file: Path) -> None:
+    watch = Watch()
+    phone = watch.open(browser, page_file, viewport={"width": 390, "height": 844})
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    expect(phone.get_by_text("31 of 31 matched layers differ")).to_be_in_viewport()
+    plain = watch.open(browser, page_file, java_script_enabled=False)
+    expect(plain.locator(".diff-rows > li")).to_have_count(37)
+    expect(plain.locator(".diff-rows")).to_contain_text("TiledPooling")
+    watch.check()
