@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from ndld_flow.records.engine_lock import (
     EngineVerdict,
     LockedLayer,
     LockedRequest,
-    stable_name,
+    stable_names,
 )
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
@@ -126,12 +125,8 @@ def make_lock(request: LockedRequest, build: Build, timings: Bound) -> EngineLoc
 
 
 def _locked_layers(layers: Sequence[Layer]) -> dict[str, LockedLayer]:
-    seen: Counter[str] = Counter()
     locked = {}
-    for layer in layers:
-        name = stable_name(layer.name)
-        seen[name] += 1
-        name = name if seen[name] == 1 else f"{name}#{seen[name]}"
+    for name, layer in zip(stable_names(layer.name for layer in layers), layers, strict=True):
         formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"
         locked[name] = LockedLayer(type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=formats)
     return locked

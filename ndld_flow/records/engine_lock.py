@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import JsonValue
@@ -74,6 +76,16 @@ def stable_name(name: str) -> str:
     """Return a layer's name without the numbers of the compiler's own tensors and variables: they depend on the order
     in which its threads work."""
     return _COUNTER.sub("", name)
+
+
+def stable_names(names: Iterable[str]) -> list[str]:
+    """Return the stable names of an engine's layers; repeated ones have `#2`, `#3`, ... appended."""
+    seen: Counter[str] = Counter()
+    unique: list[str] = []
+    for name in map(stable_name, names):
+        seen[name] += 1
+        unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return unique
 
 
 EngineVerdict = Literal["identical", "equal", "different", "undecided"]

@@ -10,7 +10,14 @@ from uuid import uuid4
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.engines.engine_lock import compare_engines, read_lock
-from ndld_flow.profiles.compare.engines import EngineSide, compare_sides, describe_rows, match_engines, side_of_lock
+from ndld_flow.profiles.compare.engines import (
+    EngineSide,
+    compare_sides,
+    describe_rows,
+    match_engines,
+    pair_equal_engines,
+    side_of_lock,
+)
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from ndld_flow.profiles.read.untrusted_files import read_ends
 from ndld_flow.records.build import Build
@@ -58,7 +65,9 @@ def compare_found(before: EngineSide, after: EngineSide) -> EngineComparison:
     """Compare two engines: by their locks if both have one, and else by their layers."""
     if before.lock is None or after.lock is None:
         return compare_sides(before, after)
-    compared, rows = compare_engines(before.lock, after.lock), match_engines(before, after)
+    compared = compare_engines(before.lock, after.lock)
+    are_equal = compared.verdict in ("identical", "equal")
+    rows = pair_equal_engines(before, after) if are_equal else match_engines(before, after)
     found = tuple(describe_rows(before, after, rows)) if compared.verdict == "different" else ()
     # Locks compare layers by their names; where these were matched better, the differences are those of the matches.
     differences = (*found, compared.differences[-1]) if found else compared.differences

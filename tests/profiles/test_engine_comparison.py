@@ -141,6 +141,20 @@ def test_the_numbers_of_the_compiler_are_no_names(tmp_path: Path, fp16: dict[str
     assert not [row for row in found.rows if "name" in row.changed and "__mye" in row.names[0]]
 
 
+def test_names_with_numbers_of_the_compiler_match_each_other(tmp_path: Path, fp16: dict[str, Any]) -> None:
+    """Names of the variables of loops differ from build to build."""
+    for number, layer in enumerate(fp16["Layers"][:6]):
+        layer |= {"Name": f"init_hvar^{100 + number}i64_myl1_{number}", "LayerType": "kgen"}
+
+    def count_on(tree: dict[str, Any]) -> None:
+        for number, layer in enumerate(tree["Layers"][:6]):
+            layer["Name"] = f"init_hvar^{103 + number}i64_myl1_{number}"
+
+    found = compared(tmp_path, fp16, count_on)
+    assert all(row.before == row.after for row in found.rows)
+    assert not [row for row in found.rows if row.changed]
+
+
 def test_a_lock_without_its_build_has_no_shapes(tmp_path: Path) -> None:
     lock = EngineLock.model_validate(LOCK)
     found = match_engines(side_of_lock("a", lock), side_of_lock("b", lock))

@@ -71,7 +71,8 @@ def write(*trees: object) -> Path:
 
 
 def problems(checked: api.StatementCheck) -> str:
-    return "; ".join(problem for check in (*checked.files, *checked.of_run) for problem in check.problems)
+    found = [check.problems for check in checked.files] + [check.problems for check in checked.of_run]
+    return "; ".join(problem for problems in found for problem in problems)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -17,7 +17,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.records.build import Build, LayersBasis
-from ndld_flow.records.comparison import LayerRow
+from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.engine_lock import (
     EngineComparison,
     EngineLock,
@@ -25,6 +25,7 @@ from ndld_flow.records.engine_lock import (
     LayerAspect,
     MatchedEngineLayer,
     stable_name,
+    stable_names,
 )
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
@@ -152,7 +153,34 @@ _READ: Mapping[LayerAspect, Callable[[Layer], str]] = {
 
 def match_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEngineLayer, ...]:
     """Return all layers of two engines, those that do the same work in one row, with the aspects that differ."""
-    return tuple(_row(before, after, row) for row in match_layers([before.profile, after.profile]))
+    profiles = [_with_stable_names(side.profile) for side in (before, after)]
+    return tuple(_row(before, after, row) for row in match_layers(profiles))
+
+
+def pair_equal_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEngineLayer, ...]:
+    """Return the rows of two engines whose locks are equal: every layer with the one of its name."""
+    places = [
+        {name: place for place, name in enumerate(stable_names(layer.name for layer in side.profile.layers))}
+        for side in (before, after)
+    ]
+    sure = (1.0, 1.0)
+    methods: tuple[MatchMethod, MatchMethod] = ("name and type", "name and type")
+    return tuple(
+        _row(
+            before,
+            after,
+            LayerRow(layers=((place,), (places[1][name],)), methods=methods, confidence=1.0, confidences=sure),
+        )
+        for name, place in places[0].items()
+        if name in places[1]
+    )
+
+
+def _with_stable_names(profile: Profile) -> Profile:
+    """Return a profile whose layers have no numbers of the compiler in their names, which would mislead the match."""
+    names = stable_names(layer.name for layer in profile.layers)
+    layers = tuple(layer.model_copy(update={"name": name}) for layer, name in zip(profile.layers, names, strict=True))
+    return profile.model_copy(update={"layers": layers})
 
 
 def _row(before: EngineSide, after: EngineSide, row: LayerRow) -> MatchedEngineLayer:
