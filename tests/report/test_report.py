@@ -40,6 +40,7 @@ from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
 from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.comparison.page import COMPARISON_PAGE
 from ndld_flow.report.diff_page import DIFF_PAGE
+from ndld_flow.report.engines_page import ENGINES_PAGE
 from ndld_flow.report.history_page import HISTORY_PAGE
 from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.steps import lay_out
@@ -560,7 +561,7 @@ def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
 def test_every_static_file_is_used() -> None:
     files = report_files()
     reports = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, SWEEP_PAGE, HISTORY_PAGE)
-    pages = (*reports, MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE)
+    pages = (*reports, MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE, ENGINES_PAGE)
     scripts = {module.path for page in pages for module in modules_of(page.entry, files, page.panels)}
     static = {EARLY_SCRIPT, *(name for page in pages for name in page.styles)}
     used = {*scripts, *(f"static/{name}" for name in static)}
