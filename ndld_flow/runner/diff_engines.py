@@ -19,18 +19,18 @@ from ndld_flow.profiles.compare.engines import (
     side_of_lock,
 )
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
+from ndld_flow.profiles.read.sources import find_source
 from ndld_flow.profiles.read.untrusted_files import read_ends
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_lock import EngineComparison
-from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, SWEEP_RECORD, find_file, read_run_record
 from ndld_flow.report.engines_page import draw_engines
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import LATEST, Outputs
-from ndld_flow.runner.references import find_subject
+from ndld_flow.store.digest import digest_file
 from ndld_flow.store.files import point_to, write_text_atomically
-from ndld_flow.store.kinds import ComparisonDocument, Engine, Onnx
+from ndld_flow.store.kinds import ComparisonDocument, Engine, Onnx, ProfileDocument
 
 
 def diff_engines(before: str, after: str, outputs: Outputs, page: Path | None = None) -> EngineComparison | None:
@@ -91,6 +91,10 @@ def find_engine(reference: str, outputs: Outputs) -> EngineSide | None:
 
 def _with_build(reference: str, path: Path) -> EngineSide:
     lock = read_lock(path)
+    file = Path(reference)
+    is_engine = file.is_file() and file.name not in (Engine.lock, Engine.build, Engine.layers)
+    if is_engine and digest_file(file) != lock.engine_digest:
+        raise RequestError(f"{reference}: it is not the engine of the {path.name} beside it, which has another digest.")
     try:
         build = read_document(Build, path.with_name(Engine.build))
     except (OSError, ValueError):
@@ -170,19 +174,32 @@ def compare_untimed(references: Sequence[str], outputs: Outputs, to: Path | None
 
 
 def _name_untimed(reference: str, outputs: Outputs) -> str:
-    """Return the reference of an engine without times; empty for anything that has times."""
+    """Return the reference of an engine without times; empty for anything else, which `compare` reads and reports."""
     if find_lock(reference, outputs) is not None:
         return reference
-    subject = find_subject(reference, outputs)
-    if any(_has_times(found.profile) for found in subject.profiles):
+    path = Path(reference)
+    if path.exists() and not _is_run(path):
+        return reference if _is_untimed_export(path) else ""
+    if ":" in reference and not path.exists():
         return ""
-    if len(subject.profiles) > 1:
-        names = ", ".join(f"{reference}:{found.name}" for found in subject.profiles)
-        raise RequestError(f"{reference} has several engines, and no times. Name one: {names}.")
-    (only,) = subject.profiles
-    is_whole_run = only.step and not reference.endswith(f":{only.step}")
-    return f"{reference}:{only.step}" if is_whole_run else reference
+    try:
+        steps = read_run_record(outputs.find(reference)).steps
+    except RequestError:
+        return ""
+    kinds = {step.name: step.record.artifact.kind for step in steps if step.record is not None}
+    names = [f"{reference}:{name}" for name, kind in kinds.items() if kind == Engine.kind]
+    if not names or ProfileDocument.kind in kinds.values():
+        return ""
+    if len(names) > 1:
+        raise RequestError(f"{reference} has several engines, and no times. Name one: {', '.join(names)}.")
+    return names[0]
 
 
-def _has_times(profile: Profile) -> bool:
-    return bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
+def _is_untimed_export(path: Path) -> bool:
+    """Return whether a file or folder has the layers of an engine and no times, without reading all of it."""
+    try:
+        source = find_source(path)
+    except RequestError:
+        return False
+    is_engine = source.kind in ("build", "trtexec", "trex") and bool(source.of("build", "engine"))
+    return is_engine and not source.of("times", "layer times")

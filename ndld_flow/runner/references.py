@@ -128,7 +128,8 @@ def _refuse_untimed(subject: FoundSubject) -> None:
             raise RequestError(
                 f"{subject.reference} has {len(profile.layers)} layers but no times, so there is nothing to compare. "
                 "Measure the engine with the step `profile`, or use trtexec's --exportTimes and --exportProfile; "
-                f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers."
+                f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers, and `ndld-flow diff` "
+                "compares two engines without times."
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
@@ -245,6 +246,17 @@ def test_engines_and_other_things_are_not_mixed_up(in_folder: Path) -> None:
     (in_folder / "list.json").write_text("[]")
     for name in ("empty.json", "list.json", "nowhere.json"):
         assert api.diff_engines(name, name) is None
+
+
+def test_the_file_of_an_engine_is_that_of_the_lock_beside_it(in_folder: Path) -> None:
+    engine = write_lock(in_folder / "a", engine_digest=blake3(b"engine").hexdigest()) / "model.engine"
+    engine.write_bytes(b"engine")
+    found = api.diff_engines(engine, "a")
+    assert found is not None
+    assert found.verdict == "identical"
+    engine.write_bytes(b"another")
+    with pytest.raises(RequestError, match=r"not the engine of the engine\.lock beside it"):
+        api.diff_engines(engine, "a")
 
 
 def test_hostile_names_stay_text(tmp_path: Path, fp16: dict[str, Any]) -> None:

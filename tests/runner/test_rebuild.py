@@ -95,7 +95,6 @@ def test_two_engines_are_compared_by_any_name(engine_folder: Path) -> None:
     for before in (
         "rtx:engine",
         str(engine_folder),
-        str(engine_folder / Engine.main),
         str(engine_folder / Engine.lock),
     ):
         compared = api.diff_engines(before, "again:engine")
