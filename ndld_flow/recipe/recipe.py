@@ -9,7 +9,14 @@ from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_validator,
+)
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode, find_imported
@@ -24,6 +31,8 @@ from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.targets import HERE, Target
 from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
+from ndld_flow.runtimes.one_runtime import OneRuntime
+from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx
 
@@ -100,6 +109,10 @@ class RecipeFile(Settings):
     inputs: dict[str, InputSpec] = {}
     """Shapes and values of the model's inputs, for every step that runs it. A step that runs a model with other inputs
     has `inputs:` of its own."""
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, with_default=True)] = None
+    """The runtime of steps that measure, compare or inspect models and choose none themselves (`backend`, `runtime`,
+    `provider`): `openvino`, or its settings as in `profile`, such as `{backend: openvino, inference_precision: f32}`.
+    References, calibration and the emulation of fp16 and bf16 stay in ONNX Runtime."""
     custom_operators: dict[OperatorName, CustomOperator] = {}
     """Operator, such as `com.acme::Scaled` -> its library for ONNX Runtime, its TensorRT plugin and its reference.
     Steps that run, examine or build models load them unless they have `custom_ops` or `plugins` of their own, and
@@ -126,6 +139,11 @@ class RecipeFile(Settings):
     sweep: SweepSection | None = None
     """Run the recipe many times with different settings, and find the best."""
 
+    @field_serializer("runtime", mode="wrap")
+    def _write_runtime(self, runtime: Any, write: SerializerFunctionWrapHandler) -> Any:  # noqa: ANN401 - plain data
+        """Return the runtime with its name, which is a default value too."""
+        return None if runtime is None else {"backend": runtime.backend, **write(runtime)}
+
 
 _OVERRIDES = lazy_pattern(r"'(inputs(?:\.[^']*|)=[^']*)'")
 _PLACES = lazy_pattern(r"^inputs(?=: |\.\S+\.from: )|(?<=`)inputs(?=\.[^`]+\.data`)")
@@ -148,6 +166,8 @@ class RecipeStep:
     """The step that has these inputs; several if it repeats the work of steps that share them."""
     on: str = ""
     """The target on which it runs; empty for this machine, or where `--on` sends it."""
+    inherited: frozenset[str] = frozenset()
+    """Settings that come from the recipe's `runtime:`, or would if it had them."""
     recipe: str = ""
     """The recipe as YAML, without credentials, for a step whose result contains it; empty for others."""
 

@@ -80,6 +80,8 @@ def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = {"step": step.type.name, **step.own_reads, **step.settings}
+    for name in step.inherited:  # a sweep over the recipe's `runtime:` changes them
+        values.pop(name, None)
     if step.on:
         values[ON] = step.on
     if step.inputs is not None:

@@ -17,7 +17,7 @@ from ndld_flow.recipe.sweep_section import AxisForm, NumberRange
 from ndld_flow.recipe.validate import Mistakes
 from ndld_flow.sweep_search.space import Axis, Choices, Numbers, key_of, values_of
 
-ROOTS = ("model", "models", "inputs", "steps", "gates")
+ROOTS = ("model", "models", "inputs", "runtime", "steps", "gates")
 """Keys at the recipe's root that a sweep may vary. A key that begins with any other word names a step."""
 MAX_KEY = 300
 FIXED = ("name", "description", "steps_from", "defaults", "sweep")

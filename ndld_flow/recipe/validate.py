@@ -26,6 +26,9 @@ from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
 from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
 from ndld_flow.runtimes.custom_operators import share_operators
+from ndld_flow.runtimes.one_runtime import share_runtime
+from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials
 from ndld_flow.store.kinds import Artifact, Engine, Onnx, Package
@@ -97,6 +100,8 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         owner = _model_at(model, location[:-1])
+        if owner is RuntimeSettings:  # the runtime is in pydantic's location, before the setting
+            owner = settings_of(str(detail["loc"][-2])) or owner
         fields = fields_of(owner)
         known = [info.alias or name for name, info in fields.items()]
         return f"there is no setting `{location[-1]}`", _suggest_setting(str(location[-1]), owner, known)
@@ -106,6 +111,8 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     if kind in ("literal_error", "union_tag_invalid"):
         allowed, value = context.get("expected") or context["expected_tags"], context.get("tag", value)
         return f"expected one of {allowed}, found {_show(value)}", _near_literal(value, allowed)
+    if kind == "union_tag_not_found":
+        return f"`{context['discriminator'].strip(chr(39))}` is missing", ""
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
         return f"must be {words} {context[bound]}, found {_show(value)}", ""
@@ -222,9 +229,11 @@ class Checker:
         values = expand_shorthands(values)
         file = _check_top_level(values, mistakes)
         types = _find_types(values, self, mistakes)
+        values, inherited = _share_runtime(values, types) if file is not None else (values, {})
         values = _place_environments(_share_operators(values, types), types, mistakes)
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
+        steps = [replace(step, inherited=inherited.get(step.name, frozenset())) for step in steps]
         gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
         _check_exports(values.get("export"), steps, mistakes)
         _check_needs(values.get("needs"), values.get("steps"), mistakes)
@@ -335,7 +344,7 @@ def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
     """Return a hint if a step's name, or a setting of a step, is where a top-level key should be."""
     steps = values.get("steps")
-    if not isinstance(steps, dict) or not problem.path:
+    if not isinstance(steps, dict) or not problem.path or problem.path in RecipeFile.model_fields:
         return problem
     if problem.path in steps:
         return replace(problem, hint=f"did you mean `steps.{problem.path}`?")
@@ -411,6 +420,28 @@ def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
         is_heir = step.inputs is None and shared is not None
         inherited.append(replace(step, inputs=shared, inputs_of=owners) if is_heir else step)
     return inherited
+
+
+def _share_runtime(
+    values: Mapping[str, Any], types: StepTypes
+) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
+    """Return the values with the recipe's runtime in the settings of every step that runs in it, and step -> the names
+    of the settings that it leaves to it.
+    """
+    runtime, entries = values.get("runtime"), values.get("steps")
+    if runtime is None or not isinstance(entries, dict):
+        return values, {}
+    chosen = {"backend": runtime} if isinstance(runtime, str) else runtime
+    shared, inherited = dict(entries), {}
+    for name, entry in entries.items():
+        word = entry.get("step", name) if isinstance(entry, dict) else None
+        with contextlib.suppress(RequestError):  # the check of the step will report it
+            step_type = types.find(word) if isinstance(word, str) else None
+            found = None if step_type is None else share_runtime(entry, step_type.cls, chosen)
+            if found is not None:
+                shared[name], names = found
+                inherited[str(name)] = names
+    return {**values, "steps": shared}, inherited
 
 
 def _share_operators(values: Mapping[str, Any], types: StepTypes) -> Mapping[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
 from pydantic_core import CoreSchema
 
+from ndld_flow.base.settings import Settings, fields_of, flat_union
 from ndld_flow.runtimes.registry import find_settings, plugin_versions
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Context
@@ -15,6 +17,11 @@ from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.protocol import SessionRequest
+
+_SETTING = "runtime"
+"""The setting of steps that `OneRuntime` marks, and of recipes."""
+_OWN_CHOICES = (_SETTING, "backend", "provider", "provider_library")
+"""Settings of a step that choose its runtime, whatever the recipe's is."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +36,59 @@ class OneRuntime:
 
     engines: bool = True
     """Runtimes that run files built from a model can be chosen too. Steps that run changed models cannot use these."""
+    with_default: bool = False
+    """The default runtime has settings too, and its name chooses these."""
+    follows: Callable[[Mapping[str, Any]], bool] = lambda entry: True
+    """Returns whether a step with these settings runs in the recipe's `runtime:` if it names none itself."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        usable = tuple(each for each in find_settings()[1:] if self.engines or each.builder is None)
+        default, *others = find_settings()
+        usable = tuple(each for each in others if self.engines or each.builder is None)
+        usable = (default, *usable) if self.with_default else usable
         choice: Any = Union[usable]  # noqa: UP007 - made of a sequence
         if len(usable) > 1:
             choice = Annotated[choice, Field(discriminator="backend")]
-        named = BeforeValidator(_settings_of_name, str | choice | None)
-        return handler.generate_schema(Annotated[choice | None, named])
+        classes = {name: each for each in (default, *usable) for name in each.backends()}
+        names = Annotated[Literal[tuple(classes)], AfterValidator(lambda name: self._settings_of_name(name, classes))]  # type: ignore[valid-type]
+        form = Discriminator(lambda value: "name" if isinstance(value, str) else "settings")
+        both = Annotated[Annotated[names, Tag("name")] | Annotated[choice, Tag("settings")], form]
+        return handler.generate_schema(both | None)
+
+    def _settings_of_name(self, name: str, classes: Mapping[str, type[RuntimeSettings]]) -> RuntimeSettings | None:
+        if not self.with_default and name in find_settings()[0].backends():
+            return None
+        try:
+            return classes[name].model_validate({"backend": name})
+        except ValidationError as error:  # it needs more settings
+            raise error.errors()[0].get("ctx", {}).get("error", error) from None
 
 
-def _settings_of_name(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return None if value in find_settings()[0].backends() else {"backend": value}
+def share_runtime(
+    entry: Mapping[str, Any], cls: type[Settings], chosen: Mapping[str, Any]
+) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """Return the settings of a step with those of the recipe's runtime, and the names of all that a runtime may set.
+
+    None for a step that names a runtime itself, or runs in none. Of the default runtime's settings, a step gets those
+    that it has.
+    """
+    if not entry.keys().isdisjoint(_OWN_CHOICES):
+        return None
+    fields, mark = fields_of(cls), _mark_of(cls)
+    default, *others = find_settings()
+    if flat_union(cls) is not None and "backend" in fields:
+        shared, determined = dict(chosen), {name for each in (default, *others) for name in each.model_fields}
+    elif mark is None or not mark.follows(entry):
+        return None
+    else:
+        known = {name: value for name, value in chosen.items() if name in fields}
+        shared = known if chosen["backend"] in default.backends() else {_SETTING: dict(chosen)}
+        determined = default.model_fields.keys() & fields
+    return {**shared, **entry}, frozenset({*_OWN_CHOICES, *determined} - entry.keys())
+
+
+def _mark_of(cls: type[Settings]) -> OneRuntime | None:
+    info = cls.model_fields.get(_SETTING)
+    return next((mark for mark in info.metadata if isinstance(mark, OneRuntime)), None) if info is not None else None
 
 
 def versions_of(runtime: RuntimeSettings | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _NOT_SHAPING = {"tolerance", "trials", "time"}
 """Settings that determine which trials run, but not the outcome of any."""
 _NAMED = 3
+
+
+def _follows(entry: Mapping[str, Any]) -> bool:
+    """Return whether the search runs in the recipe's runtime: fp16 and bf16 are emulated in ONNX Runtime."""
+    return entry.get("precision") == "int8"
 
 
 class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
@@ -90,7 +95,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=_follows)] = None
     """Another runtime for the trials, with its settings as in `profile`, such as `{backend: openvino,
     inference_precision: f32}`. The original runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or
     bf16 are emulated is refused for that precision."""

@@ -78,7 +78,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     result load. They need a
     trusted recipe."""
 
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=lambda _: False)] = None
     """Another runtime for calibration, with its settings as in `profile`, such as `{backend: openvino,
     inference_precision: f32}`: ranges are those of the values that it computes."""
 
