@@ -279,7 +279,7 @@ def _failed(accuracy: Accuracy) -> list[str]:
 
 
 def _remarks(accuracy: Accuracy) -> list[str]:
-    remarks = list(_remark_on_engine(accuracy.execution_candidate))
+    remarks = list(_remark_on_runtime(accuracy))
     if accuracy.emulated:
         remarks.append("stored precision emulated")
     if accuracy.worst_sample is not None and accuracy.sequence is not None:
@@ -297,10 +297,16 @@ def _remarks(accuracy: Accuracy) -> list[str]:
     return remarks
 
 
-def _remark_on_engine(ran: Execution | None) -> Iterator[str]:
+def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:
+    """Yield the candidate's engine, or its runtime with the types in which its layers computed."""
+    ran = accuracy.execution_candidate
     if ran is not None and ran.built is not None:
         source = "" if ran.built.model else ", of unknown source,"
         yield f"engine {short_name(ran.built.name)}{source} in {ran.described}"
+    elif ran is not None:
+        described = f" ran in {ran.described}"
+        places = (note.partition(described)[2] for note in accuracy.notes if described in note)
+        yield from (f"in {ran.library}{computed}" for computed in [*places][-1:])
 
 
 _MOST_UNSEEN = 1000

@@ -21,6 +21,7 @@ from ndld_flow.measure.worker_job import Answer
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.runtimes.protocol import LayerPass, SessionFacts
+from ndld_flow.runtimes.registry import find_settings, settings_of
 from ndld_flow.samples.feeds import Feed, note_assumed
 from ndld_flow.store.digest import digest_file
 
@@ -244,6 +245,11 @@ def summarize(profile: Profile) -> str:
     within = "" if reached is None else f" {spread_text(reached)}"
     summary = f"median {milliseconds(latency.median_ms)}{within} over {runs} run{'' if runs == 1 else 's'}"
     summary += f" ({latency.sample_count} pass{'' if latency.sample_count == 1 else 'es'}) on {provider}"
+    runtime = settings_of(profile.backend)
+    if runtime is not None and runtime is not find_settings()[0] and runtime.title not in provider:
+        summary += f" in {runtime.title}"
+        precision = profile.device_fact("inference_precision")
+        summary += f", {precision}" if precision else ""
     if profile.stopped_because.startswith("budget"):
         summary += ", budget used"
     if profile.first_step is not None and profile.later_steps is not None:

@@ -111,7 +111,7 @@ class RecipeFile(Settings):
     has `inputs:` of its own."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, with_default=True)] = None
     """The runtime of steps that measure, compare or inspect models and choose none themselves (`backend`, `runtime`,
-    `provider`): `openvino`, or its settings as in `profile`, such as `{backend: openvino, inference_precision: f32}`.
+    `provider`): `openvino`, or its settings as in `profile`, such as `{backend: openvino, threads: 2}`.
     References, calibration and the emulation of fp16 and bf16 stay in ONNX Runtime."""
     custom_operators: dict[OperatorName, CustomOperator] = {}
     """Operator, such as `com.acme::Scaled` -> its library for ONNX Runtime, its TensorRT plugin and its reference.

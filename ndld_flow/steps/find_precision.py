@@ -96,8 +96,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
     runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=_follows)] = None
-    """Another runtime for the trials, with its settings as in `profile`, such as `{backend: openvino,
-    inference_precision: f32}`. The original runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or
+    """Another runtime for the trials, with its settings as in `profile`, such as `openvino`. The original runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or
     bf16 are emulated is refused for that precision."""
 
     @model_validator(mode="after")

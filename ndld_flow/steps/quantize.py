@@ -79,8 +79,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     trusted recipe."""
 
     runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=lambda _: False)] = None
-    """Another runtime for calibration, with its settings as in `profile`, such as `{backend: openvino,
-    inference_precision: f32}`: ranges are those of the values that it computes."""
+    """Another runtime for calibration, with its settings as in `profile`, such as `openvino`: ranges are those of the values that it computes."""
 
     @property
     def operator_libraries(self) -> tuple[str, ...]:

@@ -129,7 +129,8 @@ def test_elements_of_any_type_arrive(values: Any, tmp_path: Path) -> None:
 
 
 def test_layers_have_their_nodes_times_and_types(cnn: Path, tmp_path: Path) -> None:
-    _, result = profile(cnn, tmp_path, inference_precision="f32")
+    ran, result = profile(cnn, tmp_path)
+    assert " on CPU in OpenVINO, float32, " in ran.result.summary
     assert result.providers == ("CPU",)
     assert result.versions["openvino"]
     assert not result.may_use_gpu
@@ -149,17 +150,18 @@ def test_layers_have_their_nodes_times_and_types(cnn: Path, tmp_path: Path) -> N
     assert 0 < result.layers_sum_ms <= result.layer_pass_ms[0]
 
 
-@pytest.mark.skipif(not NARROW, reason="OpenVINO uses float32 by default on this CPU")
+@pytest.mark.skipif(not NARROW, reason="OpenVINO uses float32 on this CPU")
 def test_the_precision_that_layers_used_is_shown(cnn: Path, tmp_path: Path) -> None:
-    _, default = profile(cnn, tmp_path / "default", layer_passes=0)
-    _, full = profile(cnn, tmp_path / "full", layer_passes=0, inference_precision="f32")
+    _, default = profile(cnn, tmp_path / "default", layer_passes=0, inference_precision="default")
+    _, full = profile(cnn, tmp_path / "full", layer_passes=0)
     _, onnxruntime = profile(cnn, tmp_path / "onnxruntime", layer_passes=0, backend="onnxruntime")
     assert str(default.device_fact("inference_precision")).startswith(("bfloat16", "float16"))
     for other, expected in ((full, "float32"), (onnxruntime, "as in the model")):
         differences = {each.detail: each.values for each in find_differences((other, default), frozenset())}
         assert differences["precision of layers"] == (expected, default.device_fact("inference_precision"))
         assert "precision of layers" in circumstances_of(other, default, frozenset()).causes
-    assert largest_difference(cnn, feeds_of(cnn), OpenvinoRequest()) > 1e-5, "the record is true"
+    request = OpenvinoRequest(inference_precision="default")
+    assert largest_difference(cnn, feeds_of(cnn), request) > 1e-5, "the record is true"
 
 
 def test_a_precision_that_the_cpu_lacks_is_refused(cnn: Path) -> None:
@@ -256,6 +258,7 @@ def test_accuracy_is_checked_between_runtimes(precision: str, computed: str, cnn
     accuracy = Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_text())
     assert (accuracy.provider_reference, accuracy.provider_candidate) == ("CPUExecutionProvider", "OpenVINO CPU")
     assert f"on CPU, whose layers {computed}" in accuracy.notes[0]
+    assert f", whose layers {computed}" in ran.result.summary
     error = ran.result.metrics["max_abs"].value
     assert 0 < error < 1e-6 if precision == "f32" or not NARROW else error > 1e-6
 

@@ -64,13 +64,13 @@ class OpenvinoSettings(RuntimeSettings):
     """OpenVINO: number of concurrent inferences in a pass; 0 is the number that OpenVINO advises for its streams."""
     threads: Annotated[int, Field(ge=0)] = 0
     """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
-    inference_precision: Literal["default", "f32", "bf16", "f16"] = "default"
-    """OpenVINO: element type in which layers of floating-point numbers compute. By `default`, OpenVINO uses bf16 or f16
-    on a CPU with instructions for it, also for models of float32; the profile shows the types that were used."""
+    inference_precision: Literal["f32", "bf16", "f16", "default"] = "f32"
+    """OpenVINO: element type in which layers of floating-point numbers compute. With `default`, OpenVINO chooses bf16 or
+    f16 on a CPU with instructions for it, also for models of float32; the profile shows the types that were used."""
     dynamic_quantization: Annotated[int, Field(ge=0)] | None = None
     """OpenVINO: number of activations that share a scale where a layer with packed weights (of 4 or 8 bits, without
     Q/DQ of its input) quantizes its activations to int8; 0 never does. By default OpenVINO chooses, and quantizes on
-    most CPUs, with `inference_precision: f32` too."""
+    most CPUs."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """OpenVINO: dimension name -> size, fixed before compilation, so that shapes are constants."""
 
@@ -95,7 +95,7 @@ class OpenvinoRequest(PrivatePackages, SessionRequest):
     streams: int = 0
     requests: int = 0
     threads: int = 0
-    inference_precision: str = "default"
+    inference_precision: str = "f32"
     dynamic_quantization: int | None = None
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
 
