@@ -9,6 +9,7 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.records.outcomes import ENDINGS
+from ndld_flow.report.value_text import value_text
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -41,7 +42,7 @@ def describe_target(event: StepStarted) -> str:
 
 def describe_point(event: PointFinished) -> str:
     """Describe a finished point: `speed.threads=2, speed.optimization=all  3.21 ms`."""
-    values = visible_text(", ".join(f"{name}={value}" for name, value in event.values.items()))
+    values = visible_text(", ".join(f"{name}={value_text(value)}" for name, value in event.values.items()))
     objectives = ", ".join(quantity(metric.value, metric.unit) for metric in event.objectives.values())
     reason = shortened(visible_text(" ".join(event.reason.split())), _LONGEST)
     parts = [shortened(values, _LONGEST), objectives, reason, "measured again" if event.again else ""]

@@ -141,8 +141,11 @@ class RecipeFile(Settings):
 
     @field_serializer("runtime", mode="wrap")
     def _write_runtime(self, runtime: Any, write: SerializerFunctionWrapHandler) -> Any:  # noqa: ANN401 - plain data
-        """Return the runtime with its name, which is a default value too."""
-        return None if runtime is None else {"backend": runtime.backend, **write(runtime)}
+        """Return the runtime's settings with its name, which is a default value too; without others, the name."""
+        if runtime is None:
+            return None
+        named = {"backend": runtime.backend, **write(runtime)}
+        return runtime.backend if len(named) == 1 else named
 
 
 _OVERRIDES = lazy_pattern(r"'(inputs(?:\.[^']*|)=[^']*)'")
