@@ -31,7 +31,7 @@ from ndld_flow.records.accuracy import (
     SequenceAgreement,
     higher_is_better,
 )
-from ndld_flow.records.execution import BuiltFile, Execution
+from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_feeds import Samples
 

@@ -45,6 +45,7 @@ EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
     "none_required": "nothing (null)",
+    "union_tag_not_found": "a mapping with `backend`",
 }
 BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -99,9 +100,7 @@ def _explain_choice(details: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        owner = _model_at(model, location[:-1])
-        if owner is RuntimeSettings:  # the runtime is in pydantic's location, before the setting
-            owner = settings_of(str(detail["loc"][-2])) or owner
+        owner = _owner_of(detail, location, model)
         fields = fields_of(owner)
         known = [info.alias or name for name, info in fields.items()]
         return f"there is no setting `{location[-1]}`", _suggest_setting(str(location[-1]), owner, known)
@@ -111,8 +110,6 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     if kind in ("literal_error", "union_tag_invalid"):
         allowed, value = context.get("expected") or context["expected_tags"], context.get("tag", value)
         return f"expected one of {allowed}, found {_show(value)}", _near_literal(value, allowed)
-    if kind == "union_tag_not_found":
-        return f"`{context['discriminator'].strip(chr(39))}` is missing", ""
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
         return f"must be {words} {context[bound]}, found {_show(value)}", ""
@@ -123,6 +120,14 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     if kind == "string_pattern_mismatch":
         return f"found {_show(value)}, which does not have the form {context['pattern']}", ""
     return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(value)}", ""
+
+
+def _owner_of(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> type[BaseModel]:
+    """Return the model that lacks a setting."""
+    owner = _model_at(model, location[:-1])
+    if owner is RuntimeSettings:  # the runtime's name is in pydantic's location, before the setting
+        return settings_of(str(detail["loc"][-2])) or owner
+    return owner
 
 
 def _suggest_setting(word: str, model: type[BaseModel], known: Sequence[str]) -> str:
@@ -422,9 +427,7 @@ def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
     return inherited
 
 
-def _share_runtime(
-    values: Mapping[str, Any], types: StepTypes
-) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
+def _share_runtime(values: Mapping[str, Any], types: StepTypes) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
     """Return the values with the recipe's runtime in the settings of every step that runs in it, and step -> the names
     of the settings that it leaves to it.
     """

@@ -36,6 +36,8 @@ class OneRuntime:
 
     engines: bool = True
     """Runtimes that run files built from a model can be chosen too. Steps that run changed models cannot use these."""
+    more: tuple[type[RuntimeSettings], ...] = ()
+    """Further settings that can be chosen."""
     with_default: bool = False
     """The default runtime has settings too, and its name chooses these."""
     follows: Callable[[Mapping[str, Any]], bool] = lambda entry: True
@@ -44,7 +46,7 @@ class OneRuntime:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         default, *others = find_settings()
         usable = tuple(each for each in others if self.engines or each.builder is None)
-        usable = (default, *usable) if self.with_default else usable
+        usable = (*((default,) if self.with_default else ()), *usable, *self.more)
         choice: Any = Union[usable]  # noqa: UP007 - made of a sequence
         if len(usable) > 1:
             choice = Annotated[choice, Field(discriminator="backend")]
@@ -100,4 +102,4 @@ def request_of(
     runtime: RuntimeSettings | None, model: Onnx, context: Context, key: str = "runtime"
 ) -> SessionRequest | None:
     """Return the request of the runtime that the setting `key` of a step chooses; None for None."""
-    return None if runtime is None else runtime.request(model, lambda setting: context.read(f"{key}.{setting}"))
+    return None if runtime is None else runtime.request_in(model, context, key)

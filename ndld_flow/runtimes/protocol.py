@@ -342,6 +342,10 @@ class SessionRequest(ABC):
         """Return the file that runs instead of the model, such as an engine."""
         return None
 
+    def with_inner_outputs(self, tensors: Sequence[str]) -> Self:
+        """Return the request for a built file that may have these tensors of the model as outputs, for inspection."""
+        return self
+
     def describe_built_file(self) -> BuiltFile | None:
         """Return the record of `built_file`."""
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.settings import Settings
-from ndld_flow.step import Foresight
+from ndld_flow.step import Context, Foresight
 from ndld_flow.store.kinds import Artifact, Onnx
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class RuntimeSettings(Settings):
     @abstractmethod
     def library_versions(self) -> dict[str, str]:
         """Return the libraries that determine a measurement -> their versions."""
+
+    def request_in(self, model: Onnx, context: Context, key: str) -> SessionRequest:
+        """Return the request to open the model in a step whose setting `key` holds these settings."""
+        return self.request(model, lambda setting: context.read(f"{key}.{setting}"))
 
     @abstractmethod
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:

@@ -14,6 +14,7 @@ from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds, number
 from ndld_flow.base.text import short_name
+from ndld_flow.engines.trial_engines import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
@@ -95,9 +96,13 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=_follows)] = None
-    """Another runtime for the trials, with its settings as in `profile`, such as `openvino`. The original runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or
-    bf16 are emulated is refused for that precision."""
+    runtime: Annotated[
+        RuntimeSettings | None, OneRuntime(engines=False, more=(TrialEngineSettings,), follows=_follows)
+    ] = None
+    """Another runtime for the trials, with its settings as in `profile`, such as `openvino`; for TensorRT those of
+    `build_engine`, such as `{backend: tensorrt, fp16: true}`: each trial is built into an engine, and run. The original
+    runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or bf16 are emulated is refused for that
+    precision."""
 
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:

@@ -94,9 +94,10 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
     """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
     a trusted recipe."""
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False)] = None
-    """Another runtime for the model, with its settings as in `profile`, such as `{backend: openvino}`; it computes in
-    its own arithmetic. The reference runs in ONNX Runtime."""
+    runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
+    """Another runtime for the model, with its settings as in `profile`, such as `openvino`, or an engine of it:
+    `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one. An engine has its inputs,
+    outputs and the tensors of `mark_outputs`. The reference runs in ONNX Runtime."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 lets ONNX Runtime choose."""
     custom_ops: CustomOps = ()
@@ -106,6 +107,8 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     def _check_runtime(self) -> InspectActivations:
         if self.runtime is not None and self.provider != "cpu":
             raise ValueError("give either `runtime` or `provider`: each chooses what runs the model")
+        if self.until is not None and self.runtime is not None and self.runtime.builder is not None:
+            raise ValueError("`until` cuts a model, and an engine runs to its end: remove it")
         return self
 
     def foresee(self) -> Foresight:

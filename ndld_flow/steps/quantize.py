@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from pydantic import model_validator
 
 from ndld_flow.base.quantities import size_change
+from ndld_flow.engines.trial_engines import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
@@ -78,8 +79,12 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     result load. They need a
     trusted recipe."""
 
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, follows=lambda _: False)] = None
-    """Another runtime for calibration, with its settings as in `profile`, such as `openvino`: ranges are those of the values that it computes."""
+    runtime: Annotated[
+        RuntimeSettings | None,
+        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=lambda _: False),
+    ] = None
+    """Another runtime for calibration, with its settings as in `profile`, such as `openvino`; for TensorRT those of
+    `build_engine`, such as `{backend: tensorrt}`. Ranges are those of the values that it computes."""
 
     @property
     def operator_libraries(self) -> tuple[str, ...]:

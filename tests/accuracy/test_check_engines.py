@@ -18,11 +18,15 @@ from ndld_flow.base.errors import BackendError, KilledError, RecipeError, Reques
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.gpu_state import Gpu
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.runner.export import plan_exports
 from ndld_flow.runtimes.tensorrt import settings as engine_settings
 from ndld_flow.steps.check_accuracy import CheckAccuracy
-from ndld_flow.store.kinds import AccuracyDocument, Artifact, Engine, Onnx
+from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.steps.inspect_activations import InspectActivations
+from ndld_flow.steps.quantize import Quantize
+from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Artifact, Engine, Onnx
 from tests.support.engine_standins import Standins, make_standins
 from tests.support.models import make_cnn
 from tests.support.models_run import Given, Ran, run_step, write_model
@@ -258,6 +262,44 @@ def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
         compare("unmarked")
 
 
+def inspect_engine(bench: Bench, engine: Engine | Path, **settings: Any) -> Activations:
+    built = {"runtime.engine": engine} if isinstance(engine, Engine) else {}
+    named = {"engine": "engine"} if built else {"engine_file": str(engine)}
+    chosen = {"backend": "tensorrt", "library": str(bench.library), **named}
+    source = Onnx(bench.model, "source", "digest")
+    folder = bench.folder / f"ran-{len(list(bench.folder.glob('ran-*')))}"
+    given = {"runtime": chosen, "reference": "source"} | settings
+    ran = run_step(InspectActivations, source.path, folder, given, TWO, artifacts={"reference": source, **built})
+    return Activations.model_validate_json((ran.out / ActivationsDocument.main).read_bytes())
+
+
+def test_the_tensors_of_an_engine_are_inspected(bench: Bench) -> None:
+    """All that it has by default: inputs, marked tensors and outputs, beside those of the model in ONNX Runtime."""
+    marked = bench.engine(fp16=True, mark_outputs=["Conv_*"])
+    activations = inspect_engine(bench, marked)
+    assert [tensor.node for tensor in activations.tensors][:3] == ["", "Conv_0", "Conv_4"]
+    assert activations.tensors[-1].tensor == "y"
+    assert activations.provider.startswith("TensorRT")
+    inner = {layer.node: layer.metrics["relative_rms"] for layer in activations.divergence if layer.node}
+    assert 0 < inner["Conv_0"] < 1e-2  # FP16
+    [note] = [note for note in activations.notes if " ran as the engine " in note]
+    assert "4 marked tensors make it fuse layers differently" in note
+    assert [tensor.node for tensor in inspect_engine(bench, marked, tensors=["Conv_4"]).tensors] == ["Conv_4"]
+    with pytest.raises(RequestError, match=r"engine has none of the 1 selected tensor as outputs: build it with"):
+        inspect_engine(bench, marked, tensors=["Relu_3"])
+
+
+def test_a_prebuilt_engine_is_inspected_with_the_outputs_that_it_has(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "shipped.engine"
+    file.write_bytes(bench.engine(mark_outputs=["Conv_8"]).path.read_bytes())
+    activations = inspect_engine(bench, file)
+    assert [tensor.node for tensor in activations.tensors][1] == "Conv_8"
+    assert any("of unknown source" in note for note in activations.notes)
+    plain = inspect_engine(bench, bench.engine())
+    assert [tensor.tensor for tensor in plain.tensors] == ["x", "y"]
+    assert not any("marked" in note for note in plain.notes)
+
+
 def test_a_crash_of_the_library_ends_its_process_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_CRASHES", "1")
     with pytest.raises(KilledError, match=r"killed by SIGSEGV while running it: TensorRT crashed.* Rebuild the engine"):
@@ -312,3 +354,25 @@ def test_without_a_gpu_the_run_does_not_start(bench: Bench) -> None:
     assert lack.startswith("no NVIDIA GPU here, and TensorRT needs one to run an engine")
     assert "`on: TARGET`" in lack
     assert step.library_versions()["tensorrt"] == "10.8.0.43"
+
+
+TRIALS: dict[str, Any] = {"backend": "tensorrt", "fp16": True}
+
+
+@pytest.mark.thorough
+def test_trials_of_a_search_are_built_and_run_as_engines(bench: Bench) -> None:
+    runtime = TRIALS | {"library": str(bench.library), "profiles": [BATCHES]}
+    settings = {"precision": "int8", "trials": 2, "tolerance": {"cosine": 0.5}}
+    source = bench.model
+    ran = run_step(FindPrecision, source, bench.folder / "engines", settings | {"runtime": runtime}, TWO)
+    here = run_step(FindPrecision, source, bench.folder / "here", settings, TWO)
+    assert ran.result.passed
+    assert 0 < abs(ran.result.metrics["cosine"].value - here.result.metrics["cosine"].value) < 0.05
+    assert not list(ran.scratch.glob("engine-*")), "engines of trials are removed"
+
+
+@pytest.mark.thorough
+def test_calibration_runs_in_an_engine_whose_tensors_are_outputs(bench: Bench) -> None:
+    runtime = TRIALS | {"library": str(bench.library)}
+    there = run_step(Quantize, bench.model, bench.folder / "engines", {"runtime": runtime}, TWO)
+    assert there.result.passed

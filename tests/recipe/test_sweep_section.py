@@ -333,7 +333,8 @@ sweep:
         "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: The axes",
         "toy.yaml:16: sweep.over.aside.word: 'basic' is one value"
         "\n    write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`, or a list",
-        "toy.yaml:17: sweep.over.name: `name` cannot vary\n    a sweep varies model, models, inputs, runtime, steps, gates",
+        "toy.yaml:17: sweep.over.name: `name` cannot vary"
+        "\n    a sweep varies model, models, inputs, runtime, steps, gates",
         "toy.yaml:19: sweep.over.variant.a.aside.passed: expected true or false, found 3"
         "\n    passed: What to say in the end",
         "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1\n    write true",

@@ -9,24 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 from ndld_flow import api
-from ndld_flow.base.errors import RecipeError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
-from ndld_flow.records.profile import Profile
-from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.records.document import read_document
-from ndld_flow.steps.check_accuracy import CheckAccuracy
-from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.records.profile import Profile
 from tests.support.accuracy_cases import IMAGES
-from tests.support.decoders import decoder_model
 from tests.support.fp16_checks import LIGHT
 from tests.support.model_trials.subjects import WHEELS
-from tests.support.models import make_cnn
-from tests.support.recipes import load_recipe
 from tests.support.samples import fetch_pinned, fetch_sample
 
 QUICK = {"runs": 1, "passes": 3, "duration": 0, "warmup_passes": 1, "warmup": 0, "layer_passes": 2}
@@ -107,6 +99,12 @@ def check_run(folder: Path, word: str, subject: Subject) -> None:
     assert inside.tensors
 
 
+@pytest.fixture(autouse=True)
+def no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests and users hold the CPU; no test here asserts a time."""
+    monkeypatch.setenv("NDLD_FLOW_QUEUE_TIMEOUT", "0")
+
+
 def write_recipe(folder: Path, subject: Subject, **more: Any) -> None:
     subject.write(folder / "model.onnx")
     (folder / "recipe.yaml").write_text(json.dumps(recipe(folder / "model.onnx", subject, **more)))
@@ -117,14 +115,19 @@ IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 REAL = {
     "text detection": wheel("text_detection", x=image([1, 3, 160, 160], "receipt.png", *IMAGENET)),
     "text recognition": wheel("text_recognition", x=image([1, 3, 48, 160], "lines/000.png", [0.5], [0.5])),
-    "direction of text": Subject(lambda path: shutil.copy(fetch_sample("cls"), path), {"x": image([1, 3, 48, 192], "lines/001.png", [0.5], [0.5])}),
+    "direction of text": Subject(
+        lambda path: shutil.copy(fetch_sample("cls"), path),
+        {"x": image([1, 3, 48, 192], "lines/001.png", [0.5], [0.5])},
+    ),
     "file types": wheel("file_type"),
     "objects": wheel("yolo_detection", images={"shape": [1, 3, 160, 160]}),
     "captcha": wheel("captcha_recognition", input1={"shape": [1, 1, 64, 160]}),
     "resnet": light("resnet50"),
     "squeezenet": light("squeezenet"),
     "shufflenet": light("shufflenet"),
-    "voice activity": wheel("voice_activity_half", {"steps": 8}, input=CHUNK, state={"shape": [2, 1, 128], "from": "stateN"}),
+    "voice activity": wheel(
+        "voice_activity_half", {"steps": 8}, input=CHUNK, state={"shape": [2, 1, 128], "from": "stateN"}
+    ),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat, tee
 from pathlib import Path
@@ -19,16 +19,19 @@ from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, Layout,
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.converted_tensors import Format
 from ndld_flow.models.files import load_model, model_inputs, save_model
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations
+from ndld_flow.records.execution import BuiltFile
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
-from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.protocol import Session, SessionRequest
+from ndld_flow.runtimes.session_process import open_session
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -160,6 +163,45 @@ def prepare_model(
     return PreparedModel(side.label, side.path, view, running, settings, scratch, emulated is not None, notes)
 
 
+@dataclass(frozen=True)
+class BuiltModel(PreparedModel):
+    """A model that a built file runs, such as an engine: its inputs, outputs and marked tensors can be inspected."""
+
+    session: Session
+    built: BuiltFile
+
+    @property
+    def available(self) -> frozenset[str]:
+        """Return the names of the tensors that can be inspected."""
+        return frozenset({*self.view.inputs, *(spec.name for spec in self.session.describe().outputs)})
+
+    def captured(self, names: Sequence[str], samples: Iterator[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+        for arrays in samples:
+            binding = self.session.bind(arrays)
+            binding.run()
+            values = {**binding.outputs(), **arrays}
+            yield {name: array for name in names if (array := values.get(name)) is not None}
+
+    def note(self) -> str:
+        """Return the file that ran, and the caveat of its marked tensors."""
+        marked = len(self.available.difference(self.view.inputs, self.view.outputs))
+        caveat = f"; its {counted(marked, 'marked tensor')} make it fuse layers differently from one without them"
+        return f"{self.label} ran as the engine {self.built.described} in its own arithmetic{caveat if marked else ''}"
+
+
+@contextmanager
+def opened_file(prepared: PreparedModel, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[PreparedModel]:
+    """Open the file that runs instead of a model on inputs of these shapes, if there is one, inside the block."""
+    built = prepared.settings.describe_built_file()
+    if built is None:
+        yield prepared
+        return
+    request = prepared.settings.with_inner_outputs(list(prepared.view.places))
+    request.refuse_shapes(shapes)
+    with closing(open_session(request, prepared.view_path, prepared.scratch)) as session:
+        yield BuiltModel(**vars(prepared), session=session, built=built)
+
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -234,10 +276,15 @@ def _inspect(
     other = (
         prepare_model(cut_reference, shapes, request.stored, request.settings, folders[1]) if cut_reference else None
     )
-    inspection = _Inspection(_select_tensors(mine.view, other.view if other else None, request), request, out)
-    inspection.run(mine, other, feeding, progress)
-    if request.runtime is not None:
-        notes = (*notes, f"{candidate.label} {_UNFUSED.format(request.runtime.names().library)}")
+    with opened_file(mine, own) as runnable:
+        built = runnable if isinstance(runnable, BuiltModel) else None
+        selected = _select_tensors(mine.view, other.view if other else None, request, built)
+        inspection = _Inspection(selected, request, out)
+        inspection.run(runnable, other, feeding, progress)
+        if built is not None:
+            notes = (*notes, built.note())
+        elif request.runtime is not None:
+            notes = (*notes, f"{candidate.label} {_UNFUSED.format(request.runtime.names().library)}")
     notes_of_all = (*notes, *mine.notes, *(other.notes if other else ()), *feeding.notes, *inspection.notes)
     tensors = tuple(meter.record() for meter in inspection.meters)
     return Activations(
@@ -256,9 +303,11 @@ def _inspect(
     )
 
 
-def _select_tensors(view: ModelView, reference: ModelView | None, request: Request) -> list[InspectedTensor]:
+def _select_tensors(
+    view: ModelView, reference: ModelView | None, request: Request, built: BuiltModel | None
+) -> list[InspectedTensor]:
     """Return the tensors to inspect, in order. Raises `RequestError` for names and patterns that match nothing."""
-    names = choose(view.choice(reference), request.selection)
+    names = choose(view.choice(reference), request.selection) if built is None else _choose_built(view, request, built)
     if len(request.until) > 1:  # each stopping point is of interest, whatever else is selected
         wanted = {*names, *view.outputs}
         names = [name for name in (*view.inputs, *view.places) if name in wanted]
@@ -278,6 +327,23 @@ def _select_tensors(view: ModelView, reference: ModelView | None, request: Reque
         )
         for name in names
     ]
+
+
+def _choose_built(view: ModelView, request: Request, built: BuiltModel) -> list[str]:
+    """Return the selected tensors that a built file has, all of them by default."""
+    choice = view.choice(None)
+    if request.selection.is_empty:
+        known = [*view.inputs, *(place.name for place in choice.floats)]
+        return [name for name in known if name in built.available]
+    chosen = choose(choice, request.selection)
+    found = [name for name in chosen if name in built.available]
+    if not found:
+        has = ", ".join(short_name(name) for name in sorted(built.available)[:5])
+        raise RequestError(
+            f"{built.built.name} has none of the {counted(len(chosen), 'selected tensor')} as outputs: build it with "
+            f"`mark_outputs`, or select others (it has {has})."
+        )
+    return found
 
 
 def _layouts(names: Sequence[str], view: ModelView, patterns: Mapping[str, Layout]) -> dict[str, Layout]:

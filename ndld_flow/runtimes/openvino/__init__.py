@@ -65,8 +65,8 @@ class OpenvinoSettings(RuntimeSettings):
     threads: Annotated[int, Field(ge=0)] = 0
     """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
     inference_precision: Literal["f32", "bf16", "f16", "default"] = "f32"
-    """OpenVINO: element type in which layers of floating-point numbers compute. With `default`, OpenVINO chooses bf16 or
-    f16 on a CPU with instructions for it, also for models of float32; the profile shows the types that were used."""
+    """OpenVINO: element type in which layers of floating-point numbers compute. With `default`, OpenVINO chooses bf16
+    or f16 on a CPU with instructions for it, also for models of float32; the profile shows the types that were used."""
     dynamic_quantization: Annotated[int, Field(ge=0)] | None = None
     """OpenVINO: number of activations that share a scale where a layer with packed weights (of 4 or 8 bits, without
     Q/DQ of its input) quantizes its activations to int8; 0 never does. By default OpenVINO chooses, and quantizes on

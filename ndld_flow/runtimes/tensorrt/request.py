@@ -63,6 +63,10 @@ class EngineRequest(EngineSettings, SessionRequest):
     def needs_process(self) -> bool:
         return True
 
+    def with_inner_outputs(self, tensors: Sequence[str]) -> EngineRequest:
+        own = {spec.name for spec in self.outputs}
+        return replace(self, marked=tuple(name for name in tensors if name not in own))
+
     def names(self) -> RuntimeNames:
         return RuntimeNames(self.backend, "TensorRT", self.backend, "Rebuild the engine")
 

@@ -123,10 +123,15 @@ class TensorrtSettings(RuntimeSettings):
         if missing:
             yield missing
         if not has_nvidia_gpu():
-            yield (
-                f"no NVIDIA GPU here, and {TITLES[self.backend]} needs one to run an engine: run the step on a machine "
-                "that has one (`on: TARGET`), remove it with '~steps.NAME', or use ONNX Runtime"
-            )
+            yield describe_missing_gpu(self.backend)
+
+
+def describe_missing_gpu(backend: EngineBackend) -> str:
+    """Return why an engine does not run on a machine without a GPU, and the remedies."""
+    return (
+        f"no NVIDIA GPU here, and {TITLES[backend]} needs one to run an engine: run the step on a machine "
+        "that has one (`on: TARGET`), remove it with '~steps.NAME', or use ONNX Runtime"
+    )
 
 
 def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | None) -> SessionRequest:

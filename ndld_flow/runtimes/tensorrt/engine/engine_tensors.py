@@ -16,6 +16,8 @@ from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 _FLOATS = ("float32", "float16", "bfloat16")
 """The inputs of an engine may have another float type than the model's: `--inputIOFormats=fp16:chw` of trtexec."""
+_UNTYPED = "None"
+"""The type of a tensor that a step has made an output of a model, if shape inference does not know it."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec
             has = ", ".join(map(short_name, own)) or "none"
             yield f"it has no {kind} {short_name(spec.name)} (its {kind}s: {has})"
             continue
-        same_type = tensor.dtype == spec.dtype or (tensor.dtype in _FLOATS and spec.dtype in _FLOATS)
+        both_float = tensor.dtype in _FLOATS and spec.dtype in _FLOATS
+        same_type = both_float or spec.dtype in (tensor.dtype, _UNTYPED)
         if not (same_type and _same_shape(tensor.shape, spec.shape)):
             yield (
                 f"{kind} {short_name(spec.name)} is {tensor.dtype} {tensor.spec.shape_text} in the engine and "
