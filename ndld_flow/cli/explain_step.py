@@ -149,10 +149,11 @@ def _format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         return " | ".join(json.dumps(value) for value in schema["enum"])
     if "const" in schema:
         return json.dumps(schema["const"])
-    if "oneOf" in schema:
+    if "discriminator" in schema:
         return str(schema.get("title") or _format_choice(schema["discriminator"]))
-    if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_format_type(choice, definitions) for choice in schema["anyOf"]))
+    if "anyOf" in schema or "oneOf" in schema:
+        choices = schema.get("anyOf") or schema["oneOf"]
+        return " | ".join(dict.fromkeys(_format_type(choice, definitions) for choice in choices))
     if "$ref" in schema:
         return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
     return _format_plain_type(schema, definitions)

@@ -26,8 +26,7 @@ from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
 from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
 from ndld_flow.runtimes.custom_operators import share_operators
-from ndld_flow.runtimes.one_runtime import share_runtime
-from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials
@@ -125,9 +124,12 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
 def _owner_of(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> type[BaseModel]:
     """Return the model that lacks a setting."""
     owner = _model_at(model, location[:-1])
-    if owner is RuntimeSettings:  # the runtime's name is in pydantic's location, before the setting
-        return settings_of(str(detail["loc"][-2])) or owner
-    return owner
+    if owner is not RuntimeSettings:
+        return owner
+    field = fields_of(_model_at(model, location[:-2]))[str(location[-2])]
+    # The runtime's name is in pydantic's location, before the setting.
+    marks = (mark for mark in field.metadata if isinstance(mark, OneRuntime))
+    return next(marks).choices()[str(detail["loc"][-2])]
 
 
 def _suggest_setting(word: str, model: type[BaseModel], known: Sequence[str]) -> str:

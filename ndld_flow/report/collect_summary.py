@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -126,6 +126,9 @@ class EngineOutcome:
     engine_bytes: int
     build_s: float
     layer_count: int
+    checked: str
+    """`checked by agree`, `not checked` if no step of the run compared its outputs with a model's, or `for inspection`
+    if it has marked outputs."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=collect_latency(documents),
-        engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),
+        engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
         packages={short_name(step): short_name(records[step].summary, 300) for step in documents.packages},
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
@@ -220,6 +223,7 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
         for step in documents.run.steps
         if step.record is not None and step.record.shared_device
     ]
+    warnings += _warn_of_engines(documents)
     return tuple(dict.fromkeys(short_name(warning, 300) for warning in warnings))
 
 
@@ -323,11 +327,39 @@ def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], fl
     return broken if broken is not None else (pick(values) if values else None)
 
 
-def _engine_outcome(step: str, build: Build) -> EngineOutcome:
+def _engine_outcome(step: str, build: Build, accuracies: Mapping[str, Accuracy]) -> EngineOutcome:
     return EngineOutcome(
         step=short_name(step),
         library=short_name(build.library, 60),
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
         layer_count=len(build.layers),
+        checked=_checked_by(build, accuracies),
     )
+
+
+_WEAK = ("FP16", "BF16", "INT8", "FP8")
+"""Types that a weakly typed engine may choose by itself."""
+
+
+def _checked_by(build: Build, accuracies: Mapping[str, Accuracy]) -> str:
+    if build.marked_outputs:
+        return "for inspection"
+    checks = [
+        short_name(step)
+        for step, accuracy in accuracies.items()
+        for ran in (accuracy.execution_candidate, accuracy.execution_reference)
+        if ran is not None and ran.built is not None and ran.built.digest == build.engine_digest
+    ]
+    return f"checked by {' and '.join(dict.fromkeys(checks))}" if checks else "not checked"
+
+
+def _warn_of_engines(documents: RunDocuments) -> Iterator[str]:
+    """Yield a warning for each engine that chooses reduced precisions itself, and whose outputs no step compared."""
+    for step, build in documents.builds.items():
+        chooses = build.typing.startswith("weakly typed") and any(word in build.typing for word in _WEAK)
+        if chooses and _checked_by(build, documents.accuracies) == "not checked":
+            yield (
+                f"{step} is {build.typing}, and no step compares its outputs with the model's: add `check_accuracy` "
+                f"with `runtime: {{backend: {build.backend}, engine: {step}}}`"
+            )

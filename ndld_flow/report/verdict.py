@@ -88,9 +88,9 @@ def graph_words(graph: GraphOutcome) -> str:
 
 
 def engine_words(engine: EngineOutcome) -> str:
-    """Return `engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116`."""
+    """Return `engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116, not checked`."""
     built = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
-    return f"{engine.step} {built}, {count(engine.layer_count)} layers, by {engine.library}"
+    return f"{engine.step} {built}, {count(engine.layer_count)} layers, by {engine.library}, {engine.checked}"
 
 
 def accuracy_words(accuracy: AccuracyOutcome | None) -> str:

@@ -44,23 +44,29 @@ class OneRuntime:
     """Returns whether a step with these settings runs in the recipe's `runtime:` if it names none itself."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        default, *others = find_settings()
-        usable = tuple(each for each in others if self.engines or each.builder is None)
-        usable = (*((default,) if self.with_default else ()), *usable, *self.more)
-        choice: Any = Union[usable]  # noqa: UP007 - made of a sequence
+        usable = dict.fromkeys(self.choices().values())
+        choice: Any = Union[tuple(usable)]  # noqa: UP007 - made of a sequence
         if len(usable) > 1:
             choice = Annotated[choice, Field(discriminator="backend")]
-        classes = {name: each for each in (default, *usable) for name in each.backends()}
-        names = Annotated[Literal[tuple(classes)], AfterValidator(lambda name: self._settings_of_name(name, classes))]  # type: ignore[valid-type]
+        known = tuple(dict.fromkeys((*find_settings()[0].backends(), *self.choices())))
+        names = Annotated[Literal[known], AfterValidator(self._settings_of_name)]  # type: ignore[valid-type]
         form = Discriminator(lambda value: "name" if isinstance(value, str) else "settings")
         both = Annotated[Annotated[names, Tag("name")] | Annotated[choice, Tag("settings")], form]
         return handler.generate_schema(both | None)
 
-    def _settings_of_name(self, name: str, classes: Mapping[str, type[RuntimeSettings]]) -> RuntimeSettings | None:
-        if not self.with_default and name in find_settings()[0].backends():
+    def choices(self) -> dict[str, type[RuntimeSettings]]:
+        """Return the name of each runtime that can be chosen with settings -> their class."""
+        default, *others = find_settings()
+        usable = [each for each in others if self.engines or each.builder is None]
+        usable = [*([default] if self.with_default else []), *usable, *self.more]
+        return {name: each for each in usable for name in each.backends()}
+
+    def _settings_of_name(self, name: str) -> RuntimeSettings | None:
+        chosen = self.choices().get(name)
+        if chosen is None:
             return None
         try:
-            return classes[name].model_validate({"backend": name})
+            return chosen.model_validate({"backend": name})
         except ValidationError as error:  # it needs more settings
             raise error.errors()[0].get("ctx", {}).get("error", error) from None
 

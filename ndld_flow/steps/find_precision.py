@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -111,9 +112,9 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return self
 
     def foresee(self) -> Foresight:
-        lacks = () if self.runtime is None else self.runtime.foresee().lacks
-        notes = (f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",)
-        return Foresight(lacks=lacks, notes=notes)
+        seen = Foresight() if self.runtime is None else self.runtime.foresee()
+        notes = (f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}", *seen.notes)
+        return replace(seen, notes=notes)
 
     def library_versions(self) -> dict[str, str]:
         return super().library_versions() | versions_of(self.runtime)

@@ -9,6 +9,7 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, missed_precisions
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
+from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.collect_engines import collect_build, collect_engines, collect_untimed, is_usual
 from ndld_flow.report.collect_layers import collect_reformats
+from ndld_flow.report.collect_summary import collect_summary
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
 from ndld_flow.report.profile_page import draw_build
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
-from tests.support.run_fixtures import HOSTILE_NAMES, MIB
+from tests.support.run_fixtures import HOSTILE_NAMES, MIB, accuracy
 
 
 def page_of(folder: Path, **builds: Build) -> str:
@@ -334,9 +337,27 @@ def test_a_build_without_constraints_of_layers_is_read() -> None:
 def test_the_verdict_names_engines(tmp_path: Path) -> None:
     folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
     assert summarize_run(read_run(folder).run, folder)[2:4] == [
-        "engine engine 6.90 MiB in 1 min 24 s, 72 layers, by TensorRT 10.16.1.11",
-        "engine rtx 9.38 MiB in 1.2 s, 55 layers, by TensorRT-RTX 1.7.1.116",
+        "engine engine 6.90 MiB in 1 min 24 s, 72 layers, by TensorRT 10.16.1.11, not checked",
+        "engine rtx 9.38 MiB in 1.2 s, 55 layers, by TensorRT-RTX 1.7.1.116, not checked",
     ]
+
+
+def test_an_unchecked_engine_is_shown_as_such(tmp_path: Path) -> None:
+    """One that chooses its precisions itself is a warning, and one with marked outputs ships nowhere."""
+    weak = build().model_copy(update={"typing": "weakly typed: FP16, TF32", "engine_digest": "d1"})
+    marked = weak.model_copy(update={"marked_outputs": ("Conv_0",)})
+    folder = write_engine_run(tmp_path, {"engine": weak, "inside": marked})
+    documents = read_run(folder)
+    summary = collect_summary(documents)
+    assert [engine.checked for engine in summary.engines] == ["not checked", "for inspection"]
+    [warning] = [text for text in summary.warnings if "no step compares" in text]
+    assert warning.startswith("engine is weakly typed: FP16, TF32, and no step compares its outputs with the model's")
+    built = BuiltFile(name="engine", digest="d1", model="half")
+    ran = Execution(library="TensorRT 10.16.1.11", device="NVIDIA H200", built=built)
+    agree = accuracy().model_copy(update={"execution_candidate": ran})
+    checked = collect_summary(replace(documents, accuracies={"agree": agree}))
+    assert checked.engines[0].checked == "checked by agree"
+    assert not any("no step compares" in text for text in checked.warnings)
 
 
 def test_layers_are_written_as_csv_without_times() -> None:
