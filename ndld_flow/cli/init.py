@@ -21,7 +21,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 @click.option(
     "--for",
     "runtime",
-    type=click.Choice(["onnxruntime", "tensorrt_rtx", "tensorrt"]),
+    type=click.Choice(["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"]),
     default="onnxruntime",
     help="The runtime that the model is for.",
 )

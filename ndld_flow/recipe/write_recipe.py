@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
     from ndld_flow.models.likely_inputs import LikelyInput
 
-Runtime = Literal["onnxruntime", "tensorrt_rtx", "tensorrt"]
+Runtime = Literal["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"]
 Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
 """Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
@@ -41,7 +41,7 @@ model: {model}                # relative to the current directory; also pypi:, p
 
 inputs:                       # shared by every step that runs the model
 {inputs}
-
+{runtime}
 steps:                        # in order; a step with a name of its own needs `step:`
 {steps}
 gates:                        # conditions on metrics; a failed gate makes the run exit with 1
@@ -75,8 +75,14 @@ _SPEED = """
   base:  {{step: profile, from: source}}
   speed: {{step: profile, from: {result}}}{note}
 """
-_SPEED_OF_ENGINE = """
+_RUN_ENGINE = """
+{comment}  shipped: {{step: check_accuracy, candidate: {result}, runtime: {{backend: {runtime}, engine: engine}}}}{note}
 {comment}  speed: {{step: profile, from: {result}, backend: {runtime}, engine: engine}}{note}
+"""
+_MODEL_RUNTIMES = ("onnxruntime", "openvino")
+"""Runtimes that run models, and no engines."""
+_RUNTIME = """
+runtime: {runtime}        # of all steps that check and measure: onnxruntime, openvino
 """
 
 
@@ -129,6 +135,7 @@ def write_recipe(
         target=short_name(str(path)),
         name=name,
         inputs="\n".join(_input_lines(trial, options.images)) or "  {}",
+        runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
         steps="".join(_steps(options, result)),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
@@ -245,10 +252,10 @@ def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
     if options.precision == "fp16":
         yield _HALF
     if options.precision == "int8":
-        yield _SMALL.format(target="" if runtime == "onnxruntime" else "\n    target: tensorrt")
+        yield _SMALL.format(target="" if runtime in _MODEL_RUNTIMES else "\n    target: tensorrt")
     loose = "\n    tolerance: {slices: loose}" if options.precision == "int8" else ""
     yield _AGREE.format(result=result, tolerance=loose)
-    if runtime == "onnxruntime":
+    if runtime in _MODEL_RUNTIMES:
         slow = options.precision == "fp16" and not has_nvidia_gpu()
         yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
         return
@@ -256,7 +263,7 @@ def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
         runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and options.precision else ""
     )
     here = has_nvidia_gpu()
-    yield _SPEED_OF_ENGINE.format(
+    yield _RUN_ENGINE.format(
         comment="" if here else "  # ", result=result, runtime=runtime, note="" if here else "   # needs a GPU"
     ).replace("  #   ", "  # ")
 
