@@ -12,17 +12,22 @@ from typing import Any
 import pytest
 
 from ndld_flow import api
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.sweep.points import find_own_point
 from tests.support.accuracy_cases import IMAGES
 from tests.support.fp16_checks import LIGHT
 from tests.support.model_trials.subjects import WHEELS
+from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 from tests.support.samples import fetch_pinned, fetch_sample
 
 QUICK = {"runs": 1, "passes": 3, "duration": 0, "warmup_passes": 1, "warmup": 0, "layer_passes": 2}
-RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+RUNTIMES = ("onnxruntime", "openvino")
 
 
 @dataclass(frozen=True)
@@ -137,3 +142,87 @@ REAL = {
 def test_real_models_run_in_each_runtime(name: str, word: str, tmp_path: Path) -> None:
     write_recipe(tmp_path, REAL[name])
     check_run(tmp_path, word, REAL[name])
+
+
+def plan_of(folder: Path, word: Any = "openvino", **steps: Any) -> dict[str, Any]:
+    """Return the steps of a recipe with a runtime of its own, as they run."""
+    make_cnn(folder / "model.onnx")
+    (folder / "r.yaml").write_text(json.dumps({"model": str(folder / "model.onnx"), "runtime": word, "steps": steps}))
+    return {step.name: step.step for step in load_recipe(folder / "r.yaml").steps}
+
+
+def test_steps_inherit_the_runtime_unless_they_choose_one(tmp_path: Path) -> None:
+    steps = plan_of(
+        tmp_path,
+        agree={"step": "check_accuracy", "candidate": "source"},
+        chosen={"step": "check_accuracy", "candidate": "source", "runtime": "onnxruntime"},
+        inside={"step": "inspect_activations"},
+        search={"step": "find_precision", "precision": "int8"},
+        half={"step": "find_precision", "precision": "fp16"},
+        small={"step": "quantize"},
+        speed={"step": "profile", "threads": 1},
+        here={"step": "profile", "provider": "cpu"},
+        cuda={"step": "inspect_activations", "provider": "cuda"},
+    )
+    backends = {name: getattr(step.runtime, "backend", None) for name, step in steps.items()}
+    openvino, ours = dict.fromkeys(("agree", "inside", "search", "speed"), "openvino"), {"here": "onnxruntime"}
+    # fp16 is emulated in ONNX Runtime, and a quantized model is the same for every runtime.
+    assert backends == {**openvino, **ours, **dict.fromkeys(("chosen", "half", "small", "cuda"))}
+    assert steps["speed"].runtime.threads == 1
+
+
+def test_settings_of_onnxruntime_reach_the_steps_that_have_them(tmp_path: Path) -> None:
+    chosen: Any = {"backend": "onnxruntime", "threads": 1, "spinning": False}
+    given = {"agree": {"step": "check_accuracy", "candidate": "source"}, "speed": {"step": "profile", "threads": 2}}
+    steps = plan_of(tmp_path, chosen, **given)
+    assert (steps["agree"].runtime, steps["agree"].threads) == (None, 1)
+    assert (steps["speed"].runtime.threads, steps["speed"].runtime.spinning) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("openvno", "expected one of 'onnxruntime' or 'openvino', found 'openvno'\n    did you mean \"openvino\"?"),
+        ("tensorrt", "expected one of 'onnxruntime' or 'openvino', found 'tensorrt'"),
+        (
+            {"backend": "openvino", "thread": 1},
+            'runtime.thread: there is no setting `thread`\n    did you mean "threads"',
+        ),
+        ({"threads": 1}, "expected a mapping with `backend`, found {'threads': 1}"),
+    ],
+)
+def test_a_wrong_runtime_is_one_mistake(word: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        plan_of(tmp_path, word, speed={"step": "profile"}, agree={"step": "check_accuracy", "candidate": "source"})
+    assert message in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_step_reports_a_setting_of_another_runtime(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="`optimization`: for ONNX Runtime only, but this step has `backend: openv"):
+        plan_of(tmp_path, speed={"step": "profile", "optimization": "basic"})
+
+
+@pytest.mark.thorough
+def test_one_sweep_picks_the_faster_runtime_and_its_recipe_repeats_it(tmp_path: Path) -> None:
+    """The recorded recipes give the same points: of the sweep, and of each point."""
+    make_cnn(tmp_path / "model.onnx")
+    steps = {"agree": {"step": "check_accuracy", "candidate": "source"}, "speed": {"step": "profile", **QUICK}}
+    over = {"runtime": ["onnxruntime", {"backend": "openvino", "threads": 1}]}
+    sweep = {"over": over, "minimize": "speed.latency.median", "subject_to": ["agree.slice_rms <= 1 %"], "winners": 0}
+    values = {"model": str(tmp_path / "model.onnx"), "runtime": "onnxruntime", "steps": steps, "sweep": sweep}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
+    finished = api.run(tmp_path / "recipe.yaml", outputs=tmp_path / "outputs")
+    assert finished.passed
+    folder = Path(finished.folder)
+    record = read_document(SweepRecord, folder / "sweep.json")
+    assert record.best in (1, 2)
+    own = find_own_point(record)
+    assert own is not None
+    assert own.number == 1
+    for number, backend, threads in ((1, "onnxruntime", 0), (2, "openvino", 1)):
+        recorded = load_recipe(folder / f"points/{number:04}/recipe.yaml")
+        speed = next(step.step for step in recorded.steps if step.name == "speed")
+        assert (speed.runtime.backend, speed.runtime.threads) == (backend, threads)
+    repeated = api.run(folder / "recipe.yaml", outputs=tmp_path / "outputs")
+    assert repeated.nothing_to_do
