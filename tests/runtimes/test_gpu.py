@@ -14,8 +14,11 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
 from tests.support.models import make_cnn
@@ -233,6 +236,40 @@ def test_layers_of_a_marked_engine_are_compared(bench: Bench, backend: EngineBac
     assert all(layer.metrics["cosine"] > 0.999 for layer in accuracy.layers)
     assert accuracy.layers_built is not None
     assert accuracy.layers_built.name == "marked"
+
+
+@both_backends
+def test_the_tensors_of_a_marked_engine_are_inspected(bench: Bench, backend: EngineBackend) -> None:
+    """Those of a prebuilt engine too, whose marked tensors no record names."""
+    require_engines(backend)
+    marked = {**engine_steps(backend)["engine"], "mark_outputs": ["Conv_*"]}
+    inside = {"step": "inspect_activations", "from": "source", "reference": "source"}
+    run = bench.run({"marked": marked, "inside": {**inside, "runtime": {"backend": backend, "engine": "marked"}}})
+    first = Activations.model_validate_json((run / "inside/activations.json").read_bytes())
+    assert {"Conv_0", "Conv_4", "Conv_8", "Conv_20"} <= {tensor.node for tensor in first.tensors}
+    assert all(layer.metrics["cosine"] > 0.999 for layer in first.divergence)
+    prebuilt = {"backend": backend, "engine_file": str(run / "marked/model.engine")}
+    again = bench.run({"inside": {**inside, "runtime": prebuilt}})
+    second = Activations.model_validate_json((again / "inside/activations.json").read_bytes())
+    assert [tensor.tensor for tensor in second.tensors] == [tensor.tensor for tensor in first.tensors]
+
+
+@both_backends
+def test_trials_and_calibration_run_in_engines(bench: Bench, backend: EngineBackend) -> None:
+    """Rounding on the GPU differs from the CPU's, by little."""
+    require_engines(backend)
+    search = {
+        "step": "find_precision",
+        "from": "source",
+        "precision": "int8",
+        "trials": 3,
+        "tolerance": {"cosine": 0.5},
+    }
+    run = bench.run({"search": {**search, "runtime": backend}, "here": search})
+    there, here = (read_document(PrecisionSearch, run / name / "precision.json") for name in ("search", "here"))
+    assert 0 < abs(there.metrics_found["cosine"] - here.metrics_found["cosine"]) < 0.05
+    calibrated = bench.run({"small": {"step": "quantize", "from": "source", "target": "tensorrt", "runtime": backend}})
+    assert (calibrated / "small/model.onnx").is_file()
 
 
 def test_an_engine_ruined_by_int8_fails(bench: Bench) -> None:
