@@ -302,7 +302,7 @@ def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:
     ran = accuracy.execution_candidate
     if ran is not None and ran.built is not None:
         source = "" if ran.built.model else ", of unknown source,"
-        yield f"engine {short_name(ran.built.name)}{source} in {ran.described}"
+        yield f"{short_name(ran.built.name)}{source} in {ran.described}"
     elif ran is not None:
         described = f" ran in {ran.described}"
         places = (note.partition(described)[2] for note in accuracy.notes if described in note)

@@ -315,7 +315,7 @@ def _describe_runtime(side: ComparedModel, execution: Execution, facts: SessionF
     """Return `source ran in OpenVINO 2026.4.1 on CPU, whose layers computed in bfloat16`, with the file that ran."""
     precision = facts.facts.get("inference_precision")
     computed = f", whose layers computed in {precision}" if precision else ""
-    built = "" if execution.built is None else f" as the engine {execution.built.described}"
+    built = "" if execution.built is None else f" as {execution.built.described}"
     return f"{side.label} ran{built} in {execution.described}{computed}"
 
 

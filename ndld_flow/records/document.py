@@ -33,6 +33,7 @@ VERSIONS: Mapping[str, int] = {
     "activations": 1,
     "build": 3,
     "comparison": 2,
+    "compiled": 1,
     "engine comparison": 2,
     "engine lock": 1,
     "export": 1,

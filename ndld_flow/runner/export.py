@@ -16,11 +16,12 @@ from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.store.files import write_text_atomically, writing_atomically
-from ndld_flow.store.kinds import Engine, Onnx, Package
+from ndld_flow.store.kinds import CompiledModel, Engine, Onnx, Package
 
-_NOUNS = {Onnx: "a model", Engine: "an engine", Package: "a package"}
+_NOUNS = {Onnx: "a model", Engine: "an engine", CompiledModel: "a compiled model", Package: "a package"}
 _MAINS = {kind.kind: kind.main for kind in _NOUNS}
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+COMPILED_SUFFIXES = (".blob", ".ort", Path(CompiledModel.main).suffix)
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Export:
 def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     """Return the results that a run will export: the recipe's `export:`, and `output`, a file or a folder.
 
-    A file gets the last model, the last engine if its suffix is one of `ENGINE_SUFFIXES`, or the last package if it is
-    `.zip`; a folder gets all. Raises
-    RequestError if no step produces one, and for existing files that no export has written.
+    A file gets the last model, or by its suffix the last engine (`ENGINE_SUFFIXES`), compiled model
+    (`COMPILED_SUFFIXES`) or package (`.zip`); a folder gets all. Raises RequestError if no step produces one, and for
+    existing files that no export has written.
     """
     exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
     if output is not None:
@@ -65,15 +66,20 @@ def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
     last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps if not step.step.for_inspection}
-    of_suffix: dict[str, type[Onnx | Engine | Package]] = {".onnx": Onnx, Package.suffix: Package}
-    kind = of_suffix.get(output.suffix, Engine if output.suffix in ENGINE_SUFFIXES else None)
+    of_suffix: dict[str, type[Onnx | Engine | CompiledModel | Package]] = {
+        ".onnx": Onnx,
+        Package.suffix: Package,
+        **dict.fromkeys(ENGINE_SUFFIXES, Engine),
+        **dict.fromkeys(COMPILED_SUFFIXES, CompiledModel),
+    }
+    kind = of_suffix.get(output.suffix)
     if kind is not None:
         if kind not in last:
             raise RequestError(f"--output {output}: no step of {recipe.path} produces {_NOUNS[kind]}.")
         yield Export(last[kind], output)
         return
     if output.suffix and not output.is_dir():
-        known = ", ".join((".onnx", Package.suffix, *ENGINE_SUFFIXES))
+        known = ", ".join(of_suffix)
         raise RequestError(f"--output {output}: a result ends in {known}; give one of these, or a folder.")
     suffixes = {kind: Package.suffix if kind is Package else Path(kind.main).suffix for kind in _NOUNS}
     found = [Export(last[kind], output / f"{recipe.name}{suffixes[kind]}") for kind in _NOUNS if kind in last]
@@ -101,9 +107,12 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
         _export_package(export, run, record, folder)
         return
     main = _MAINS[record.artifact.kind]
-    # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
-    others = [file.path for file in record.artifact.files if file.path != main and record.artifact.kind == Onnx.kind]
-    targets = {find_file(folder, name): export.path.with_name(Path(name).name) for name in others}
+    others = [file.path for file in record.artifact.files if file.path != main]
+    targets = {
+        find_file(folder, name): export.path.with_name(target)
+        for name in others
+        if (target := _name_beside(name, record.artifact.kind, export.path))
+    }
     targets[find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))
     if _is_exported(export, run, record, list(targets.values())):
@@ -114,6 +123,16 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
             shutil.copyfileobj(read, written, 2**20)
     digests = {target.name: _sha256(target) for target in reversed(targets.values())}
     write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+
+
+def _name_beside(name: str, kind: str, path: Path) -> str:
+    """Return the name of a further file of an artifact that is exported to `path`; empty for one that stays in the run.
+
+    The data of a model keep their names, to which it refers; an engine's reports stay in the run.
+    """
+    if kind == CompiledModel.kind and name == CompiledModel.record:
+        return f"{path.name}.{name}"
+    return Path(name).name if kind == Onnx.kind or name == CompiledModel.data else ""
 
 
 def _export_package(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:

@@ -171,6 +171,11 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     @model_validator(mode="after")
     def _check_runtime(self) -> CheckAccuracy:
         runs_engine = self.runtime is not None and self.runtime.builder is not None
+        if self.runtime is not None and self.runtime.runs_built_file and not runs_engine and self.layers:
+            raise ValueError(
+                "`layers` compares tensors inside of models, which cannot be read in a compiled model: remove it, or "
+                "`compiled`"
+            )
         if runs_engine and self.layers and self.layers_engine is None:
             raise ValueError(
                 "`layers` compares tensors inside of models, which an engine lacks: remove it, or name an engine "

@@ -107,8 +107,8 @@ def test_an_engine_is_compared_with_its_model(bench: Bench) -> None:
     assert execution.built is not None
     assert execution.built.described == "engine, built by TensorRT 10.8.0.43 from candidate (weakly typed: FP16, TF32)"
     assert execution.built.digest == json.loads((engine.folder / Engine.build).read_text())["engine_digest"]
-    assert any("candidate ran as the engine engine, built by TensorRT" in note for note in accuracy.notes)
-    assert "(engine engine in TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
+    assert any("candidate ran as engine, built by TensorRT" in note for note in accuracy.notes)
+    assert "(engine in TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
     assert [path.name for path in ran.scratch.iterdir() if path.suffix == ".onnx"] == []
 
 

@@ -107,6 +107,8 @@ _LEVELS = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
+_BOUNDS_SPINNING = (1, 26)
+"""First release that limits the time of busy-waiting."""
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _UNREGISTERED = "is not a registered function/op"
 _ABOUT_THE_MODEL = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
@@ -132,12 +134,21 @@ class SessionSettings:
     dynamic dimensions opens in a fifth of the time, which is worthwhile for few runs."""
     memory_pattern: bool = True
     """Allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
+    prepacking: bool = True
+    """Rearrange weights for the kernels when the model is opened."""
+    flush_denormals: bool = False
+    """Compute with 0 in place of denormal numbers."""
+    block_base: int = 0
+    """Base of the shrinking blocks into which the work of an operator is divided; 0 for equal parts."""
+    gelu_approximation: bool = False
     affinity: str = ""
     """Processors of each thread but the first, as ONNX Runtime writes them; empty lets it choose."""
     provider_library: str | None = None
     """Absolute path of the plugin library with the provider."""
     spinning: bool = True
     """Threads busy-wait for the next operator: fast, but it occupies all processors."""
+    spin_duration: int | None = None
+    """Microseconds for which they do; None lets ONNX Runtime choose."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Dimension name -> its size, fixed before optimization."""
     custom_ops: Sequence[str] = ()
@@ -146,6 +157,10 @@ class SessionSettings:
     """Path prefix of ONNX Runtime's profile; None disables profiling."""
     optimized_model: Path | None = None
     """File for the optimized model, its weights in a separate file in the same folder."""
+    optimized_format: Literal["ONNX", "ORT"] = "ONNX"
+    """Form of that file; in ORT format it has the weights too."""
+    compiled_path: str = ""
+    """A compiled model, which is opened instead of the model."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +322,7 @@ def _failed(path: Path, given: _Fed, error: Exception) -> ModelError:
     fed = ", ".join(f"{name} {dtype_text(dtype)} {shape_text(shape)}" for name, (dtype, shape) in given.items())
     shapes = {name: shape for name, (_, shape) in given.items()}
     return ModelError(
-        f"{path} fails at run time: {_one_paragraph(error)}. Its inputs were {fed}; {suggest_shapes(path, shapes)}"
+        f"{path} fails at run time: {one_paragraph(error)}. Its inputs were {fed}; {suggest_shapes(path, shapes)}"
     )
 
 
@@ -325,16 +340,12 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     `BackendError` with the loader's reason when the provider is unknown, missing, or does not load (ONNX Runtime would
     silently fall back to the CPU); `ModelError` when ONNX Runtime refuses the model.
     """
-    if settings.provider_library is not None:
-        provider, devices = find_plugin_devices(settings.provider, settings.provider_library)
-    else:
-        provider, devices = full_name(settings.provider), []
-    options = {
-        name: str(int(value)) if isinstance(value, bool) else str(value)
-        for name, value in settings.provider_options.items()
-    }
+    provider, devices, options = _find_provider(settings)
     memory = memory_of(provider, options)
+    opened = Path(settings.compiled_path) if settings.compiled_path else path
     session_options = _session_options(settings)
+    if settings.compiled_path:
+        session_options.add_session_config_entry("session.load_model_format", _format_of(opened))
     if devices:
         session_options.add_provider_for_devices(devices[:1], options)
     if changed is not None:
@@ -343,19 +354,43 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     try:
         with _watched(provider) as caught:
             session = ort.InferenceSession(
-                path if changed is None else changed,
+                opened if changed is None else changed,
                 session_options,
                 # A plugin is named by the session's options, which ONNX Runtime ignores next to a list of providers.
                 providers=[] if devices else with_fallbacks(provider, options),
                 enable_fallback=0,
             )
     except Exception as error:
-        raise _refused(path, provider, error, "\n".join(caught)) from None
+        raise _refused(opened, provider, error, "\n".join(caught)) from None
     load_ms = (time.perf_counter() - started) * 1e3
     log = "\n".join(caught)
     if session.get_providers()[0] != provider:
         raise _not_loaded(provider, session.get_providers()[0], log)
     return OnnxruntimeSession(path, session, memory, load_ms, log)
+
+
+def compiling_options(settings: SessionSettings) -> tuple[str, Any]:
+    """Return the provider, and the options of a session that name it. Raises `BackendError` as `open_model` does."""
+    provider, devices, options = _find_provider(settings)
+    session_options = _session_options(settings)
+    if devices:
+        session_options.add_provider_for_devices(devices[:1], options)
+    else:
+        session_options.add_provider(provider, options)
+    return provider, session_options
+
+
+def _find_provider(settings: SessionSettings) -> tuple[str, list[Any], dict[str, str]]:
+    """Return the provider's full name, the devices of one from a plugin, and its options."""
+    if settings.provider_library is not None:
+        provider, devices = find_plugin_devices(settings.provider, settings.provider_library)
+    else:
+        provider, devices = full_name(settings.provider), []
+    options = {
+        name: str(int(value)) if isinstance(value, bool) else str(value)
+        for name, value in settings.provider_options.items()
+    }
+    return provider, devices, options
 
 
 @contextlib.contextmanager
@@ -395,11 +430,8 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
     options.enable_cpu_mem_arena = settings.memory_arena
     options.enable_mem_reuse = settings.memory_reuse
     options.enable_mem_pattern = settings.memory_pattern
-    if settings.affinity:
-        options.add_session_config_entry("session.intra_op_thread_affinities", settings.affinity)
-    if not settings.spinning:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    for name, value in _entries(settings).items():
+        options.add_session_config_entry(name, value)
     for library in settings.custom_ops:
         _load_custom_ops(options, library)
     for name, size in settings.free_dimensions.items():
@@ -408,8 +440,44 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
         options.enable_profiling = True
         options.profile_file_prefix = str(settings.profile_prefix)
     if settings.optimized_model is not None:
-        _write_optimized(options, settings.optimized_model)
+        _write_optimized(options, settings.optimized_model, settings.optimized_format)
     return options
+
+
+def _entries(settings: SessionSettings) -> dict[str, str]:
+    """Return the entries of the session's configuration that differ from ONNX Runtime's defaults.
+
+    Raises BackendError for one that this release would ignore.
+    """
+    duration = settings.spin_duration
+    if duration is not None and tuple(map(int, re.findall(r"\d+", version())[:2])) < _BOUNDS_SPINNING:
+        raise BackendError(
+            f"`spin_duration`: ONNX Runtime {version()} ignores it; it needs 1.26 or later. Remove it, or update."
+        )
+    changed = {
+        "session.disable_prepacking": "" if settings.prepacking else "1",
+        "session.set_denormal_as_zero": "1" if settings.flush_denormals else "",
+        "session.dynamic_block_base": str(settings.block_base or ""),
+        "optimization.enable_gelu_approximation": "1" if settings.gelu_approximation else "",
+        "session.intra_op_thread_affinities": settings.affinity,
+        **{f"session.{pool}_op.allow_spinning": "" if settings.spinning else "0" for pool in ("intra", "inter")},
+        **{f"session.{pool}_op.spin_duration_us": str(duration or "") for pool in ("intra", "inter")},
+    }
+    return {name: value for name, value in changed.items() if value}
+
+
+def version() -> str:
+    """Return the release of the imported ONNX Runtime."""
+    return str(ort.__version__)
+
+
+def _format_of(compiled: Path) -> str:
+    """Return the form of a compiled model, which its name does not show, by the identifier of ORT format."""
+    try:
+        with compiled.open("rb") as file:
+            return "ORT" if file.read(8)[4:] == b"ORTM" else "ONNX"
+    except OSError:
+        return "ONNX"
 
 
 def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
@@ -418,7 +486,7 @@ def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
         with catch_native_output() as caught:
             options.register_custom_ops_library(library)
     except Exception as error:  # ONNX Runtime raises its own classes
-        reason = " ".join(f"{_one_paragraph(error)} {caught.text}".split())
+        reason = " ".join(f"{one_paragraph(error)} {caught.text}".split())
         raise BackendError(
             f"`custom_ops`: ONNX Runtime {ort.__version__} does not load {library}: "
             f"{shortened(reason, _MOST_LETTERS)}. The library must export `RegisterCustomOps`, and be built for this "
@@ -426,8 +494,11 @@ def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
         ) from None
 
 
-def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
+def _write_optimized(options: Any, path: Path, form: str) -> None:  # noqa: ANN401
     options.optimized_model_filepath = str(path)
+    options.add_session_config_entry("session.save_model_format", form)
+    if form == "ORT":
+        return
     # Weights in a separate file: the graph is read quickly, and a protobuf is limited to 2 GB.
     keys = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{keys}_file_name", f"{path.name}.data")
@@ -447,10 +518,10 @@ def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception
     if not path.is_file():
         return ModelError(f"there is no model file {path}.")
     if provider == CPU or type(error).__name__ in _ABOUT_THE_MODEL:
-        message = _one_paragraph(error)
+        message = one_paragraph(error)
         hint = " `custom_ops` loads a library with operators of your own." if _UNREGISTERED in message else ""
         return ModelError(f"ONNX Runtime {ort.__version__} rejects {path}: {message}.{hint}")
-    reason = _loader_reason(log) or _one_paragraph(error)
+    reason = _loader_reason(log) or one_paragraph(error)
     return BackendError(f"{provider} cannot run {path}: {reason}. {provider_advice(provider)}")
 
 
@@ -471,7 +542,7 @@ def _loader_reason(log: str) -> str:
     return " ".join(words).rstrip(".")
 
 
-def _one_paragraph(error: Exception) -> str:
+def one_paragraph(error: Exception) -> str:
     """Return ONNX Runtime's message without its code, source lines and line breaks, shortened."""
     text = str(error)
     if text.startswith("[ONNXRuntimeError]"):
@@ -496,7 +567,7 @@ def _ort_value(name: str, array: Array, model: OnnxruntimeSession) -> ort.OrtVal
     except Exception as error:
         raise ModelError(
             f'input "{name}" of {model.path}: ONNX Runtime on {short_name(model.providers[0])} does not accept '
-            f"{packed.dtype.name} from memory: {_one_paragraph(error)}."
+            f"{packed.dtype.name} from memory: {one_paragraph(error)}."
         ) from None
 
 

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ndld_flow.models.tensors import Array, TensorSpec, fix_dimensions
+from ndld_flow.runtimes.compiled_models import RunsCompiled
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
+    OnnxruntimeSession,
+    SessionSettings,
+    open_model,
+    version,
+)
 from ndld_flow.runtimes.protocol import (
     SEPARATE_COPIES,
     LayerPass,
@@ -21,6 +27,7 @@ from ndld_flow.runtimes.protocol import (
     SessionRequest,
     Timing,
 )
+from ndld_flow.store.kinds import CompiledModel
 
 if TYPE_CHECKING:  # a measuring process imports few modules
     from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits
@@ -29,21 +36,50 @@ _ON_NVIDIA = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTR
 
 
 @dataclass(frozen=True)
-class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
+class OnnxruntimeRequest(SessionSettings, RunsCompiled, PrivatePackages, SessionRequest):
     """A model to open in ONNX Runtime, with the settings of its session."""
 
     runtime: ClassVar[str] = "onnxruntime"
+
+    format: str = "onnx"
+    """Form of the file that `compile` writes: `onnx`, `ort` or `ep_context`."""
+
+    @property
+    def needs_process(self) -> bool:
+        # Only a process's first session decides on denormal numbers, and for all other code in the process too.
+        return self.flush_denormals or super().needs_process
 
     def names(self) -> RuntimeNames:
         advice = "Try another provider or optimization, or fewer threads"
         return RuntimeNames("onnxruntime", "ONNX Runtime", self.provider, advice)
 
     def open(self, model: Path) -> OnnxruntimeSession:
+        if self.compiled_path:
+            return self._open_compiled(model)
         session = open_model(model, self)
         self.check_imported("onnxruntime")
         return session
 
+    def _open_compiled(self, model: Path) -> OnnxruntimeSession:
+        self.refuse_elsewhere("ONNX Runtime", version())
+        session = open_model(model, self.to_open)
+        self.check_imported("onnxruntime")
+        facts = session.describe()
+        self.refuse_other_ports((spec.name for spec in (*facts.inputs, *facts.outputs)), model)
+        return session
+
+    @property
+    def to_open(self) -> Self:
+        """Return the settings of its session: a compiled model is optimized already."""
+        return replace(self, optimization="disabled") if self.compiled_path else self
+
+    def compile(self, model: Path, folder: Path) -> None:
+        from ndld_flow.runtimes.onnxruntime.compiling import compile_to_file
+
+        compile_to_file(model, self, self.format, folder / CompiledModel.main)
+
     def open_changed(self, model: Path, changed: bytes) -> OnnxruntimeSession:
+        self.refuse_change()
         session = open_model(model, self, changed)
         self.check_imported("onnxruntime")
         return session
@@ -59,7 +95,7 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     ) -> Path:
         from ndld_flow.runtimes.onnxruntime.layer_recording import record_layers
 
-        return record_layers(model, self, feeds, plan, folder, report)
+        return record_layers(model, self.to_open, feeds, plan, folder, report)
 
     def measured_gpu(self) -> int | None:
         if self.provider_library is not None:
@@ -109,4 +145,4 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 
-        return None if self.provider_library is not None else measure_roofs(self, layers)
+        return None if self.provider_library is not None else measure_roofs(replace(self, compiled_path=""), layers)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.machine.check import Check
 from ndld_flow.machine.versions import read_version
+from ndld_flow.runtimes.compiled_models import (
+    CompiledFile,
+    CompiledStep,
+    RunsCompiled,
+    check_compiled,
+    read_compiled,
+)
 from ndld_flow.runtimes.protocol import (
     LayerPass,
     PrivatePackages,
@@ -25,7 +32,7 @@ from ndld_flow.runtimes.protocol import (
     Timing,
 )
 from ndld_flow.runtimes.registry import Runtime
-from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
+from ndld_flow.runtimes.settings import CompileSettings, ReadArtifact, RuntimeSettings
 from ndld_flow.step import Foresight
 from ndld_flow.store.kinds import Onnx
 
@@ -36,34 +43,17 @@ if TYPE_CHECKING:  # a measuring process imports few modules
 _EXTRA = EXTRAS["openvino"]
 
 
-class OpenvinoSettings(RuntimeSettings):
-    """Settings of a model compiled by OpenVINO."""
+class _ModelSettings(RuntimeSettings):
+    """Settings of a model in OpenVINO, whether it is compiled for a session or to a file."""
 
     title: ClassVar[str] = "OpenVINO"
     synonyms: ClassVar[Mapping[str, str]] = {
-        "performance_hint": "hint",
-        "num_streams": "streams",
-        "nstreams": "streams",
-        "nireq": "requests",
-        "num_requests": "requests",
-        "inference_num_threads": "threads",
-        "nthreads": "threads",
         "inference_precision_hint": "inference_precision",
         "infer_precision": "inference_precision",
         "dynamic_quantization_group_size": "dynamic_quantization",
     }
 
     backend: Literal["openvino"]
-    hint: Literal["latency", "throughput"] = "latency"
-    """OpenVINO: its performance hint. With `throughput`, a pass is as many concurrent inferences as OpenVINO advises,
-    and layers are not timed."""
-    streams: Annotated[int, Field(ge=0, le=1024)] = 0
-    """OpenVINO: number of streams, each of which runs an inference on its share of the threads; 0 lets the hint
-    choose."""
-    requests: Annotated[int, Field(ge=0, le=1024)] = 0
-    """OpenVINO: number of concurrent inferences in a pass; 0 is the number that OpenVINO advises for its streams."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
     inference_precision: Literal["f32", "bf16", "f16", "default"] = "f32"
     """OpenVINO: element type in which layers of floating-point numbers compute. With `default`, OpenVINO chooses bf16
     or f16 on a CPU with instructions for it, also for models of float32; the profile shows the types that were used."""
@@ -82,12 +72,66 @@ class OpenvinoSettings(RuntimeSettings):
         return {"openvino": read_version("openvino")}
 
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        return OpenvinoRequest(**{name: getattr(self, name) for name in type(self).model_fields if name != "backend"})
+        names = type(self).model_fields.keys() & OpenvinoRequest.__dataclass_fields__
+        return OpenvinoRequest(**{name: getattr(self, name) for name in names})
+
+
+class OpenvinoCompileSettings(_ModelSettings, CompileSettings):
+    """Settings of a model that OpenVINO compiles to a blob.
+
+    A blob opens in the same release of OpenVINO, on a CPU with the same instruction sets.
+    """
+
+
+class OpenvinoSettings(_ModelSettings):
+    """Settings of a model compiled by OpenVINO."""
+
+    synonyms: ClassVar[Mapping[str, str]] = {
+        **_ModelSettings.synonyms,
+        "performance_hint": "hint",
+        "num_streams": "streams",
+        "nstreams": "streams",
+        "nireq": "requests",
+        "num_requests": "requests",
+        "inference_num_threads": "threads",
+        "nthreads": "threads",
+        "blob": "compiled",
+    }
+    compiling: ClassVar[type[CompileSettings] | None] = OpenvinoCompileSettings
+
+    hint: Literal["latency", "throughput"] = "latency"
+    """OpenVINO: its performance hint. With `throughput`, a pass is as many concurrent inferences as OpenVINO advises,
+    and layers are not timed."""
+    streams: Annotated[int, Field(ge=0, le=1024)] = 0
+    """OpenVINO: number of streams, each of which runs an inference on its share of the threads; 0 lets the hint
+    choose."""
+    requests: Annotated[int, Field(ge=0, le=1024)] = 0
+    """OpenVINO: number of concurrent inferences in a pass; 0 is the number that OpenVINO advises for its streams."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
+    compiled: CompiledStep = None
+    """OpenVINO: the step `compile_model` whose blob runs instead of the model, with the settings of that step."""
+    compiled_file: CompiledFile = None
+    """OpenVINO: an existing blob of the same model, instead of `compiled`. It needs a trusted recipe."""
+
+    @property
+    def runs_built_file(self) -> bool:
+        return self.compiled is not None or self.compiled_file is not None
+
+    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+        request = super().request(model, read)
+        assert isinstance(request, OpenvinoRequest)
+        return replace(request, **read_compiled(self, model, read))
+
+    @model_validator(mode="after")
+    def _check_compiled(self) -> OpenvinoSettings:
+        check_compiled(self)
+        return self
 
 
 @dataclass(frozen=True)
-class OpenvinoRequest(PrivatePackages, SessionRequest):
-    """A model to compile in OpenVINO."""
+class OpenvinoRequest(RunsCompiled, PrivatePackages, SessionRequest):
+    """A model to compile in OpenVINO, or a blob to open."""
 
     runtime: ClassVar[str] = "openvino"
 
@@ -108,6 +152,11 @@ class OpenvinoRequest(PrivatePackages, SessionRequest):
         session = open_model(model, self)
         self.check_imported("openvino")
         return session
+
+    def compile(self, model: Path, folder: Path) -> None:
+        from ndld_flow.runtimes.openvino.layer_recording import write_blob
+
+        write_blob(model, self, folder)
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses

@@ -120,6 +120,11 @@ class OpenvinoSession:
         """Bind inputs by name; outputs are in the host's memory, which is that of the device."""
         return OpenvinoBinding(self, feeds)
 
+    def export(self) -> bytes:
+        """Return the blob of the compiled model."""
+        blob = self.compiled.export_model()
+        return blob if isinstance(blob, bytes) else bytes(blob.getvalue())
+
     def close(self) -> None:
         """Do nothing: OpenVINO releases the model with the last reference to this session and its bindings."""
 
@@ -194,11 +199,26 @@ def open_model(
     count: bool = False,
     prepare: Any = None,  # noqa: ANN401
 ) -> OpenvinoSession:
-    """Compile a model for the CPU; with `count`, its layers are timed. `prepare` may change OpenVINO's graph before.
+    """Compile a model for the CPU, or open its blob; with `count`, its layers are timed.
 
-    Raises `ModelError` for a model that OpenVINO does not load, with the names of operators that it lacks;
-    `BackendError` if it would compute in another precision than the requested one.
+    `prepare` may change OpenVINO's graph before it is compiled; that of a blob is compiled already. Raises `ModelError`
+    for a model that OpenVINO does not load, with the names of operators that it lacks; `BackendError` if it would
+    compute in another precision than the requested one.
     """
+    properties = {**_properties(request), "PERF_COUNT": count}
+    compiled, load_ms = (
+        _import(request, path, properties) if request.compiled_path else _compile(path, request, properties, prepare)
+    )
+    _refuse_other_precision(request, compiled)
+    return OpenvinoSession(path, request, compiled, load_ms)
+
+
+def _compile(
+    path: Path,
+    request: OpenvinoRequest,
+    properties: Mapping[str, Any],
+    prepare: Any,  # noqa: ANN401
+) -> tuple[Any, float]:
     started = time.perf_counter()
     try:
         # The frontend for ONNX alone: `Core.read_model` tries those of other frameworks on a file that is no ONNX.
@@ -209,13 +229,27 @@ def open_model(
             prepare(graph)
         if request.free_dimensions:
             _fix_dimensions(graph, request, path)
-        compiled = ov.Core().compile_model(graph, _DEVICE, {**_properties(request), "PERF_COUNT": count})
+        compiled = ov.Core().compile_model(graph, _DEVICE, properties)
     except (ModelError, RequestError):
         raise
     except Exception as error:  # the frontend raises its own classes
         raise _refused(path, error) from None
-    _refuse_other_precision(request, compiled)
-    return OpenvinoSession(path, request, compiled, (time.perf_counter() - started) * 1e3)
+    return compiled, (time.perf_counter() - started) * 1e3
+
+
+def _import(request: OpenvinoRequest, path: Path, properties: Mapping[str, Any]) -> tuple[Any, float]:
+    request.refuse_elsewhere("OpenVINO", version())
+    started = time.perf_counter()
+    try:
+        compiled = ov.Core().import_model(Path(request.compiled_path).read_bytes(), _DEVICE, properties)
+    except Exception as error:  # of a damaged blob, or one of another release
+        raise ModelError(
+            f"OpenVINO {version()} does not open {request.compiled_path}: {one_paragraph(error)}. A blob opens only in "
+            "the release that compiled it, on a CPU with the same instruction sets."
+        ) from None
+    load_ms = (time.perf_counter() - started) * 1e3
+    request.refuse_other_ports(map(name_of, (*compiled.inputs, *compiled.outputs)), path)
+    return compiled, load_ms
 
 
 def _properties(request: OpenvinoRequest) -> dict[str, str]:
