@@ -89,10 +89,17 @@ _NAMES = {
         "Timing",
     ),
     "ndld_flow.runtimes.registry": ("Runtime",),
-    "ndld_flow.runtimes.settings": ("ReadArtifact", "RuntimeSettings"),
+    "ndld_flow.runtimes.settings": ("CompileSettings", "ReadArtifact", "RuntimeSettings"),
+    "ndld_flow.runtimes.compiled_models": (
+        "CompiledFile",
+        "CompiledStep",
+        "RunsCompiled",
+        "check_compiled",
+        "read_compiled",
+    ),
     "ndld_flow.records.profile": ("Layer", "RuntimeTraits"),
     "ndld_flow.models.files": ("model_inputs", "model_outputs"),
-    "ndld_flow.models.tensors": ("Array", "refuse_unfit_feeds"),
+    "ndld_flow.models.tensors": ("Array", "TensorSpec", "refuse_unfit_feeds"),
 }
 """Module -> the names that it defines."""
 
@@ -108,11 +115,18 @@ if TYPE_CHECKING:
     from ndld_flow.inputs import InputSpec
     from ndld_flow.machine.versions import read_version
     from ndld_flow.models.files import model_inputs, model_outputs
-    from ndld_flow.models.tensors import Array, refuse_unfit_feeds
+    from ndld_flow.models.tensors import Array, TensorSpec, refuse_unfit_feeds
     from ndld_flow.records.inspection import Finding, Severity
     from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import GraphChange
     from ndld_flow.records.profile import Layer, RuntimeTraits
+    from ndld_flow.runtimes.compiled_models import (
+        CompiledFile,
+        CompiledStep,
+        RunsCompiled,
+        check_compiled,
+        read_compiled,
+    )
     from ndld_flow.runtimes.protocol import (
         DeviceTimes,
         HostBinding,
@@ -125,7 +139,7 @@ if TYPE_CHECKING:
         Timing,
     )
     from ndld_flow.runtimes.registry import Runtime
-    from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
+    from ndld_flow.runtimes.settings import CompileSettings, ReadArtifact, RuntimeSettings
     from ndld_flow.step import (
         Context,
         DataFile,
@@ -165,7 +179,10 @@ __all__ = [
     "Bytes",
     "Check",
     "ComparisonDocument",
+    "CompileSettings",
+    "CompiledFile",
     "CompiledModel",
+    "CompiledStep",
     "Context",
     "CppProject",
     "DataFile",
@@ -205,6 +222,7 @@ __all__ = [
     "Returns",
     "Reuse",
     "RunsCode",
+    "RunsCompiled",
     "Runtime",
     "RuntimeNames",
     "RuntimeSettings",
@@ -218,12 +236,15 @@ __all__ = [
     "Step",
     "Subject",
     "TensorSelect",
+    "TensorSpec",
     "Timing",
     "TorchModule",
     "Turn",
+    "check_compiled",
     "metrics",
     "model_inputs",
     "model_outputs",
+    "read_compiled",
     "read_version",
     "refuse_unfit_feeds",
 ]

@@ -141,6 +141,8 @@ class FlatUnion:
                 if before is not schema and key != self.discriminator:  # two classes have it
                     texts = (before.get("description", ""), schema.get("description", ""))
                     joined[key] = {"anyOf": [before, schema], "description": " ".join(filter(None, texts))}
+                    if "default" in before and before["default"] == schema.get("default"):
+                        joined[key]["default"] = before["default"]
         return joined
 
 

@@ -412,7 +412,7 @@ def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
 
 def _declared(value: ir.Value) -> TensorSpec:
     if not isinstance(value.type, ir.TensorType):
-        return TensorSpec(str(value.name), str(value.type), None)
+        return TensorSpec(str(value.name), "" if value.type is None else str(value.type), None)
     dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     # -1, which old exporters write, is a dynamic dimension as in ONNX Runtime.
     shape = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)

@@ -30,7 +30,7 @@ class TensorSpec:
     name: str
     dtype: str
     """Name in numpy or ml_dtypes: `float32`, `bfloat16`, `int64`, `string`; other types keep their ONNX name, such as
-    `seq(tensor(float))`."""
+    `seq(tensor(float))`. Empty if the model declares no type."""
     shape: tuple[int | str | None, ...] | None
     """Size, name, or None (dynamic without a name) of each dimension; None if the model declares no shape."""
     table_rows: int | None = field(default=None, compare=False)

@@ -109,9 +109,9 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
     main = _MAINS[record.artifact.kind]
     others = [file.path for file in record.artifact.files if file.path != main]
     targets = {
-        find_file(folder, name): export.path.with_name(target)
+        find_file(folder, name): export.path.with_name(exported)
         for name in others
-        if (target := _name_beside(name, record.artifact.kind, export.path))
+        if (exported := _name_beside(name, record.artifact.kind, export.path))
     }
     targets[find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))

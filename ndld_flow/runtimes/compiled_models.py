@@ -5,18 +5,20 @@ that compiles models has
 
 - settings of its own in `compile_model`: `RuntimeSettings.compiling`
 - the settings `compiled` and `compiled_file`, whose values `read_compiled` turns into those of its request
-- a request that inherits `RunsCompiled`: `compile` writes the file, and `open` opens it
+- a request that inherits `RunsCompiled`: `compile` writes the file, and `open_compiled` opens it
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.machine.hardware import read_instructions
+from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.step import DataFile, Reads, RunsCode
 from ndld_flow.store.kinds import CompiledModel, Onnx
 
@@ -38,16 +40,22 @@ class NamesCompiled(Protocol):
 
     title: ClassVar[str]
     compiling: ClassVar[type[CompileSettings] | None]
-    backend: Any
-    compiled: str | None
-    compiled_file: Path | None
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def compiled(self) -> str | None: ...
+
+    @property
+    def compiled_file(self) -> Path | None: ...
 
 
-@dataclass(frozen=True)
-class RunsCompiled:
-    """Part of a request that may open a compiled model.
+@dataclass(frozen=True, kw_only=True)
+class RunsCompiled(SessionRequest):
+    """A request that may open a compiled model instead of its source.
 
-    It is the first of the bases: ``class Request(RunsCompiled, PrivatePackages, SessionRequest)``.
+    A file of another release, for another CPU or of another model is refused here.
     """
 
     compiled_path: str = ""
@@ -71,7 +79,7 @@ class RunsCompiled:
     @property
     def needs_process(self) -> bool:
         # A damaged file may crash the library.
-        return bool(self.compiled_path) or bool(super().needs_process)  # type: ignore[misc]  # of the next base
+        return bool(self.compiled_path) or super().needs_process
 
     def built_file(self) -> Path | None:
         return Path(self.compiled_path) if self.compiled_path else None
@@ -79,8 +87,28 @@ class RunsCompiled:
     def describe_built_file(self) -> BuiltFile | None:
         return self.compiled_origin
 
-    def refuse_elsewhere(self, library: str, version: str) -> None:
+    @abstractmethod
+    def open_model(self, model: Path) -> Session:
+        """Open the model itself, as `SessionRequest.open` does."""
+
+    @abstractmethod
+    def open_compiled(self, model: Path, file: Path) -> Session:
+        """Open the compiled model in a file. Raises ModelError if the library refuses it.
+
+        The inputs and outputs that the session describes are those of the file, whatever the model has.
+        """
+
+    def open(self, model: Path) -> Session:
+        if not self.compiled_path:
+            return self.open_model(model)
+        self._refuse_elsewhere()
+        session = self.open_compiled(model, Path(self.compiled_path))
+        self._refuse_other_ports(session, model)
+        return session
+
+    def _refuse_elsewhere(self) -> None:
         """Raise BackendError if another release compiled the file, or for another CPU."""
+        library, [version] = self.names().library, self.library_versions({}).values()
         if self.compiled_by not in ("", version):
             raise BackendError(
                 f"{self.compiled_path} was compiled by {library} {self.compiled_by}, and this is {library} {version}: "
@@ -95,13 +123,15 @@ class RunsCompiled:
                 "Compile the model on this machine."
             )
 
-    def refuse_other_ports(self, ports: Iterable[str], model: Path) -> None:
+    def _refuse_other_ports(self, session: Session, model: Path) -> None:
         """Raise RequestError unless the file has the inputs and outputs of the model, by their names."""
-        found = sorted(ports)
-        if sorted(self.compiled_ports) != found:
+        facts = session.describe()
+        found = sorted({spec.name for spec in (*facts.inputs, *facts.outputs)})
+        wanted = sorted(set(self.compiled_ports))
+        if wanted != found:
             raise RequestError(
                 f"{self.compiled_path} was compiled from another model than {model}: its inputs and outputs are "
-                f"{', '.join(found)}, and those of the model {', '.join(sorted(self.compiled_ports))}."
+                f"{', '.join(found)}, and those of the model {', '.join(wanted)}."
             )
 
 
@@ -193,8 +223,8 @@ def _refuse_other(settings: NamesCompiled, name: str, record: Compiled, model: O
         )
     if record.model_digest != model.digest:
         raise RequestError(
-            f"{name} was compiled from {record.label}, and {model.label} is another model: read {record.label} (`from: "
-            f"{record.label}`), or name the compiled model of {model.label}."
+            f"{name} was compiled from another model ({record.label}, {record.model_digest[:12]}) than {model.label} "
+            f"({model.digest[:12]}): name the one that was compiled from it."
         )
     if record.file_digest != digest:
         raise RequestError(

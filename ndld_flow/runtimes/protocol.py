@@ -208,38 +208,6 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True)
-class PrivatePackages:
-    """Part of a request whose library may come from a private environment (`environments.py`).
-
-    It precedes `SessionRequest` among the bases: ``class Request(PrivatePackages, SessionRequest)``.
-    """
-
-    site: str = field(default="", kw_only=True)
-    """The environment's site-packages; empty for the installed library."""
-
-    @property
-    def needs_process(self) -> bool:
-        return bool(self.site)
-
-    def environment(self, folder: Path) -> Mapping[str, str]:
-        before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-        return {"PYTHONPATH": os.pathsep.join([self.site, *before])} if self.site else {}
-
-    def check_imported(self, module: str) -> None:
-        """Raise BackendError if the library was imported from elsewhere than the environment: it would be another."""
-        place = getattr(sys.modules[module], "__file__", None) or ""
-        if self.site and not Path(place).is_relative_to(self.site):
-            raise BackendError(f"{module} was imported from {place}, and not from the environment in {self.site}.")
-
-    def private_versions(self, *names: str) -> dict[str, str]:
-        """Return the versions of the environment's distributions among these names; empty without an environment."""
-        from importlib.metadata import distributions
-
-        found = {each.metadata["Name"]: each.version for each in distributions(path=[self.site])} if self.site else {}
-        return {name: found[name] for name in names if name in found}
-
-
-@dataclass(frozen=True)
 class RuntimeNames:
     """Names of a runtime in records and messages."""
 
@@ -392,3 +360,32 @@ class SessionRequest(ABC):
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         """Return the peak performance of the device; None if it cannot be measured."""
         return None
+
+
+@dataclass(frozen=True)
+class PrivatePackages(SessionRequest):
+    """A request whose library may come from a private environment (`environments.py`)."""
+
+    site: str = field(default="", kw_only=True)
+    """The environment's site-packages; empty for the installed library."""
+
+    @property
+    def needs_process(self) -> bool:
+        return bool(self.site) or super().needs_process
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        return {"PYTHONPATH": os.pathsep.join([self.site, *before])} if self.site else {}
+
+    def check_imported(self, module: str) -> None:
+        """Raise BackendError if the library was imported from elsewhere than the environment: it would be another."""
+        place = getattr(sys.modules[module], "__file__", None) or ""
+        if self.site and not Path(place).is_relative_to(self.site):
+            raise BackendError(f"{module} was imported from {place}, and not from the environment in {self.site}.")
+
+    def private_versions(self, *names: str) -> dict[str, str]:
+        """Return the versions of the environment's distributions among these names; empty without an environment."""
+        from importlib.metadata import distributions
+
+        found = {each.metadata["Name"]: each.version for each in distributions(path=[self.site])} if self.site else {}
+        return {name: found[name] for name in names if name in found}

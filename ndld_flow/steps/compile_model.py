@@ -21,10 +21,11 @@ _COMPILERS = FlatUnion("backend", find_compilers)
 
 
 class CompileModel(Step[Onnx, CompiledModel]):
-    """Compile a model to a file that a runtime opens faster: a blob of OpenVINO, an optimized model of ONNX Runtime.
+    """Compile a model to a file that a runtime opens faster.
 
-    `profile` and `check_accuracy` run the file with `compiled:`. It is for the release of the library and, mostly, for
-    the instruction sets of the CPU that compiled it: elsewhere it is refused. For TensorRT, `build_engine` does this.
+    It is a blob of OpenVINO, or a model that ONNX Runtime has optimized. `profile` and `check_accuracy` run the file
+    with `compiled:`. It is for the release of the library and, mostly, for the instruction sets of the CPU that
+    compiled it: elsewhere it is refused. For TensorRT, `build_engine` does this.
     """
 
     also_called: ClassVar[tuple[str, ...]] = (

@@ -14,7 +14,6 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
     OnnxruntimeSession,
     SessionSettings,
     open_model,
-    version,
 )
 from ndld_flow.runtimes.protocol import (
     SEPARATE_COPIES,
@@ -24,7 +23,6 @@ from ndld_flow.runtimes.protocol import (
     ReportPasses,
     RuntimeNames,
     SessionFacts,
-    SessionRequest,
     Timing,
 )
 from ndld_flow.store.kinds import CompiledModel
@@ -36,7 +34,7 @@ _ON_NVIDIA = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTR
 
 
 @dataclass(frozen=True)
-class OnnxruntimeRequest(SessionSettings, RunsCompiled, PrivatePackages, SessionRequest):
+class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
     """A model to open in ONNX Runtime, with the settings of its session."""
 
     runtime: ClassVar[str] = "onnxruntime"
@@ -53,20 +51,13 @@ class OnnxruntimeRequest(SessionSettings, RunsCompiled, PrivatePackages, Session
         advice = "Try another provider or optimization, or fewer threads"
         return RuntimeNames("onnxruntime", "ONNX Runtime", self.provider, advice)
 
-    def open(self, model: Path) -> OnnxruntimeSession:
-        if self.compiled_path:
-            return self._open_compiled(model)
-        session = open_model(model, self)
+    def open_model(self, model: Path) -> OnnxruntimeSession:
+        session = open_model(model, self.to_open)
         self.check_imported("onnxruntime")
         return session
 
-    def _open_compiled(self, model: Path) -> OnnxruntimeSession:
-        self.refuse_elsewhere("ONNX Runtime", version())
-        session = open_model(model, self.to_open)
-        self.check_imported("onnxruntime")
-        facts = session.describe()
-        self.refuse_other_ports((spec.name for spec in (*facts.inputs, *facts.outputs)), model)
-        return session
+    def open_compiled(self, model: Path, file: Path) -> OnnxruntimeSession:
+        return self.open_model(model)
 
     @property
     def to_open(self) -> Self:

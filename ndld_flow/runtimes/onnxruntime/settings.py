@@ -161,10 +161,13 @@ class OnnxruntimeCompileSettings(_ModelSettings, CompileSettings):
     With `optimization: layout` or `all`, it has layouts of tensors that are made for the instruction sets of this CPU.
     """
 
+    backend: Literal["onnxruntime"] = "onnxruntime"
+    """The runtime that runs the file: ONNX Runtime or OpenVINO. Settings that begin with the name of a runtime apply
+    only to that one."""
     format: Format = "onnx"
-    """ONNX Runtime: form of the file: the optimized model as ONNX, in ORT format, which loads faster, or as a model of
-    EPContext nodes, in which the provider keeps what it has compiled: it must be one that compiles, such as
-    `tensorrt`."""
+    """ONNX Runtime: form of the file: the optimized model as ONNX, in ORT format, which minimal builds of ONNX Runtime
+    load too, or as a model of EPContext nodes, in which the provider keeps what it has compiled: it must be one that
+    compiles, such as `tensorrt`."""
 
     @property
     def needs_same_cpu(self) -> bool:

@@ -130,7 +130,7 @@ class OpenvinoSettings(_ModelSettings):
 
 
 @dataclass(frozen=True)
-class OpenvinoRequest(RunsCompiled, PrivatePackages, SessionRequest):
+class OpenvinoRequest(PrivatePackages, RunsCompiled):
     """A model to compile in OpenVINO, or a blob to open."""
 
     runtime: ClassVar[str] = "openvino"
@@ -146,12 +146,15 @@ class OpenvinoRequest(RunsCompiled, PrivatePackages, SessionRequest):
     def names(self) -> RuntimeNames:
         return RuntimeNames("openvino", "OpenVINO", "CPU", "Use another runtime")
 
-    def open(self, model: Path) -> Session:
+    def open_model(self, model: Path) -> Session:
         from ndld_flow.runtimes.openvino.openvino_session import open_model
 
         session = open_model(model, self)
         self.check_imported("openvino")
         return session
+
+    def open_compiled(self, model: Path, file: Path) -> Session:
+        return self.open_model(model)
 
     def compile(self, model: Path, folder: Path) -> None:
         from ndld_flow.runtimes.openvino.layer_recording import write_blob

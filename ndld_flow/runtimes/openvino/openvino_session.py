@@ -207,7 +207,9 @@ def open_model(
     """
     properties = {**_properties(request), "PERF_COUNT": count}
     compiled, load_ms = (
-        _import(request, path, properties) if request.compiled_path else _compile(path, request, properties, prepare)
+        _import(Path(request.compiled_path), properties)
+        if request.compiled_path
+        else _compile(path, request, properties, prepare)
     )
     _refuse_other_precision(request, compiled)
     return OpenvinoSession(path, request, compiled, load_ms)
@@ -237,19 +239,16 @@ def _compile(
     return compiled, (time.perf_counter() - started) * 1e3
 
 
-def _import(request: OpenvinoRequest, path: Path, properties: Mapping[str, Any]) -> tuple[Any, float]:
-    request.refuse_elsewhere("OpenVINO", version())
+def _import(file: Path, properties: Mapping[str, Any]) -> tuple[Any, float]:
     started = time.perf_counter()
     try:
-        compiled = ov.Core().import_model(Path(request.compiled_path).read_bytes(), _DEVICE, properties)
+        compiled = ov.Core().import_model(file.read_bytes(), _DEVICE, properties)
     except Exception as error:  # of a damaged blob, or one of another release
         raise ModelError(
-            f"OpenVINO {version()} does not open {request.compiled_path}: {one_paragraph(error)}. A blob opens only in "
-            "the release that compiled it, on a CPU with the same instruction sets."
+            f"OpenVINO {version()} does not open {file}: {one_paragraph(error)}. A blob opens only in the release that "
+            "compiled it, on a CPU with the same instruction sets."
         ) from None
-    load_ms = (time.perf_counter() - started) * 1e3
-    request.refuse_other_ports(map(name_of, (*compiled.inputs, *compiled.outputs)), path)
-    return compiled, load_ms
+    return compiled, (time.perf_counter() - started) * 1e3
 
 
 def _properties(request: OpenvinoRequest) -> dict[str, str]:
