@@ -97,6 +97,7 @@ _NAMES = {
         "check_compiled",
         "read_compiled",
     ),
+    "ndld_flow.runtimes.native_output": ("catch_native_output",),
     "ndld_flow.records.profile": ("Layer", "RuntimeTraits"),
     "ndld_flow.models.files": ("model_inputs", "model_outputs"),
     "ndld_flow.models.tensors": ("Array", "TensorSpec", "refuse_unfit_feeds"),
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
         check_compiled,
         read_compiled,
     )
+    from ndld_flow.runtimes.native_output import catch_native_output
     from ndld_flow.runtimes.protocol import (
         DeviceTimes,
         HostBinding,
@@ -240,6 +242,7 @@ __all__ = [
     "Timing",
     "TorchModule",
     "Turn",
+    "catch_native_output",
     "check_compiled",
     "metrics",
     "model_inputs",

@@ -8,7 +8,7 @@ from functools import cache
 from ndld_flow.machine.installed import find_version
 from ndld_flow.machine.onnxruntime_builds import build_in_use
 
-_MISSING = "not installed"
+NOT_INSTALLED = "not installed"
 _DISTRIBUTIONS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"}
 """Modules whose name differs from their distribution's; others are looked up, which takes longer."""
 
@@ -17,10 +17,10 @@ _DISTRIBUTIONS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit
 def read_version(library: str) -> str:
     """Return a library's version, or `not installed`. That of ONNX Runtime begins with the name of its distribution."""
     if library == "onnxruntime":
-        return str(build_in_use() or _MISSING)
+        return str(build_in_use() or NOT_INSTALLED)
     version = find_version(library)
     if version is None:
-        return _MISSING
+        return NOT_INSTALLED
     return f"{library} {version}" if library == "tensorrt-rtx" else version
 
 
@@ -29,7 +29,7 @@ def read_module_version(module: str) -> tuple[str, str]:
     """Return the distribution that a top-level module comes from, and its version."""
     name = _DISTRIBUTIONS.get(module, module)
     version_text = read_version(name)
-    if version_text == _MISSING:
+    if version_text == NOT_INSTALLED:
         from importlib.metadata import packages_distributions
 
         name = (packages_distributions().get(module) or [module])[0]

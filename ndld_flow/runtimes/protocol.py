@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 
 if TYPE_CHECKING:  # `plan` imports this module: no numpy
+    from ndld_flow.base.settings import Settings
     from ndld_flow.models.tensors import Array, TensorSpec
     from ndld_flow.records.execution import BuiltFile
     from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits, Span
@@ -225,7 +226,9 @@ class SessionRequest(ABC):
     """A model to open and how: a frozen dataclass of plain values, which a measuring process reads from JSON."""
 
     runtime: ClassVar[str]
-    """Name of the runtime's module in `ndld_flow.runtimes`."""
+    """Name of the runtime's module in `ndld_flow.runtimes`, or of the entry point of a package."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions that run the model, the library itself first."""
 
     @abstractmethod
     def names(self) -> RuntimeNames:
@@ -236,6 +239,12 @@ class SessionRequest(ABC):
         """Return whether sessions that compute values run in a process of their own (`session_process.py`): the library
         may be one of another environment, or crash."""
         return False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the request with the values of the settings that it has under the same names."""
+        names = type(settings).model_fields.keys() & getattr(cls, "__dataclass_fields__", {}).keys()
+        return cls(**{name: getattr(settings, name) for name in names})
 
     # In the process that measures:
 
@@ -335,13 +344,16 @@ class SessionRequest(ABC):
 
     def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
         """Return the versions of the runtime's libraries; `reported` are those of `SessionFacts`."""
-        return {name.replace("_", "-"): version for name, version in reported.items()}
+        from ndld_flow.machine.versions import read_version
+
+        installed = {name: read_version(name) for name in self.libraries}
+        return installed | {name.replace("_", "-"): version for name, version in reported.items()}
 
     def traits(self, devices: Sequence[str]) -> RuntimeTraits:
         """Return the facts by which profiles are compared and judged; `devices` are those of `SessionFacts`."""
         from ndld_flow.records.profile import RuntimeTraits
 
-        return RuntimeTraits(on_gpu=self.measured_gpu() is not None)
+        return RuntimeTraits(library=next(iter(self.libraries), ""), on_gpu=self.measured_gpu() is not None)
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         """Yield sentences on the meaning of the measurement; `copied` when copies were measured separately."""
@@ -376,6 +388,9 @@ class PrivatePackages(SessionRequest):
     def environment(self, folder: Path) -> Mapping[str, str]:
         before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         return {"PYTHONPATH": os.pathsep.join([self.site, *before])} if self.site else {}
+
+    def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
+        return self.private_versions(*self.libraries) or super().library_versions(reported)
 
     def check_imported(self, module: str) -> None:
         """Raise BackendError if the library was imported from elsewhere than the environment: it would be another."""

@@ -32,6 +32,7 @@ _OTHERS = frozenset(
         "compiled_models",
         "environments",
         "kept_library",
+        "native_output",
         "one_runtime",
         "pip_environment",
         "protocol",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.reuse import Reuse
+from ndld_flow.machine.versions import NOT_INSTALLED, read_version
 from ndld_flow.step import Context, Foresight
 from ndld_flow.store.kinds import Artifact, Onnx
 
@@ -37,6 +38,8 @@ class RuntimeSettings(Settings):
 
     title: ClassVar[str]
     """The library, as its documentation calls it."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions that determine a measurement, the library itself first."""
     in_every_key: ClassVar[bool] = False
     """Keys of profiles in other runtimes contain these settings too, with their defaults. True for the first two
     runtimes, whose settings were once in one class, so that their keys do not change."""
@@ -66,16 +69,18 @@ class RuntimeSettings(Settings):
         return get_args(cls.model_fields["backend"].annotation)
 
     def foresee(self) -> Foresight:
-        """Return what is missing on this machine."""
-        return Foresight()
+        """Return what is missing on this machine; by default the libraries that pip installs."""
+        missing = [name for name, version in self.library_versions().items() if version == NOT_INSTALLED]
+        command = f"`backend: {self.backends()[0]}` needs {self.title}: run `pip install {' '.join(missing)}`"
+        return Foresight(lacks=(command,) if missing else ())
 
     def with_engine(self, step: str) -> RuntimeSettings:
         """Return the settings with the engine of another step. Raises `RequestError` for a runtime without engines."""
         raise RequestError(f"{self.title} runs no engine, but the one of step {step} is named for it.")
 
-    @abstractmethod
     def library_versions(self) -> dict[str, str]:
         """Return the libraries that determine a measurement -> their versions."""
+        return {name: read_version(name) for name in self.libraries}
 
     def request_in(self, model: Onnx, context: Context, key: str) -> SessionRequest:
         """Return the request to open the model in a step whose setting `key` holds these settings."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
-import os
 import re
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +29,7 @@ from ndld_flow.models.tensors import (
     shape_text,
     unpack_elements,
 )
+from ndld_flow.runtimes.native_output import catch_native_output
 from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
     find_plugin_devices,
@@ -43,54 +40,6 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     with_fallbacks,
 )
 from ndld_flow.runtimes.protocol import DeviceTimes, HostBinding, SessionFacts
-
-_LOCK = threading.Lock()
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@dataclass
-class Caught:
-    """Text that native code wrote; filled when the block ends."""
-
-    text: str = ""
-
-
-@contextlib.contextmanager
-def catch_native_output() -> Iterator[Caught]:
-    """Catch text written to file descriptor 2 within the block.
-
-    Python's own `sys.stderr` still writes to the terminal, so that a progress display continues. Blocks in several
-    threads wait for each other, because there is only one descriptor 2.
-    """
-    caught = Caught()
-    with _LOCK, tempfile.TemporaryFile() as aside, _descriptor_2_to(aside.fileno()):
-        try:
-            yield caught
-        finally:
-            aside.seek(0)
-            caught.text = _COLOURS.sub("", aside.read().decode(errors="replace"))
-
-
-@contextlib.contextmanager
-def _descriptor_2_to(target: int) -> Iterator[None]:
-    terminal = os.dup(2)
-    before = sys.stderr
-    try:
-        is_terminal = before.fileno() == 2
-    except (AttributeError, OSError, ValueError):  # a replaced stream
-        is_terminal = False
-    try:
-        with contextlib.ExitStack() as stack:
-            if is_terminal:
-                before.flush()
-                sys.stderr = stack.enter_context(open(terminal, "w", buffering=1, closefd=False))
-            os.dup2(target, 2)
-            yield
-    finally:
-        os.dup2(terminal, 2)
-        sys.stderr = before
-        os.close(terminal)
-
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
 Execution = Literal["sequential", "parallel"]

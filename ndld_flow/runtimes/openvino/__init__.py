@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.machine.check import Check
-from ndld_flow.machine.versions import read_version
 from ndld_flow.runtimes.compiled_models import (
     CompiledFile,
     CompiledStep,
@@ -38,7 +37,6 @@ from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:  # a measuring process imports few modules
     from ndld_flow.models.tensors import Array, TensorSpec
-    from ndld_flow.records.profile import RuntimeTraits
 
 _EXTRA = EXTRAS["openvino"]
 
@@ -47,6 +45,7 @@ class _ModelSettings(RuntimeSettings):
     """Settings of a model in OpenVINO, whether it is compiled for a session or to a file."""
 
     title: ClassVar[str] = "OpenVINO"
+    libraries: ClassVar[tuple[str, ...]] = ("openvino",)
     synonyms: ClassVar[Mapping[str, str]] = {
         "inference_precision_hint": "inference_precision",
         "infer_precision": "inference_precision",
@@ -68,12 +67,8 @@ class _ModelSettings(RuntimeSettings):
         lack = _EXTRA.lack("`backend: openvino`")
         return Foresight(lacks=(lack,) if lack else ())
 
-    def library_versions(self) -> dict[str, str]:
-        return {"openvino": read_version("openvino")}
-
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        names = type(self).model_fields.keys() & OpenvinoRequest.__dataclass_fields__
-        return OpenvinoRequest(**{name: getattr(self, name) for name in names})
+        return OpenvinoRequest.of(self)
 
 
 class OpenvinoCompileSettings(_ModelSettings, CompileSettings):
@@ -119,9 +114,7 @@ class OpenvinoSettings(_ModelSettings):
         return self.compiled is not None or self.compiled_file is not None
 
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        request = super().request(model, read)
-        assert isinstance(request, OpenvinoRequest)
-        return replace(request, **read_compiled(self, model, read))
+        return replace(OpenvinoRequest.of(self), **read_compiled(self, model, read))
 
     @model_validator(mode="after")
     def _check_compiled(self) -> OpenvinoSettings:
@@ -134,6 +127,7 @@ class OpenvinoRequest(PrivatePackages, RunsCompiled):
     """A model to compile in OpenVINO, or a blob to open."""
 
     runtime: ClassVar[str] = "openvino"
+    libraries: ClassVar[tuple[str, ...]] = ("openvino",)
 
     hint: str = "latency"
     streams: int = 0
@@ -172,14 +166,6 @@ class OpenvinoRequest(PrivatePackages, RunsCompiled):
         from ndld_flow.models.tensors import fix_dimensions
 
         return fix_dimensions(super().declared_inputs(model), self.free_dimensions)
-
-    def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
-        return self.private_versions("openvino") or {"openvino": read_version("openvino")}
-
-    def traits(self, devices: Sequence[str]) -> RuntimeTraits:
-        from ndld_flow.records.profile import RuntimeTraits
-
-        return RuntimeTraits(library="openvino", on_gpu=False)
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         requests, threads = facts.facts["concurrent_inferences"], facts.facts["threads"]
