@@ -211,7 +211,7 @@ def test_weights_that_are_in_another_file_stay_with_the_compiled_model(tmp_path:
     names = {path.name for path in ran.out.iterdir()}
     assert names == {CompiledModel.main, CompiledModel.record, CompiledModel.data}
     (tmp_path / "weights.bin").unlink()
-    open_model(cnn, SessionSettings(compiled_path=str(ran.out / CompiledModel.main)))
+    open_model(cnn, SessionSettings(opened_file=str(ran.out / CompiledModel.main)))
 
 
 def test_nodes_are_compiled_by_providers_that_compile(model: Path, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ import pytest
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.runtimes.native_output import catch_native_output
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory_of, short_name, with_fallbacks
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
     OnnxruntimeSession,
     SessionSettings,
-    catch_native_output,
     open_model,
 )
 from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings

@@ -108,8 +108,8 @@ class SessionSettings:
     """File for the optimized model, its weights in a separate file in the same folder."""
     optimized_format: Literal["ONNX", "ORT"] = "ONNX"
     """Form of that file; in ORT format it has the weights too."""
-    compiled_path: str = ""
-    """A compiled model, which is opened instead of the model."""
+    opened_file: str = ""
+    """The file that is opened instead of the model: one that was compiled from it."""
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,9 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     """
     provider, devices, options = _find_provider(settings)
     memory = memory_of(provider, options)
-    opened = Path(settings.compiled_path) if settings.compiled_path else path
+    opened = Path(settings.opened_file) if settings.opened_file else path
     session_options = _session_options(settings)
-    if settings.compiled_path:
+    if settings.opened_file:
         session_options.add_session_config_entry("session.load_model_format", _format_of(opened))
     if devices:
         session_options.add_provider_for_devices(devices[:1], options)

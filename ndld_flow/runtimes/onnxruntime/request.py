@@ -62,7 +62,8 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
     @property
     def to_open(self) -> Self:
         """Return the settings of its session: a compiled model is optimized already."""
-        return replace(self, optimization="disabled") if self.compiled_path else self
+        compiled = self.compiled_path
+        return replace(self, optimization="disabled", opened_file=compiled) if compiled else self
 
     def compile(self, model: Path, folder: Path) -> None:
         from ndld_flow.runtimes.onnxruntime.compiling import compile_to_file
@@ -136,4 +137,4 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 
-        return None if self.provider_library is not None else measure_roofs(replace(self, compiled_path=""), layers)
+        return None if self.provider_library is not None else measure_roofs(self, layers)
