@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure import trial_pass
+from ndld_flow.recipe import write_recipe as write_recipe_module
 from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import write_model
@@ -114,15 +115,28 @@ def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pyte
     assert "took longer than" in write().trial.error
 
 
-@pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"])
 @pytest.mark.parametrize("precision", [None, "fp16", "int8"])
 def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx")
     recipe = load_recipe(write(RecipeOptions(runtime, precision)).path)  # type: ignore[arg-type]
     steps = {step.name for step in recipe.steps}
     assert {"lint", "sanitize", "agree"} <= steps
-    assert ("engine" in steps) == (runtime != "onnxruntime")
+    runs_models = runtime in ("onnxruntime", "openvino")
+    assert ("engine" in steps) != runs_models
+    assert getattr(recipe.file.runtime, "backend", None) == (runtime if runs_models else None)
     assert ("half" in steps, "small" in steps) == (precision == "fp16", precision == "int8")
+
+
+def test_a_recipe_for_engines_checks_them(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a comment on a machine that cannot run them."""
+    picky_model(in_folder / "model.onnx")
+    line = "shipped: {step: check_accuracy, candidate: half, runtime: {backend: tensorrt, engine: engine}}"
+    assert f"  # {line}" in write(RecipeOptions("tensorrt", "fp16")).path.read_text()
+    monkeypatch.setattr(write_recipe_module, "has_nvidia_gpu", lambda: True)
+    recipe = write(RecipeOptions("tensorrt", "fp16")).path
+    assert f"\n  {line}" in recipe.read_text()
+    assert "shipped" in {step.name for step in load_recipe(recipe).steps}
 
 
 def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:

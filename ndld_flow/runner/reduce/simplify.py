@@ -26,7 +26,7 @@ def shorten_recipe(recipe: Recipe, record: RunRecord, failure: Failure) -> dict[
     reads = {name: [read for read in step.reads.values() if read in by_name] for name, step in by_name.items()}
     needed = _closure(failing, reads)
     steps = {name: _settings(step, record) for name, step in by_name.items() if name in needed}
-    others = {key: value for key, value in record.recipe.items() if key in ("models", "steps_from")}
+    others = {key: value for key, value in record.recipe.items() if key in ("models", "runtime", "steps_from")}
     return {
         **others,
         "name": "reduced",
