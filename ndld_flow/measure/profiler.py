@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import tempfile
 import time
 import uuid
@@ -31,6 +32,9 @@ from ndld_flow.samples.feedback import check_feedback, find_feedback
 from ndld_flow.samples.feeds import Feed, make_feeds
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
+
+_LARGEST_GRAPH = 64 << 20
+"""Bytes of a graph that is kept: a release that cannot write weights to another file writes them into the graph."""
 
 
 @dataclass
@@ -181,7 +185,11 @@ def _layers(model: _Measuring) -> LayerPass:
         return LayerPass()
     model.side.progress(0, 0, "reading the layers")
     timings = [answer.timings[0] for answer in answers]
-    return model.request.session.read_layers(model.request.path, recordings, model.runs.layers, timings)
+    session, target = model.request.session, model.side.graph
+    ran = session.executed_graph(recordings) if target is not None else None
+    if ran is not None and target is not None and ran.stat().st_size <= _LARGEST_GRAPH:
+        shutil.copyfile(ran, target)  # without the file of its weights
+    return session.read_layers(model.request.path, recordings, model.runs.layers, timings)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

@@ -49,3 +49,5 @@ class Side:
     progress: Progress
     step: str = ""
     """The step that measures it, for errors."""
+    graph: Path | None = None
+    """File for the graph that the runtime ran, without large weights; None to write none."""

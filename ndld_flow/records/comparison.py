@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
@@ -166,6 +167,10 @@ class ProfileComparison(Record):
     `latency.min` and `throughput`, and the profiles' own process runs the rest."""
     rounds_missing: str = ""
     """The reason why there are no rounds although they were requested."""
+    graphs: GraphChange | None = None
+    """The graphs that ran, of the base and of the first candidate: profiles in private environments keep them."""
+    graphs_missing: str = ""
+    """The reason why they are not known although a profile is of a private environment."""
 
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:

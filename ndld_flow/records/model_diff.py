@@ -234,6 +234,12 @@ class ModelDiff(Document):
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
+    def node_differences(self) -> int:
+        """Number of nodes that were added, removed or changed, without those that only follow other changes."""
+        counts = self.nodes.counts
+        return sum(counts.get(word, 0) for word in ("added", "removed", "changed")) - counts.get("followed", 0)
+
+    @property
     def one_line(self) -> str:
         """`3 nodes added, 1 removed, 12 renamed; 2 weights changed`; `no differences` for two equal models.
 

@@ -369,6 +369,10 @@ class SessionRequest(ABC):
         """Return the layers that process runs recorded, one recording each, which are deleted."""
         return LayerPass()
 
+    def executed_graph(self, recordings: Sequence[Path]) -> Path | None:
+        """Return the ONNX file of the graph that ran, which a recording has left; None if the runtime writes none."""
+        return None
+
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         """Return the peak performance of the device; None if it cannot be measured."""
         return None

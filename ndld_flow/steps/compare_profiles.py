@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import Fraction, Milliseconds
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import Fraction, Milliseconds, counted
 from ndld_flow.profiles.compare.measured import PROFILE_METRICS
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.measurement import Metric
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Measured, Rules
     from ndld_flow.profiles.compare.rounds import RoundsPlan
     from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
+    from ndld_flow.records.model_diff import GraphChange
     from ndld_flow.records.noise import Round
     from ndld_flow.steps.profile import ProfileModel
 
@@ -56,6 +57,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             )
         ),
         *metrics("layers.matched_share", when="both profiles have layers"),
+        *metrics("graph.differences", when="both profiles are of private environments and kept their graphs"),
     )
 
     base: Annotated[str, Reads(ProfileDocument)]
@@ -115,7 +117,10 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         rules = self._rules(evidence)
         subjects = _subjects(measured)
         comparison = compare(subjects, {source.label: measured}, rules, self.gates, evidence=evidence)
-        comparison = comparison.model_copy(update={"when_undecided": self.when_undecided})
+        (compared,) = comparison.profiles
+        graphs, missing = _compare_graphs(measured, [base, source], context)
+        compared = compared.model_copy(update={"graphs": graphs, "graphs_missing": missing})
+        comparison = comparison.model_copy(update={"when_undecided": self.when_undecided, "profiles": (compared,)})
         (out / ComparisonDocument.main).write_text(comparison.to_json(), encoding="utf-8")
         _log(comparison, context)
         outcomes = {gate.outcome for gate in comparison.gates}
@@ -262,8 +267,50 @@ def _subjects(measured: list[Measured]) -> list[Subject]:
     ]
 
 
+def _compare_graphs(
+    measured: Sequence[Measured], documents: Sequence[Artifact], context: Context
+) -> tuple[GraphChange | None, str]:
+    """Return the difference of the graphs that ran, or None and the reason why it is not known.
+
+    No reason is needed for profiles that are not of private environments.
+    """
+    profiles = [each.profile for each in measured]
+    if not any(profile.options.get("environment") for profile in profiles):
+        return None, ""
+    kept = [document.path.with_name(ProfileDocument.graph) for document in documents]
+    for each, path in zip(measured, kept, strict=True):
+        if not path.is_file():
+            return None, _why_no_graph(each)
+    from ndld_flow.graph.diff.executed_graphs import compare_executed_graphs
+
+    sources = {context.artifacts[f"{side}/from"].path for side in ("base", "from")}
+    try:
+        change = compare_executed_graphs(sources, *kept)
+    except ModelError as error:
+        return None, f"a graph cannot be read: {error.message}"
+    return change.model_copy(update={"notes": tuple(_count_fusions(measured))}), ""
+
+
+def _why_no_graph(measured: Measured) -> str:
+    profile = measured.profile
+    if not profile.options.get("environment"):
+        return f"{measured.step} is not of a private environment, and only those keep their graphs"
+    if not profile.layers:
+        return f"{measured.step} has no layers: set its `layer_passes`"
+    return f"{measured.step} did not keep its graph: {profile.backend} does not write it"
+
+
+def _count_fusions(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield a sentence on each profile's layers that come from several nodes of the model."""
+    for each in measured:
+        fused = [layer for layer in each.profile.layers if len(layer.onnx_nodes) > 1]
+        nodes = sum(len(layer.onnx_nodes) for layer in fused)
+        yield f"{each.step}: {counted(len(fused), 'fused layer')}, of {nodes:,} nodes of the model"
+
+
 def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
-    """Return the ratio of every metric with its interval, and the share of the layers' time that was matched."""
+    """Return the ratio of every metric with its interval, the share of the layers' time that was matched, and the
+    number of differences of the graphs."""
     metrics: dict[str, Metric] = {}
     for verdict in profile.verdicts:
         if verdict.base == 0:
@@ -272,11 +319,16 @@ def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
             metrics[f"{verdict.metric}.ratio_high"] = Metric(value=verdict.high)
     if profile.coverage[1] is not None:
         metrics["layers.matched_share"] = Metric(value=profile.coverage[1].matched_share)
+    if profile.graphs is not None and profile.graphs.diff is not None:
+        metrics["graph.differences"] = Metric(value=profile.graphs.diff.node_differences)
     return metrics
 
 
 def _summary(comparison: Comparison) -> str:
     verdict = f"{comparison.verdict}: {comparison.why}"
+    graphs = comparison.profiles[0].graphs
+    if graphs is not None and graphs.diff is not None:
+        verdict += f"; optimized graphs: {graphs.diff.one_line}"
     undecided = [gate for gate in comparison.gates if gate.outcome != "passed"]
     if not undecided:
         return verdict

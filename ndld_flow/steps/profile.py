@@ -213,6 +213,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
                 scratch=turn.context.scratch,
                 progress=turn.context.progress,
                 step=turn.context.name,
+                graph=turn.out / ProfileDocument.graph if turn.step.environment is not None else None,
             )
             for turn in turns
         ]

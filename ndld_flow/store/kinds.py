@@ -63,6 +63,8 @@ class ProfileDocument(Artifact):
 
     kind = "profile"
     main = "profile.json"
+    graph = "optimized.onnx"
+    """The graph that the runtime ran, without large weights; profiles in a private environment have it."""
 
 
 class ComparisonDocument(Artifact):

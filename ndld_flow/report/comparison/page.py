@@ -37,6 +37,7 @@ from ndld_flow.report.comparison.verdicts import (
     collect_metrics,
     ratio_text,
 )
+from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.render import PageParts, render, write_page
 
 
@@ -56,6 +57,10 @@ class ProfileView:
     settings: tuple[SettingGroup, ...]
     timelines: int
     """Number of profiles with a timeline."""
+    graphs: ChangeView | None
+    """The graphs that ran, after optimization, of the base and the first candidate."""
+    graphs_missing: str
+    """The reason why they are not known; empty if nobody asked."""
 
     @property
     def has_layers(self) -> bool:
@@ -98,6 +103,7 @@ class ComparisonPage:
             ("rounds", bool(self.rounds)),
             ("conditions", self.forbids),
             ("where", layered),
+            ("optimized", any(profile.graphs or profile.graphs_missing for profile in self.profiles)),
             ("metrics", bool(self.profiles)),
             ("time", layered),
             ("timeline", any(profile.timelines for profile in self.profiles)),
@@ -144,6 +150,8 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
         coverage=tuple((place, coverage) for place, coverage in enumerate(comparison.coverage) if coverage is not None),
         settings=collect_settings(profiles),
         timelines=sum(bool(profile.timeline) for profile in profiles),
+        graphs=None if comparison.graphs is None else collect_change(comparison.graphs),
+        graphs_missing=short_name(comparison.graphs_missing, 400),
     )
 
 
@@ -165,6 +173,7 @@ COMPARISON_PAGE = PageParts(
         "tables.css",
         "profile.css",
         "graph.css",
+        "diff.css",
         "compare.css",
         "print.css",
     ),

@@ -16,6 +16,7 @@ from ndld_flow.report.comparison.subjects import (
     collect_subjects,
 )
 from ndld_flow.report.comparison.verdicts import Decision, GateView, collect_decisions, collect_gates
+from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.panel import Panel
 
 
@@ -36,6 +37,10 @@ class ComparisonSection:
     """(position in percent, text) of the ticks of their axis."""
     gates: tuple[GateView, ...]
     differences: tuple[DifferenceView, ...]
+    graphs: ChangeView | None
+    """The graphs that ran, after optimization."""
+    graphs_missing: str
+    """The reason why they are not known; empty if nobody asked."""
 
 
 def collect_comparisons(comparisons: Mapping[str, Comparison]) -> tuple[ComparisonSection, ...]:
@@ -57,6 +62,8 @@ def _section(step: str, comparison: Comparison) -> ComparisonSection:
         ticks=scale.ticks(),
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
+        graphs=next((collect_change(each.graphs) for each in comparison.profiles if each.graphs), None),
+        graphs_missing=next((short_name(each.graphs_missing, 400) for each in comparison.profiles), ""),
     )
 
 

@@ -9,10 +9,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_summary import has_failed_check
-from ndld_flow.report.diff_page import DiffView, collect_diff
+from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Fact, settings_of
 
@@ -80,38 +79,6 @@ def lay_out(reads: Sequence[Sequence[int]]) -> tuple[FlowRow, ...]:
 
 # The page shows the beginning of a log; the run's folder has all of it.
 _LOG_LIMIT = 200_000
-
-
-@dataclass(frozen=True)
-class TypeChange:
-    """Numbers of nodes of one type before and after."""
-
-    op_type: str
-    before: int
-    after: int
-
-    @property
-    def delta(self) -> int:
-        return self.after - self.before
-
-
-@dataclass(frozen=True)
-class ChangeView:
-    """The change of a model by one step, by type."""
-
-    totals: tuple[tuple[str, int, int, str], ...]
-    """(name, before, after, unit) for nodes, parameters, bytes of weights, opset."""
-    changed: tuple[TypeChange, ...]
-    """Types by size of the change, the largest first."""
-    unchanged: tuple[TypeChange, ...]
-    casts_added: int
-    notes: tuple[str, ...]
-    diff: DiffView | None
-    """Changes by node, if recorded."""
-
-    @property
-    def largest_delta(self) -> int:
-        return max((abs(type_.delta) for type_ in self.changed), default=0)
 
 
 @dataclass(frozen=True)
@@ -194,7 +161,7 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         reuse=_reuse(step, run),
         summary=short_name(record.summary, 400) if record else "",
         reads=tuple((short_name(name), short_name(parent)) for name, parent in parent_names(step, given).items()),
-        change=_change_view(record.change) if record and record.change else None,
+        change=collect_change(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
         metrics=_metrics(record),
         log=_log(record),
@@ -228,33 +195,6 @@ def _log(record: StepRecord | None) -> str:
     if len(text) > _LOG_LIMIT:
         text = f"{text[:_LOG_LIMIT]}\n… {len(text) - _LOG_LIMIT:,} more characters in the run's folder"
     return visible_text(text).rstrip()
-
-
-def _change_view(change: GraphChange) -> ChangeView:
-    before, after = change.before, change.after
-    op_types = dict.fromkeys([*before.nodes_by_type, *after.nodes_by_type])
-    types = [
-        TypeChange(
-            short_name(op_type),
-            before.nodes_by_type.get(op_type, 0),
-            after.nodes_by_type.get(op_type, 0),
-        )
-        for op_type in op_types
-    ]
-    by_change = sorted(types, key=lambda type_: (-abs(type_.delta), type_.op_type))
-    return ChangeView(
-        totals=(
-            ("nodes", before.node_count, after.node_count, ""),
-            ("parameters", before.parameter_count, after.parameter_count, ""),
-            ("weights", before.initializer_bytes, after.initializer_bytes, "bytes"),
-            ("opset", before.opset, after.opset, "version"),
-        ),
-        changed=tuple(type_ for type_ in by_change if type_.delta),
-        unchanged=tuple(type_ for type_ in types if not type_.delta),
-        casts_added=change.casts_added,
-        notes=tuple(short_name(note, 1000) for note in change.notes),
-        diff=collect_diff(change.diff) if change.diff is not None else None,
-    )
 
 
 PANEL = Panel("Steps", lambda documents: collect_steps(documents.run), after="gates")

@@ -129,10 +129,15 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
         self, model: Path, recordings: Sequence[Path], plan: RecordingPlan, timings: Sequence[Timing]
     ) -> LayerPass:
         from ndld_flow.runtimes.onnxruntime.layer_pass import read_layers
+
+        optimized = self.executed_graph(recordings)
+        return read_layers(model, recordings, optimized, plan, parallel=self.execution == "parallel")
+
+    def executed_graph(self, recordings: Sequence[Path]) -> Path | None:
         from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED
 
         optimized = recordings[0].parent / OPTIMIZED
-        return read_layers(model, recordings, optimized, plan, parallel=self.execution == "parallel")
+        return optimized if optimized.is_file() else None
 
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
