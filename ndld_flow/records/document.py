@@ -31,6 +31,7 @@ VERSIONS: Mapping[str, int] = {
     "accepted changes": 1,
     "accuracy": 6,
     "activations": 1,
+    "bisection": 1,
     "build": 3,
     "comparison": 3,
     "compiled": 1,

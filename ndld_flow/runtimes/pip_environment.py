@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 
 PIP_TIMEOUT_S = 3600.0
 """TensorRT and CUDA's libraries have several GB."""
+_AVAILABLE = "Available versions: "
 _NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
 """Variables that would install elsewhere, or show the private environment the packages of this one."""
 
@@ -43,6 +48,51 @@ def create_environment(
         except RequestError as error:
             reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
             raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
+
+
+def list_releases(package: str, *, only_wheels: bool = True) -> list[str]:
+    """Return the final releases of a package that pip's index has for this Python and system, oldest first.
+
+    With `only_wheels`, releases that would have to be built are left out. Raises PipError.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    options = ["--only-binary", ":all:"] if only_wheels else []
+    lines = _ask_pip(["index", "versions", *options, "--", package])
+    listed = [line.removeprefix(_AVAILABLE) for line in lines if line.startswith(_AVAILABLE)]
+    found = set[Version]()
+    for text in (",".join(listed)).split(","):
+        with contextlib.suppress(InvalidVersion):
+            found.add(Version(text.strip()))
+    return [str(version) for version in sorted(found) if not version.is_prerelease]
+
+
+def is_yanked(package: str, release: str) -> bool:
+    """Return whether the index has withdrawn a release. Raises PipError if pip finds none that it could install."""
+    options = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:", "--no-input", "--quiet"]
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder:
+        report = Path(folder, "report.json")
+        _ask_pip(["install", *options, "--report", str(report), "--", f"{package}=={release}"])
+        found = json.loads(report.read_text(encoding="utf-8"))
+    return any(each.get("is_yanked") is True for each in found.get("install", ()))
+
+
+def _ask_pip(arguments: Sequence[str]) -> list[str]:
+    """Run pip, which installs nothing, and return its output. Raises PipError."""
+    from ndld_flow.processes.program import Program, run_program
+
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder:
+        python = sys.executable
+        try:
+            if find_spec("pip") is None:  # an environment without pip, such as one of uv's
+                run_program(Program([python, "-m", "venv", folder], _environment(), PIP_TIMEOUT_S), lines.append)
+                python = str(Path(folder, "Scripts/python.exe" if os.name == "nt" else "bin/python"))
+            run_program(Program([python, "-m", "pip", *arguments], _environment(), PIP_TIMEOUT_S), lines.append)
+        except RequestError as error:
+            reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
+            raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
+    return lines
 
 
 def _environment() -> dict[str, str]:

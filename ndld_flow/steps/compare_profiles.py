@@ -302,10 +302,14 @@ def _why_no_graph(measured: Measured) -> str:
 
 def _count_fusions(measured: Sequence[Measured]) -> Iterator[str]:
     """Yield a sentence on each profile's layers that come from several nodes of the model."""
+    from ndld_flow.runtimes.environments import Environment
+
     for each in measured:
         fused = [layer for layer in each.profile.layers if len(layer.onnx_nodes) > 1]
         nodes = sum(len(layer.onnx_nodes) for layer in fused)
-        yield f"{each.step}: {counted(len(fused), 'fused layer')}, of {nodes:,} nodes of the model"
+        environment = each.profile.options.get("environment")
+        release = f" ({Environment.model_validate(environment).label})" if environment else ""
+        yield f"{each.step}{release}: {counted(len(fused), 'fused layer')}, of {nodes:,} nodes of the model"
 
 
 def _metrics(profile: ProfileComparison) -> dict[str, Metric]:

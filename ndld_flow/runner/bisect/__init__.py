@@ -1,0 +1,1 @@
+"""`bisect`: the release in which the verdict of a recipe changed."""
