@@ -15,7 +15,7 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.measurement import is_warning
-from ndld_flow.records.model_diff import GraphSummary
+from ndld_flow.records.model_diff import GraphChange, GraphSummary
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, StepRecord
@@ -169,6 +169,8 @@ class Summary:
     """Precision searches, failed ones first."""
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
+    executed: GraphChange | None
+    """The graphs that two releases ran, of the first comparison that has them."""
     engines: tuple[EngineOutcome, ...]
     packages: dict[str, str]
     """Step that packed -> its result: `2 variants (fast, small), 10.2 MiB`."""
@@ -201,6 +203,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=collect_latency(documents),
+        executed=_executed_graphs(documents),
         engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
         packages={short_name(step): short_name(records[step].summary, 300) for step in documents.packages},
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
@@ -249,6 +252,11 @@ def has_failed_check(step: RunStep) -> bool:
     """Return whether a check of the step failed, in this run or in the reused result; an error does not count."""
     record = step.record
     return record is not None and not record.passed and not record.inconclusive
+
+
+def _executed_graphs(documents: RunDocuments) -> GraphChange | None:
+    compared = (profile for comparison in documents.comparisons.values() for profile in comparison.profiles)
+    return next((profile.graphs for profile in compared if profile.graphs is not None), None)
 
 
 def _graph_outcome(run: RunRecord) -> GraphOutcome:

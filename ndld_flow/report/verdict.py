@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_documents
 from ndld_flow.records.run_record import RunRecord
@@ -36,6 +37,7 @@ def verdict_lines(summary: Summary) -> list[str]:
     return [
         outcome_line(summary),
         f"graph {graph_words(summary.graph)}",
+        *([] if summary.executed is None else [f"optimized {executed_words(summary.executed)}"]),
         *engines,
         *(f"package {step}: {packed}" for step, packed in summary.packages.items()),
         *searches,
@@ -85,6 +87,14 @@ def graph_words(graph: GraphOutcome) -> str:
         return sizes
     nodes = f"{count(graph.before.node_count)} -> {count(graph.after.node_count)} nodes"
     return f"{nodes}, {sizes}"
+
+
+def executed_words(change: GraphChange) -> str:
+    """Return `graphs 422 -> 415 nodes, 4 nodes added, 11 removed`, or that two releases run the same graph."""
+    differences = "not compared" if change.diff is None else change.diff.one_line
+    before, after = change.before.node_count, change.after.node_count
+    nodes = f"{count(before)} nodes" if before == after else f"{count(before)} -> {count(after)} nodes"
+    return f"graphs {nodes}, {differences}"
 
 
 def engine_words(engine: EngineOutcome) -> str:

@@ -61,6 +61,10 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     ],
     "rebuild": [("engine", 0)],
     "reduce": [("strict.yaml --trust", 0)],
+    "bisect": [
+        ("toy.yaml steps.first.word --values a,bb,ccc --gate 'first.length <= 3' --trust", 0),
+        ("toy.yaml steps.first.word --values a,bb --trust", 2),
+    ],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],
     "inspect": [
         ("model.onnx", 0),
@@ -102,6 +106,7 @@ WRONG = {
     "diff": "model.onnx nowhere.onnx",
     "rebuild": "nowhere",
     "reduce": "nowhere.yaml",
+    "bisect": "nowhere.yaml steps.first.word --values a,b",
     "noise": "nowhere.onnx",
     "inspect": "torn.onnx",
     "runs": "a/b",

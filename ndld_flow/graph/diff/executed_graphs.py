@@ -28,7 +28,7 @@ def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path
     older, newer = load_structure(before), load_structure(after)
     summaries = summarize_model(older), summarize_model(newer)
     for model, mark in ((older, ""), (newer, "'")):
-        _remove_invented_names(model, known, mark)
+        _remove_inventions(model, known, mark)
     diff = diff_models(older, newer, compare_values=False).only(_PARTS)
     # A runtime imports every domain that it knows: only those whose operators run are a difference.
     used = {node.domain for model in (older, newer) for graph in all_graphs(model) for node in graph}
@@ -45,13 +45,15 @@ def _names_of(model: ir.Model) -> set[str]:
     return {name for name in names if name}
 
 
-def _remove_invented_names(model: ir.Model, known: Collection[str], mark: str) -> None:
-    """Remove names of nodes that are not known, and mark those of tensors, in place."""
+def _remove_inventions(model: ir.Model, known: Collection[str], mark: str) -> None:
+    """Remove names of nodes that are not known, and descriptions, and mark names of tensors, in place."""
     for graph in all_graphs(model):
         for value in list(graph.initializers.values()):
             if value.name not in known:
                 value.name = f"{value.name}{mark}"
         for node in graph:
+            node.doc_string = None  # of a fused node, the release's description of the fusion
+            node.metadata_props.clear()
             if node.name not in known:
                 node.name = None
             for value in node.outputs:
