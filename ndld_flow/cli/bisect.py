@@ -130,16 +130,19 @@ def _conclude(found: Bisection) -> Iterator[str]:
         yield found.problem
         return
     yield ""
+    reports = {tried.value: tried.report for tried in found.tried}
     for change in found.changes:
         yield _describe(change, found)
-    tried = f"{counted(len(found.tried), 'release')} of {len(found.values)} tried in {seconds(found.wall_s)}"
+        yield f"  {change.before}: {reports[change.before]}"
+        yield f"  {change.after}: {reports[change.after]}"
+    tried = f"{len(found.tried)} of {counted(len(found.values), 'release')} tried in {seconds(found.wall_s)}"
     yield f"{tried}; this assumes that there is only one change" if found.assumes_one_change else tried
 
 
 def _describe(change: VerdictChange, found: Bisection) -> str:
     name = f"{found.package} " if found.package else f"{found.key}="
-    verdict = "bad" if change.verdict == "bad" else "good again"
+    first, last = ("first bad", "the last good one") if change.verdict == "bad" else ("good again", "the last bad one")
     if not change.undecided:
-        return f"first {verdict}: {name}{change.after} ({change.before} is not)"
+        return f"{first}: {name}{change.after}; {last} is {change.before}"
     candidates = ", ".join((*change.undecided, change.after))
-    return f"first {verdict}: one of {name}{candidates}; {change.before} is not, and those between have no verdict"
+    return f"{first}: one of {name}{candidates}; {last} is {change.before}, and those between have no verdict"

@@ -269,7 +269,7 @@ def test_the_command_prints_a_table_and_its_exit_code(trials: Path) -> None:
     command = ("bisect", "trial.yaml", KEY, "--values", ",".join(values), "--trust")
     done = ndld_flow(*command, cwd=trials)
     assert done.returncode == 0, done.stderr
-    assert f"first bad: {KEY}=3.0 (2.0 is not)" in done.stdout
+    assert f"first bad: {KEY}=3.0; the last good one is 2.0" in done.stdout
     assert "125 µs" in done.stdout
     printed = json.loads(ndld_flow(*command, "--json", cwd=trials).stdout)
     assert printed["changes"] == [{"before": "2.0", "after": "3.0", "verdict": "bad", "undecided": []}]

@@ -13,6 +13,7 @@ from ndld_flow import api
 from ndld_flow.base import user_folders
 from ndld_flow.base.errors import BackendError, RecipeError, RequestError
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
@@ -64,6 +65,13 @@ def test_steps_run_in_their_environments(tmp_path: Path) -> None:
     now = write_environment(tmp_path / "now", "1.90.0")
     after = write_environment(tmp_path / "next", "1.91.0", add=0.5)
     wanted, outputs = recipe(tmp_path, now=str(now), next=str(after)), tmp_path / "outputs"
+    wanted["steps"]["latency"] = {
+        "step": "compare_profiles",
+        "base": "now",
+        "from": "next",
+        "allow": ["versions"],
+        "rounds": 0,
+    }
     plan = plan_once(wanted, outputs=outputs, trust=True)
     assert plan[0].step.step.foresee().notes[0] == f"environment {now}"
 
@@ -76,12 +84,34 @@ def test_steps_run_in_their_environments(tmp_path: Path) -> None:
     accuracy = read_document(Accuracy, run / "outputs" / "accuracy.json")
     assert accuracy.outputs[0].metrics["max_abs"] == pytest.approx(0.5, rel=1e-3)
     assert any("1.90.0" in note for note in accuracy.notes)
+    graphs = read_document(Comparison, run / "latency" / "comparison.json").profiles[0].graphs
+    assert graphs is not None
+    assert graphs.diff is not None
+    assert graphs.diff.one_line == "no differences"
+    assert graphs.notes[1].startswith(f"next ({after}): ")
+    assert (run / "next" / "optimized.onnx").is_file()
+    for page in (run / "report.html", run / "latency" / "comparison.html"):
+        assert "The same operators, connected in the same way." in page.read_text(encoding="utf-8")
 
     assert run_once(wanted, outputs=outputs, trust=True).nothing_to_do
     write_environment(tmp_path / "now", "1.90.0", add=0.5)  # another build of the same release
     rebuilt = run_once(wanted, outputs=outputs, trust=True)
     assert outcomes(rebuilt) == dict.fromkeys(wanted["steps"], "done")
     assert rebuilt.passed
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_the_reason_is_shown_why_graphs_are_not_known(tmp_path: Path) -> None:
+    wanted = recipe(tmp_path, next=str(write_environment(tmp_path / "next", "1.91.0")))
+    decide = {"step": "compare_profiles", "base": "now", "from": "next", "allow": ["versions"], "rounds": 0}
+    wanted["steps"] = {"now": {"step": "profile", "from": "source", **SHORT}, "next": wanted["steps"]["next"]}
+    wanted["steps"]["decide"] = decide
+    run = Path(run_once(wanted, outputs=tmp_path / "outputs", trust=True).folder)
+    (compared,) = read_document(Comparison, run / "decide" / "comparison.json").profiles
+    assert compared.graphs is None
+    assert compared.graphs_missing == "now is not of a private environment, and only those keep their graphs"
+    assert f"Not known: <bdi>{compared.graphs_missing}</bdi>" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def outcomes(run: RunFinished) -> dict[str, str]:

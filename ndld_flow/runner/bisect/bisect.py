@@ -230,7 +230,9 @@ class _Search:
 
 
 def _describe_finished(finished: RunFinished) -> _Ended:
-    return _Ended(read_run_record(Path(finished.folder)), None, finished.folder, reused=finished.nothing_to_do)
+    record = read_run_record(Path(finished.folder))
+    reused = all(step.outcome in ("reused", "skipped") for step in record.steps)
+    return _Ended(record, None, finished.folder, reused=reused or finished.nothing_to_do)
 
 
 def _refuse_end(value: str, error: NdldFlowError | None) -> NoReturn:

@@ -78,8 +78,8 @@ def _package_of(recipe: Recipe, key: str) -> str:
         return match[1]
     if match := _RELEASE.fullmatch(key):
         step = next((step for step in recipe.steps if step.name == match[1]), None)
-        backend = getattr(step.step, "backend", "") if step is not None else ""
-        return ON_PYPI.get(backend, "")
+        backend = getattr(step.step, "backend", None) if step is not None else None
+        return next((package for name, package in ON_PYPI.items() if name == backend), "")
     return ""
 
 
