@@ -26,8 +26,7 @@ HELP = """Find the release in which a recipe began to fail.
   ndld-flow bisect engine.yaml steps.engine.release --values 10.8,10.9,10.13
 
 KEY is the key of the recipe that varies. The releases between the two ends are those that pip's index lists for this
-Python; pre-releases are left out, and yanked ones are skipped. For any other key, give the values in order with
---values.
+Python, without pre-releases and yanked ones. For any other key, give the values in order with --values.
 
 The recipe's checks and gates decide, or those of --gate: with exit code 0 a release is good, with 1 bad. Both ends are
 tried first. A release with an inconclusive verdict is measured again, and then skipped, as is one that cannot be

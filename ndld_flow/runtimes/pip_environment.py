@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -50,31 +49,20 @@ def create_environment(
             raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
 
 
-def list_releases(package: str, *, only_wheels: bool = True) -> list[str]:
-    """Return the final releases of a package that pip's index has for this Python and system, oldest first.
+def list_releases(package: str) -> list[str]:
+    """Return the releases of a package that pip's index has for this Python and system, oldest first.
 
-    With `only_wheels`, releases that would have to be built are left out. Raises PipError.
+    Pre-releases are left out, and so are yanked releases, which pip does not list. Raises PipError.
     """
     from packaging.version import InvalidVersion, Version
 
-    options = ["--only-binary", ":all:"] if only_wheels else []
-    lines = _ask_pip(["index", "versions", *options, "--", package])
+    lines = _ask_pip(["index", "versions", "--", package])
     listed = [line.removeprefix(_AVAILABLE) for line in lines if line.startswith(_AVAILABLE)]
     found = set[Version]()
-    for text in (",".join(listed)).split(","):
+    for text in ",".join(listed).split(","):
         with contextlib.suppress(InvalidVersion):
             found.add(Version(text.strip()))
     return [str(version) for version in sorted(found) if not version.is_prerelease]
-
-
-def is_yanked(package: str, release: str) -> bool:
-    """Return whether the index has withdrawn a release. Raises PipError if pip finds none that it could install."""
-    options = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:", "--no-input", "--quiet"]
-    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder:
-        report = Path(folder, "report.json")
-        _ask_pip(["install", *options, "--report", str(report), "--", f"{package}=={release}"])
-        found = json.loads(report.read_text(encoding="utf-8"))
-    return any(each.get("is_yanked") is True for each in found.get("install", ()))
 
 
 def _ask_pip(arguments: Sequence[str]) -> list[str]:

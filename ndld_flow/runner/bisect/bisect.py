@@ -25,7 +25,6 @@ from ndld_flow.runner.open_run import working_on
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.sweep.run_sweep import write_value
-from ndld_flow.runtimes.pip_environment import PipError, is_yanked
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
@@ -136,7 +135,7 @@ class _Search:
         value = self._values[place]
         left = "" if is_end else self._describe_rest()
         self._listener(Notice(text=f"running {self._request.recipe} with {self._key}={value}{left}"))
-        tried = self._skip_yanked(value, is_end=is_end) or self._run_until_decided(value, is_end=is_end)
+        tried = self._run_until_decided(value, is_end=is_end)
         self._tried[place] = tried
         self._listener(Notice(text=f"{value} is {tried.verdict}: {tried.why}"))
         return tried
@@ -153,16 +152,6 @@ class _Search:
 
     def _judged(self) -> dict[int, TriedVerdict]:
         return {place: each.verdict for place, each in self._tried.items() if each.verdict in ("good", "bad")}
-
-    def _skip_yanked(self, value: str, *, is_end: bool) -> TriedRelease | None:
-        if not self._package or is_end:  # the user has named the ends
-            return None
-        try:
-            if is_yanked(self._package, value):
-                return TriedRelease(value=value, verdict="skipped", why="it was yanked from the index", attempts=0)
-        except PipError as error:
-            return TriedRelease(value=value, verdict="skipped", why=f"pip cannot install it: {error}", attempts=0)
-        return None
 
     def _run_until_decided(self, value: str, *, is_end: bool) -> TriedRelease:
         attempts, force = 0, tuple[str, ...]()

@@ -85,7 +85,7 @@ def _package_of(recipe: Recipe, key: str) -> str:
 
 def _list(package: str) -> list[str]:
     try:
-        found = list_releases(package, only_wheels=package != "tensorrt")  # its wheels are on NVIDIA's index
+        found = list_releases(package)
     except PipError as error:
         raise BackendError(
             f"pip cannot list the releases of {package} ({error}): let it reach its index (PIP_INDEX_URL, pip.conf), "
