@@ -118,12 +118,11 @@ class _Search:
         for place, claimed in ((0, "good"), (last, "bad")):
             tried = self._try(place, is_end=True)
             if tried.verdict == "inconclusive":
-                return f"{tried.value} was to be {claimed}, and its verdict is inconclusive: {tried.why}"
+                return f"{tried.value} was to be {claimed}, and its verdict is inconclusive"
             if tried.verdict != claimed:
                 verb = "fails" if tried.verdict == "bad" else "passes"
                 hint = "an earlier good value" if claimed == "good" else "another bad value, or a stricter gate"
-                why = f" ({tried.why})" if tried.verdict == "bad" else ""
-                return f"{tried.value} was to be {claimed}, and the recipe {verb} with it{why}: choose {hint}"
+                return f"{tried.value} was to be {claimed}, and the recipe {verb} with it: choose {hint}"
         return ""
 
     def _judge(self, place: int) -> Judgement:
