@@ -72,6 +72,7 @@ _TYPES = {
         "Profile",
     ),
     "ndld_flow.runner.attest": ("Attested",),
+    "ndld_flow.runner.apply_finding": ("AppliedChange", "OfferedChange"),
     "ndld_flow.runner.collect_cache": ("CacheFreed",),
     "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
     "ndld_flow.runner.bisect.options": ("BisectOptions",),
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.attest import Attested
     from ndld_flow.runner.bisect.options import BisectOptions
+    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
@@ -163,6 +165,7 @@ else:
 __all__ = [
     "AcceptedChange",
     "AnyRecipe",
+    "AppliedChange",
     "AskShape",
     "Attested",
     "BackendError",
@@ -194,6 +197,7 @@ __all__ = [
     "NewerFormatError",
     "NodeSelect",
     "Noise",
+    "OfferedChange",
     "OutputsError",
     "PackageFit",
     "Part",
@@ -225,6 +229,7 @@ __all__ = [
     "accept",
     "attest",
     "bisect",
+    "apply",
     "collect",
     "comment",
     "compare",
@@ -249,6 +254,7 @@ __all__ = [
     "inspect",
     "layers",
     "noise",
+    "offered_changes",
     "ops",
     "plan",
     "profile",
@@ -581,6 +587,41 @@ def comment(
     if not post:
         return summarize(result, os.environ)
     return publish(key or name, result, os.environ, number)
+
+
+@public
+def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
+    """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
+    from ndld_flow.runner.apply_finding import offered_changes as find_offered
+    from ndld_flow.runner.outputs import Outputs
+
+    return find_offered(str(run), Outputs(Path(outputs)))
+
+
+@public
+def apply(
+    run: str | Path,
+    finding: str,
+    *,
+    to: str | Path | None = None,
+    overwrite: bool = False,
+    show_only: bool = False,
+    trust: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> AppliedChange:
+    """Write the change that a finding of a run suggests into its recipe, run the changed recipe, and compare both
+    profiles.
+
+    `to` is the file to write, by default one next to the recipe; with `show_only`, nothing is written or measured.
+    Raises RequestError for a finding that the run does not have, and for a file that exists; and raises as `run` does.
+    """
+    from ndld_flow.runner.apply_finding import Options, apply_finding
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.outputs import Outputs
+
+    options = Options(None if to is None else Path(to), overwrite, show_only, trust)
+    return apply_finding(str(run), finding, Outputs(Path(outputs)), options, listener or ignore)
 
 
 @public

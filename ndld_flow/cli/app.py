@@ -40,6 +40,7 @@ VERBS = {
     "collect": "Join the shards of a sweep into one sweep with one report.",
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
+    "apply": "Write the change that a finding suggests, and measure it.",
     "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models or engines.",
     "rebuild": "Build the engines of a run again, and show how they differ.",

@@ -45,7 +45,7 @@ def set_value(text: str, words: Words, value: JsonValue) -> str:
         if isinstance(node, yaml.MappingNode):
             name, rest = split_key(_entries(node), words)
             if name not in _entries(node):
-                return _insert(text, node, name, _nest(rest, value))
+                return _append(text, node, name, _nest(rest, value))
             key, node = _entries(node)[name]
             _refuse_alias(node, key.end_mark.index)
         elif isinstance(node, yaml.SequenceNode):
@@ -172,7 +172,7 @@ def _replace(text: str, key: yaml.Node | None, node: yaml.Node, rendered: str) -
     return f"{text[:colon_end]} {rendered}{text[colon_end : text.rindex(chr(10), 0, start)]}{text[end:]}"
 
 
-def _insert(text: str, node: yaml.MappingNode, name: str, value: JsonValue) -> str:
+def _append(text: str, node: yaml.MappingNode, name: str, value: JsonValue) -> str:
     entry = _render({name: value})[1:-1]
     if not node.value:
         brace = text.index("{", node.start_mark.index) + 1
@@ -183,6 +183,26 @@ def _insert(text: str, node: yaml.MappingNode, name: str, value: JsonValue) -> s
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
     return f"{text[:line_end]}\n{' ' * node.value[0][0].start_mark.column}{entry}{text[line_end:]}"
+
+
+def insert_before(text: str, words: Words, name: str, value: JsonValue) -> str:
+    """Return the text with an entry before the key at `words`, above the comments of that key. Raises
+    CannotEditError."""
+    node = _root(text)
+    for place, word in enumerate(words):
+        entry = _entries(node).get(word) if isinstance(node, yaml.MappingNode) else None
+        if entry is None or not isinstance(node, yaml.MappingNode):
+            raise CannotEditError(f"`{'.'.join(words[: place + 1])}` is not in the text")
+        parent, (key, node) = node, entry
+    begin, rendered = key.start_mark.index, _render({name: value})[1:-1]
+    if parent.flow_style:
+        return f"{text[:begin]}{rendered}, {text[begin:]}"
+    line = text.rfind("\n", 0, begin) + 1
+    if text[line:begin].strip():
+        raise CannotEditError("the key does not begin its line")
+    lines = text[:line].splitlines(keepends=True)
+    above = len(lines) - _comments_above(lines, key.start_mark.column)
+    return "".join([*lines[:above], f"{' ' * key.start_mark.column}{rendered}\n", *lines[above:], text[line:]])
 
 
 def _cut_from_flow(text: str, node: yaml.MappingNode, index: int) -> str:
@@ -234,15 +254,15 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()
     text = raw.replace("\r\n", "\n")
-    wanted = _open(path, text, overrides)
+    wanted = open_text(path, text, overrides)
     values = wanted.values(changes)
     try:
-        edited = _edit(text, _open(path, text) if overrides else wanted, wanted, changes)
-        opened = _open(path, edited)
+        edited = _edit(text, open_text(path, text) if overrides else wanted, wanted, changes)
+        opened = open_text(path, edited)
         if opened.composed.values.get("sweep") is not None:  # another one comes from `defaults:`
             edited = set_value(edited, ("sweep",), None)
-            opened = _open(path, edited)
-        if not _is_same(opened, wanted.written_with(changes), values):
+            opened = open_text(path, edited)
+        if not is_same(opened, wanted.written_with(changes), values):
             raise CannotEditError("its presets or aliases set other values")
     except (CannotEditError, RecipeError, RecursionError) as error:
         why = f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]}),"
@@ -251,7 +271,8 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     return edited.replace("\n", "\r\n") if "\r\n" in raw else edited
 
 
-def _open(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
+def open_text(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
+    """Compose the text of a trusted recipe. Raises RecipeError."""
     return open_variations(compose_file(parse_yaml(path, text), overrides, trust=True), Checker(path))
 
 
@@ -259,7 +280,7 @@ def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> s
     """Return the text without its sweep, with the overrides of the recipe's own values and with the changes."""
     if "sweep" in own.composed.file.values:
         text = remove_key(text, ("sweep",))
-    for words, value in _differences(own.written, wanted.written):
+    for words, value in differences(own.written, wanted.written):
         text = remove_key(text, words) if value is REMOVED else set_value(text, words, value)  # type: ignore[arg-type]
     written = wanted.written
     for place, (key, value) in enumerate(changes.items(), 1):
@@ -270,21 +291,19 @@ def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> s
     return text
 
 
-def _differences(
-    now: Mapping[str, Any], wanted: Mapping[str, Any], above: Words = ()
-) -> Iterator[tuple[Words, object]]:
+def differences(now: Mapping[str, Any], wanted: Mapping[str, Any], above: Words = ()) -> Iterator[tuple[Words, object]]:
     """Yield the paths at which two sets of values differ, with the new value of each."""
     for key in dict.fromkeys([*now, *wanted]):
         words = (*above, key)
         if key not in wanted:
             yield words, REMOVED
         elif isinstance(now.get(key), dict) and isinstance(wanted[key], dict):
-            yield from _differences(now[key], wanted[key], words)
+            yield from differences(now[key], wanted[key], words)
         elif key not in now or json.dumps(now[key]) != json.dumps(wanted[key]):
             yield words, wanted[key]
 
 
-def _is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+def is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Return whether a text has the expected meaning, including its `${...}` and the order of its steps."""
     both = ((edited.written, written), (edited.values({}), values))
     return edited.composed.values.get("sweep") is None and all(

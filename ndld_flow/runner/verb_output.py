@@ -67,6 +67,11 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.records.comparison:Comparison", "ndld_flow.records.engine_lock:EngineComparison"),
         version=None,
     ),
+    "apply": VerbOutput(
+        "The applied change and its effect; without a finding, those that can be applied.",
+        one=("ndld_flow.runner.apply_finding:AppliedChange",),
+        many=("ndld_flow.runner.apply_finding:OfferedChange",),
+    ),
     "diff": VerbOutput(
         "The document `model diff`, or `engine comparison` for two engines.",
         one=("ndld_flow.records.model_diff:ModelDiff", "ndld_flow.records.engine_lock:EngineComparison"),

@@ -86,7 +86,11 @@ def diagnose(profile: Profile) -> tuple[Insight, ...]:
 
 def insights_of(subject: Subject) -> tuple[Insight, ...]:
     """Return the result of `diagnose` for a subject that already exists."""
-    insights = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
+    insights = [
+        replace(insight, score=min(1.0, insight.score), name=rule.__name__)
+        for rule in RULES
+        for insight in rule(subject)
+    ]
     return tuple(sorted(insights, key=lambda insight: -insight.score))
 
 
@@ -115,7 +119,7 @@ ENGINE_RULES: tuple[EngineRule, ...] = (
 
 def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
     """Return the findings on an engine, in the order of the rules."""
-    return tuple(insight for rule in ENGINE_RULES for insight in rule(subject))
+    return tuple(replace(insight, name=rule.__name__) for rule in ENGINE_RULES for insight in rule(subject))
 
 
 _ONE_LAYER = 0.5

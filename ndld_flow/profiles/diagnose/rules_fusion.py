@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 
+from pydantic import JsonValue
+
 from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
@@ -43,6 +46,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
             "`free_dimensions` of `profile`."
         ),
         layers=positions,
+        change=_with_fixed_shapes(subject),
     )
 
 
@@ -91,6 +95,9 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
             "Runtime with `optimization: extended` or higher, or TensorRT."
         ),
         layers=positions,
+        change=RecipeChange(settings={"optimization": "extended"})
+        if subject.profile.options.get("optimization") in ("disabled", "basic")
+        else None,
     )
 
 
@@ -146,7 +153,17 @@ def _after_convolution(subject: Subject, matches: _Matches, what: str, next_step
         f"longest is {subject.call(positions[0])}.",
         next_step=next_step,
         layers=positions,
+        change=FUSE,
     )
+
+
+def _with_fixed_shapes(subject: Subject) -> RecipeChange | None:
+    """Return the steps that make shapes constant; None for an input whose measured shape is not known."""
+    inputs = subject.profile.inputs
+    if not inputs or any(not tensor.name or min(tensor.shape, default=0) < 0 for tensor in inputs):
+        return None
+    shapes: dict[str, JsonValue] = {tensor.name: list(tensor.shape) for tensor in inputs}
+    return RecipeChange(steps=(AddedStep("fix_shapes", {"shapes": shapes}), AddedStep("sanitize")))
 
 
 def _reads_convolution(subject: Subject, layer: Layer) -> bool:

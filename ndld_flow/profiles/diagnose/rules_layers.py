@@ -8,6 +8,7 @@ from math import prod
 
 from ndld_flow.base.quantities import milliseconds, share, three_digits
 from ndld_flow.base.text import one_line
+from ndld_flow.profiles.diagnose.recipe_change import FUSE
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
@@ -159,6 +160,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
             "(TensorRT) removes the rest."
         ),
         layers=positions,
+        change=FUSE,
     )
 
 

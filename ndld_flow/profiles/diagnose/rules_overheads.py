@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, milliseconds, share
+from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, changes_type, layers_word
 from ndld_flow.records.profile import LayerRole
 
@@ -27,7 +28,8 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _NOTABLE_SHARE:
         return
-    if any(subject.layers[position].type in _REORDERS for position in positions):
+    are_reorders = any(subject.layers[position].type in _REORDERS for position in positions)
+    if are_reorders:
         next_step = (
             "They occur where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
             "`fuse: true`, and export activations as Relu or as one operator. `optimization: extended` disables the "
@@ -45,6 +47,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
         f"{subject.call(positions[0])}.",
         next_step=next_step,
         layers=positions,
+        change=FUSE if are_reorders else None,
     )
 
 
@@ -231,6 +234,7 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
         layers=subject.longest_first(
             position for position, median_ms in enumerate(subject.medians_ms) if 0 < median_ms < tiny_ms(subject)
         ),
+        change=RecipeChange(settings={"threads": 1}) if "threads" in subject.profile.options else None,
     )
 
 
@@ -298,4 +302,5 @@ def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
             "Use a CUDA graph (trtexec: `--useCudaGraph`; ONNX Runtime: the provider option `enable_cuda_graph`), or "
             "larger batches. Check that the host's CPU is otherwise idle."
         ),
+        change=RecipeChange(settings={"cuda_graph": True}) if "cuda_graph" in subject.profile.options else None,
     )

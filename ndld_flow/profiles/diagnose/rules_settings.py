@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import milliseconds, share, size
+from ndld_flow.profiles.diagnose.recipe_change import AddedStep, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 
 _CPU = "CPUExecutionProvider"
@@ -115,6 +116,10 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
         f"multiplications: {subject.took(positions)} ({share(part)} of {subject.whole}){on_tensor_cores}.",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
+        # An engine was built by an earlier step, which a conversion before the profile would not affect.
+        change=None
+        if subject.profile.runs_engine
+        else RecipeChange(steps=(AddedStep("convert_fp16"),), needs_check=True),
     )
 
 
@@ -134,6 +139,7 @@ def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
         title=f"{threads:.0f} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}",
         evidence=f"`threads` is {threads:.0f}; this process may use {cpus}.",
         next_step=f"Profile with `threads: {cpus}`, and with fewer.",
+        change=RecipeChange(settings={"threads": cpus}),
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.quantities import count, milliseconds
 from ndld_flow.base.text import one_line
+from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_of
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
@@ -257,6 +258,10 @@ class Insight:
     """The suggested change, in one or two sentences."""
     layers: tuple[int, ...] = ()
     """Positions in `Profile.layers`, the longest first."""
+    name: str = ""
+    """Name of its rule, which `ndld-flow apply` takes."""
+    change: RecipeChange | None = None
+    """The suggestion as a change of the recipe; None if it is not one that a program can write."""
 
 
 class EngineSubject(LayersSubject):

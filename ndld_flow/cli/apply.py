@@ -1,0 +1,101 @@
+"""`ndld-flow apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.completers import complete_runs
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
+
+HELP = """Write the change that a finding suggests into a recipe, and measure its effect.
+
+\b
+  ndld-flow apply latest                                 # list the findings that can be applied
+  ndld-flow apply latest normalization_not_folded        # write the changed recipe, run it, and compare
+  ndld-flow apply detector:speed more_threads_than_cpus --to tuned.yaml
+  ndld-flow apply latest many_tiny_layers --show         # only show the difference
+
+RUN is a run with a step `profile`, or RUN:STEP. The changed recipe is a new file, by default next to the recipe with
+the name of the finding; comments of the recipe are kept. If the recipe of the run is not in a file, or was changed
+since, the recipe as it ran is written in full. Both profiles are then measured again, in turns, as by `ndld-flow
+compare --measure`; profiles of engines are compared as they were measured.
+
+\b
+Exit codes: 0 improved or unchanged, or nothing was measured; 1 the changed recipe is slower, or its run failed
+            2 the request is invalid, or the profiles cannot be compared; 4 inconclusive
+"""
+_EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
+
+
+@click.command("apply", help=HELP, short_help="Write the change that a finding suggests, and measure it.")
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("finding", default="")
+@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@click.option("--show", is_flag=True, help="Show the difference; write and measure nothing.")
+@click.option("--trust", is_flag=True, help="Allow the code that the recipe names.")
+@outputs_option
+@loudness_options
+@json_option
+def command(
+    run: str,
+    finding: str,
+    to: Path | None,
+    overwrite: bool,
+    show: bool,
+    trust: bool,
+    outputs: Path,
+    loudness: Loudness | None,
+    as_json: bool,
+) -> int:
+    from ndld_flow import api
+    from ndld_flow.cli.progress import choose_listener, leave_out_end
+    from ndld_flow.runner.listener import ignore
+
+    if not finding:
+        offered = api.offered_changes(run, outputs=outputs)
+        print_json("apply", offered) if as_json else _print_offers(run, offered)
+        return 0
+    with nullcontext(ignore) if as_json or show else choose_listener(loudness=loudness) as listener:
+        applied = api.apply(
+            run,
+            finding,
+            to=to,
+            overwrite=overwrite,
+            show_only=show,
+            trust=trust,
+            outputs=outputs,
+            listener=leave_out_end(listener),
+        )
+    print_json("apply", applied) if as_json else _print_applied(applied)
+    return _EXIT_CODES.get(applied.verdict, 0)
+
+
+def _print_offers(run: str, offered: Sequence[OfferedChange]) -> None:
+    from ndld_flow.base.quantities import share
+
+    if not offered:
+        click.echo(f"{run}: no finding has a change that can be applied. `ndld-flow report {run}` shows all findings.")
+    for offer in offered:
+        saving = f" (up to {share(offer.saving)})" if offer.saving else ""
+        click.echo(f"{click.style(offer.finding, bold=True)}  {offer.step}: {offer.title}{saving}")
+        click.echo(f"  {offer.change}")
+
+
+def _print_applied(applied: AppliedChange) -> None:
+    click.echo(f"{applied.offer.step}: {applied.offer.title}\n{applied.offer.change}\n")
+    click.echo(applied.diff, nl=False)
+    if applied.note:
+        click.echo(f"\nnote: {applied.note}, so it was written in full")
+    if not applied.recipe:
+        return
+    click.echo(f"\nrecipe {applied.recipe}\nrun {applied.run}")
+    click.echo(f"{click.style(applied.verdict, bold=True)}: {applied.why}\nreport {applied.report}")
