@@ -137,6 +137,8 @@ class Layer(Record):
     """Constants of those nodes; empty if they were not recorded."""
     attributes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Window of the convolution or pooling: `kernel_shape`, `strides`, `dilations`, `group`, as ONNX names them."""
+    activation: str = ""
+    """Activation fused into the layer, such as `relu`; empty if there is none, or it is not recorded."""
 
     @property
     def median_ms(self) -> float:
@@ -213,6 +215,8 @@ class Roofs(Record):
     bytes_per_s: float
     how: str
     """Description of the measurement."""
+    dtype: str = ""
+    """Element type that was multiplied; empty if it is not recorded."""
 
 
 @dataclass(frozen=True)

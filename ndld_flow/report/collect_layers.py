@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share, size
@@ -93,6 +93,8 @@ class ReformatRow:
     after: str
     bound_to: str
     """The engine's input or output that it reads or writes, `input x`; empty for one between layers."""
+    cause: str
+    """The neighbours whose types or formats differ; empty if they are not recorded."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def collect_reformats(
     """Return the reformats; None if there are none."""
     bound = {output.name: f"output {short_name(output.name, 60)}" for output in outputs if output.name}
     bound |= {tensor.name: f"input {short_name(tensor.name, 60)}" for tensor in inputs if tensor.name}
-    rows = [_reformat_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]
+    neighbours = _Neighbours(layers, bound)
+    rows = [_reformat_row(place, layer, neighbours) for place, layer in enumerate(layers) if layer.role == "reformat"]
     if not rows:
         return None
     ways = Counter((row.before, row.after) for row in rows)
@@ -132,7 +135,35 @@ def collect_reformats(
     )
 
 
-def _reformat_row(place: int, layer: Layer, bound: dict[str, str]) -> ReformatRow:
+class _Neighbours:
+    """The layers around each tensor of an engine."""
+
+    def __init__(self, layers: Sequence[Layer], bound: Mapping[str, str]) -> None:
+        self.bound = bound
+        self._makers = {tensor.name: layer for layer in layers for tensor in layer.outputs if tensor.name}
+        self._readers: dict[str, list[Layer]] = defaultdict(list)
+        for layer in layers:
+            for tensor in layer.inputs:
+                if tensor.name:
+                    self._readers[tensor.name].append(layer)
+
+    def cause(self, layer: Layer, before: str, after: str) -> str:
+        """Return `Conv_0 writes float16 hwc8, Conv_1 reads float16 chw16`; empty if a side is not recorded."""
+        if not layer.inputs or not layer.outputs or not before or not after:
+            return ""
+        read, written = layer.inputs[0].name, layer.outputs[0].name
+        maker = self._makers.get(read)
+        readers = list(dict.fromkeys(short_name(each.name, 60) for each in self._readers.get(written, ())))
+        source = f"the engine's {self.bound[read]} is" if read in self.bound else ""
+        source = source or (f"{short_name(maker.name, 60)} writes" if maker is not None else "")
+        target = f"{readers[0]} reads" if readers else ""
+        target = target or (f"the engine's {self.bound[written]} is" if written in self.bound else "")
+        more = f" (and {len(readers) - 1} more)" if len(readers) > 1 else ""
+        return f"{source} {before}, {target}{more} {after}" if source and target else ""
+
+
+def _reformat_row(place: int, layer: Layer, neighbours: _Neighbours) -> ReformatRow:
+    bound = neighbours.bound
     read = layer.inputs[0] if layer.inputs else None
     written = layer.outputs[0] if layer.outputs else None
     shown = read or written
@@ -145,6 +176,7 @@ def _reformat_row(place: int, layer: Layer, bound: dict[str, str]) -> ReformatRo
         before=_kind(read),
         after=_kind(written),
         bound_to=next((bound[name] for name in ends if name in bound), ""),
+        cause=neighbours.cause(layer, _kind(read), _kind(written)),
     )
 
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.encoding import Texts
 
@@ -32,10 +33,17 @@ class Panel(Generic[View]):
     """Return the data of the template from the run's records; None or an empty tuple if the run has no such section."""
     after: str = ""
     """Name of the panel that it follows; empty for the first one."""
+    of_profiles: Callable[[Mapping[str, Profile]], View | None] | None = None
+    """Return the data from profiles alone; with it, the panel is also on the page of a profile outside a run."""
     payload: Callable[[View, Texts], object] | None = None
     """Return the data of the panel's script, which finds it as `payload.panels.NAME`."""
     closed: bool = False
     """The section starts folded: it holds what few readers need."""
+
+
+def profiles_panel(title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str) -> Panel[View]:
+    """Return a panel on the profiles of a run, which the page of a profile has too."""
+    return Panel(title, lambda documents: collect(documents.profiles), after, of_profiles=collect)
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,13 @@ def find_panels() -> dict[str, Panel[Any]]:
 def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:
     """Return the panels that a run has, in the order of the page."""
     return panels_of({name: panel.collect(documents) for name, panel in find_panels().items()})
+
+
+def views_of_profiles(profiles: Mapping[str, Profile]) -> dict[str, Any]:
+    """Return name -> data of the panels that need only profiles."""
+    return {
+        name: panel.of_profiles(profiles) for name, panel in find_panels().items() if panel.of_profiles is not None
+    }
 
 
 def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:

@@ -14,7 +14,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
-from ndld_flow.report.panel import PanelView, panels_of
+from ndld_flow.report.panel import PanelView, panels_of, views_of_profiles
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
 from ndld_flow.report.value_text import Fact
@@ -53,14 +53,22 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
         # An engine that was not run has no options and no measuring machine.
         latency = () if engines and not profile.runs else collect_profiles(named)
         layers = collect_layers(named)
-        views = {"where": layers, "engines": engines, "latency": latency, "layers": layers}
+        views = {
+            "where": layers,
+            "engines": engines,
+            "latency": latency,
+            "layers": layers,
+            **views_of_profiles(named),
+        }
         return _write(title, views, profile, path)
 
 
 def draw_build(build: Build, title: str, path: Path) -> Path:
     """Write the page of one engine. Raises as `draw_profile` does."""
     with paused_garbage_collection():
-        return _write(title, {"engines": collect_engines({title: build})}, build.as_profile(), path)
+        profile = build.as_profile()
+        views = {"engines": collect_engines({title: build}), **views_of_profiles({title: profile})}
+        return _write(title, views, profile, path)
 
 
 def _write(title: str, views: Mapping[str, Sequence[object]], profile: Profile, path: Path) -> Path:

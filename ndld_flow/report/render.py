@@ -38,7 +38,7 @@ class PageParts:
 EARLY_SCRIPT = "theme.js"
 """A script of every page. It runs before the first paint, so that a chosen theme does not flash."""
 
-_STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
+_STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "views.css", "graph.css")
 
 RUN_REPORT = PageParts(
     template="report.html.j2",

@@ -49,7 +49,7 @@ class Roofline:
 
 def roofline_of(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None:
     """Return the roofline of a layer with this median time; None without a time or known work."""
-    moved = _moved_bytes(layer)
+    moved = moved_bytes(layer)
     macs = layer.macs or 0
     seconds = median_ms / 1e3
     if seconds <= 0 or not (moved or macs) or roofs.macs_per_s <= 0 or roofs.bytes_per_s <= 0:
@@ -65,7 +65,8 @@ def roofline_of(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None
     )
 
 
-def _moved_bytes(layer: Layer) -> int:
+def moved_bytes(layer: Layer) -> int:
+    """Return the bytes that a layer has to read and write."""
     if layer.type in _VIEWS or layer.role == "control":
         return 0
     if layer.type in _PARTS:
@@ -82,7 +83,7 @@ def best_of_layers(layers: Sequence[Layer]) -> Roofs | None:
     shortest = _SHORT * max(medians_ms, default=0.0)
     known = [(layer, median_ms) for layer, median_ms in zip(layers, medians_ms, strict=True) if median_ms > shortest]
     computing = [layer.macs / median_ms for layer, median_ms in known if layer.macs]
-    moving = [moved / median_ms for layer, median_ms in known if (moved := _moved_bytes(layer))]
+    moving = [moved / median_ms for layer, median_ms in known if (moved := moved_bytes(layer))]
     if len(computing) < _FEWEST or len(moving) < _FEWEST:
         return None
     return Roofs(

@@ -19,7 +19,7 @@ _ALIGNED = 8
 """Multiple of channels and widths that tensor cores and vector units process at once
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, "Requirements to use tensor
 cores")."""
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     (
         "Abs",
         "Add",
@@ -169,7 +169,7 @@ def _chains(subject: Subject) -> list[list[int]]:
     chains: list[list[int]] = []
     ends: dict[str, list[int]] = {}
     for position, layer in enumerate(subject.layers):
-        if layer.type not in _ELEMENTWISE or len(layer.outputs) != 1:
+        if layer.type not in ELEMENTWISE or len(layer.outputs) != 1:
             continue
         before = next((ends[tensor.name] for tensor in layer.inputs if tensor.name in ends), None)
         chain = [] if before is None else before

@@ -132,9 +132,16 @@ class Subject(LayersSubject):
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
         """Return the roofline of each layer for these roofs."""
         return tuple(
-            roofline_of(layer, median_ms, roofs) if median_ms >= _MOSTLY_WORK * self.longest_wait_ms else None
+            roofline_of(layer, median_ms, roofs) if self._is_mostly_work(median_ms) else None
             for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
         )
+
+    def is_rate(self, position: int) -> bool:
+        """Return whether work divided by a layer's time is a rate of the device."""
+        return not self.times_are_of_the_host and self._is_mostly_work(self.medians_ms[position])
+
+    def _is_mostly_work(self, median_ms: float) -> bool:
+        return median_ms >= _MOSTLY_WORK * self.longest_wait_ms
 
     @cached_property
     def _ranks(self) -> dict[int, int]:

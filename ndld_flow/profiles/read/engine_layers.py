@@ -168,6 +168,7 @@ class EngineLayer:
     groups: int | None = None
     weights: tuple[LayerWeight, ...] = ()
     window: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,16 @@ def _layer(entry: object) -> EngineLayer | None:
         groups=_groups(entry, inputs),
         weights=weights_of(entry),
         window=window_of(entry),
+        activation=_activation(entry),
     )
+
+
+def _activation(entry: Mapping[str, object]) -> str:
+    """Return the fused activation, `relu`; empty for none. `HasReLU` is set where an older release lists no other."""
+    listed = text_of(entry.get("Activation", entry.get("ConvActivation"))).lower()
+    if listed in ("", "none") and entry.get("HasReLU", entry.get("ConvHasReLU")) == 1:
+        return "relu"
+    return "" if listed == "none" else listed
 
 
 def _weights_dtype(entry: Mapping[str, object]) -> str:

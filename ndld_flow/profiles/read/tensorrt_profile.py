@@ -91,6 +91,7 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
         weight_bytes=known.work.weight_bytes,
         weights=known.weights,
         attributes=known.window,
+        activation=known.activation,
     ).with_arithmetic()
 
 
@@ -283,7 +284,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         ),
         versions={name: version for name, version in versions.items() if version},
         options={name: dict(exports.log.section(name)) for name in _OPTIONS if exports.log.section(name)},
-        conditions=_conditions(exports.log),
+        conditions=_conditions(exports.log, exports.device),
         # The log has only dimensions.
         inputs=inputs or _from_log(exports.log.inputs),
         outputs=outputs or _from_log(exports.log.outputs),
@@ -384,8 +385,9 @@ def _from_log(shapes: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name=name, dtype="", shape=shape) for name, shape in shapes.items())
 
 
-def _conditions(log: TrtexecLog) -> dict[str, JsonValue]:
+def _conditions(log: TrtexecLog, device: DeviceMetadata | None) -> dict[str, JsonValue]:
     conditions: dict[str, JsonValue] = {
+        "device_properties": device.properties if device is not None else {},
         "device_information": dict(log.section("device_information")),
         "trtexec_summary": dict(log.section("performance_summary")),
         "command": log.command,

@@ -338,6 +338,8 @@ class DeviceMetadata:
     name: str
     cuda: str
     """Version of CUDA's driver interface, `11.6`; empty if not recorded."""
+    properties: dict[str, JsonValue] = field(default_factory=dict)
+    """Properties by CUDA's names, without limits of surfaces and textures."""
 
 
 def take_metadata(log: TrtexecLog, path: Path) -> None:
@@ -361,4 +363,9 @@ def read_device(path: Path) -> DeviceMetadata:
     first = next(objects_in(document if isinstance(document, list) else [document]), {})
     version = first.get("CUDA_VERSION")
     parts = [str(part) for part in map(whole_of, version if isinstance(version, list) else []) if part is not None]
-    return DeviceMetadata(text_of(first.get("Name")), ".".join(parts[:2]))
+    properties = {
+        text_of(str(name)): plain_json(value)
+        for name, value in list(first.items())[:_MAX_KEYS]
+        if name not in ("Name", "CUDA_VERSION") and not str(name).startswith("MAXIMUM_")
+    }
+    return DeviceMetadata(text_of(first.get("Name")), ".".join(parts[:2]), properties)

@@ -67,6 +67,7 @@ def _measure(settings: SessionSettings, dtype: str) -> Roofs | None:
     return Roofs(
         macs_per_s=side**3 / product_s,
         bytes_per_s=moved / sum_s,
+        dtype=dtype,
         how=(
             f"best of several passes in ONNX Runtime with the same provider and threads: product of two {dtype} "
             f"matrices of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_ROWS)}"

@@ -296,6 +296,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         weight_bytes=sum(operand.bytes for operand in inputs.known if operand.is_weight),
         weights=evidence.weights,
         attributes=evidence.attributes,
+        activation="" if ran is None else ran.attributes.get_string("activation", "").lower(),
     ).with_arithmetic()
 
 

@@ -190,7 +190,17 @@ def _describe(index: int, layer: Mapping[str, Any], name: str, nodes: Sequence[i
         weight_bytes=tensor_bytes(constants),
         weights=evidence.weights,
         attributes=evidence.attributes,
+        activation=_activation(nodes),
     )
+
+
+_ACTIVATIONS = ("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Tanh", "Gelu", "Mish")
+
+
+def _activation(nodes: Sequence[ir.Node]) -> str:
+    """Return the activation of a layer that also multiplies: the only one among its nodes, `sigmoid`."""
+    found = {node.op_type for node in nodes if node.op_type in _ACTIVATIONS}
+    return found.pop().lower() if len(found) == 1 and len(nodes) > 1 else ""
 
 
 def _precision(

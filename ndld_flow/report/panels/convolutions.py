@@ -1,0 +1,165 @@
+"""Convolutions: window, groups, activation, arithmetic intensity, and the shares of the device's peaks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import TIMES, count, milliseconds, share, three_digits
+from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
+from ndld_flow.profiles.diagnose.roofline import moved_bytes
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.panel import profiles_panel
+from ndld_flow.report.tables import Column, Table, Value
+from ndld_flow.report.value_text import shape_text
+
+_SHOWN = 200
+_WINDOWS_SHOWN = 12
+_COLUMNS = (
+    Column("#", "number"),
+    Column("Name", "name"),
+    Column("Time", "number", milliseconds),
+    Column("%", "number", share),
+    Column("Of peak arithmetic", "number", share),
+    Column("Of peak bandwidth", "number", share),
+    Column("MACs/byte", "number", three_digits),
+    Column("MMACs", "number", three_digits),
+    Column("Kernel", "label"),
+    Column("Stride", "label"),
+    Column("Dilation", "label"),
+    Column("Groups", "number", count),
+    Column("Activation", "label"),
+    Column("Multiply unit", "label"),
+    Column("Precision", "label"),
+    Column("Input", "label"),
+    Column("Output", "label"),
+)
+_WINDOW_COLUMNS = (
+    Column("Kernel, stride, groups", "label"),
+    Column("Layers", "number", count),
+    Column("GMACs", "number", three_digits),
+    Column("Time", "number", milliseconds),
+    Column("%", "number", share),
+)
+
+
+@dataclass(frozen=True)
+class ConvolutionsView:
+    """The convolutions of one profile."""
+
+    label: str
+    count: int
+    share: float | None
+    """Share of the sum of all layers; None without times."""
+    windows: Table
+    """Time by kernel, stride and groups, the longest first."""
+    layers: Table
+    """The longest first; in execution order without times."""
+    peaks: str
+    """Origin of the peaks; empty if none are known."""
+    unknown: int
+    """Number of convolutions whose window is not recorded."""
+
+
+def collect(profiles: Mapping[str, Profile]) -> tuple[ConvolutionsView, ...]:
+    """Return a view of each profile with convolutions."""
+    titles = profile_titles(dict(profiles))
+    views = (_view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
+    return tuple(view for view in views if view is not None)
+
+
+def is_convolution(layer: Layer) -> bool:
+    """Return whether a layer is a convolution, of any runtime; poolings have windows too."""
+    kind = layer.type.lower()
+    if layer.role != "compute" or "pool" in kind:
+        return False
+    return "conv" in kind or kind == "correlation" or layer.groups is not None
+
+
+def _view(label: str, profile: Profile) -> ConvolutionsView | None:
+    subject = Subject(profile)
+    places = [place for place, layer in enumerate(subject.layers) if is_convolution(layer)]
+    if not places:
+        return None
+    timed = subject.layers_ms > 0
+    peaks = LayerPeaks(subject)
+    ordered = subject.longest_first(places) if timed else tuple(places)
+    return ConvolutionsView(
+        label=label,
+        count=len(places),
+        share=subject.sum_ms(places) / subject.layers_ms if timed else None,
+        windows=_windows(subject, places, timed),
+        layers=without_empty_columns(_COLUMNS, [_row(subject, place, peaks, timed) for place in ordered[:_SHOWN]]),
+        peaks=short_name(peaks.how, 200),
+        unknown=sum("kernel_shape" not in dict(subject.layers[place].attributes) for place in places),
+    )
+
+
+def _row(subject: Subject, place: int, peaks: LayerPeaks, timed: bool) -> tuple[Value, ...]:
+    layer, moved = subject.layers[place], moved_bytes(subject.layers[place])
+    reached, median_ms = peaks.shares(place), subject.medians_ms[place]
+    kernel, stride, dilation, groups = _window(layer)
+    return (
+        layer.index,
+        visible_name(layer.name),
+        median_ms if timed else None,
+        median_ms / subject.layers_ms if timed else None,
+        reached.compute,
+        reached.bandwidth,
+        layer.macs / moved if layer.macs and moved else None,
+        layer.macs / 1e6 if layer.macs is not None else None,
+        kernel,
+        stride,
+        dilation if set(dilation) - {"1", TIMES} else "",
+        groups,
+        short_name(layer.activation, 20),
+        layer.unit if layer.unit != "none" else "",
+        short_name(layer.precision, 20),
+        shape_text(layer.inputs[0].shape) if layer.inputs and layer.inputs[0].shape else "",
+        shape_text(layer.outputs[0].shape) if layer.outputs and layer.outputs[0].shape else "",
+    )
+
+
+def _window(layer: Layer) -> tuple[str, str, str, int | None]:
+    """Return kernel, stride and dilation as text, and the groups; empty for a part that is not recorded.
+
+    ONNX leaves out strides and dilations of 1.
+    """
+    parts = dict(layer.attributes)
+    kernel = parts.get("kernel_shape", ())
+    ones = (1,) * len(kernel)
+    groups = layer.groups if layer.groups is not None else next(iter(parts.get("group", ())), None)
+    kernel_text, stride, dilation = (
+        TIMES.join(map(str, part)) for part in (kernel, parts.get("strides", ones), parts.get("dilations", ones))
+    )
+    return kernel_text, stride, dilation, groups
+
+
+def _windows(subject: Subject, places: Sequence[int], timed: bool) -> Table:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        kernel, stride, _, count_of_groups = _window(subject.layers[place])
+        known = f"{kernel}, stride {stride}" if kernel else "not recorded"
+        of_groups = "" if count_of_groups in (None, 1) else f", {count_of_groups} groups"
+        groups[known + of_groups].append(place)
+    rows: list[tuple[Value, ...]] = []
+    for name, members in sorted(groups.items(), key=lambda item: (-subject.sum_ms(item[1]), -len(item[1]))):
+        macs = [subject.layers[place].macs for place in members]
+        total = sum(each for each in macs if each is not None) / 1e9 if None not in macs else None
+        sum_ms = subject.sum_ms(members)
+        times = (sum_ms, sum_ms / subject.layers_ms) if timed else (None, None)
+        rows.append((name, len(members), total, *times))
+    return without_empty_columns(_WINDOW_COLUMNS, rows[:_WINDOWS_SHOWN])
+
+
+def without_empty_columns(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
+    """Return a table without the columns in which all values are unknown."""
+    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+    return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))
+
+
+PANEL = profiles_panel("Convolutions", collect, after="layers")

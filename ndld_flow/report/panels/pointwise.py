@@ -1,0 +1,98 @@
+"""Pointwise layers by the number of operations fused into each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import count, milliseconds, share
+from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.profiles.diagnose.rules_layers import ELEMENTWISE
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.panel import profiles_panel
+from ndld_flow.report.panels.convolutions import without_empty_columns
+from ndld_flow.report.tables import Column, Table, Value
+
+_ENGINE_TYPES = ("pointwise", "pointwisev2", "pwgen", "elementwise", "unary", "activation", "scale")
+"""Types of TensorRT's pointwise layers, in lower case."""
+_SHOWN = 40
+_COLUMNS = (
+    Column("Operations in a layer", "label"),
+    Column("Layers", "number", count),
+    Column("Time", "number", milliseconds),
+    Column("%", "number", share),
+    Column("Time per operation", "number", milliseconds),
+)
+_LAYERS = (
+    Column("Name", "name"),
+    Column("Type", "label"),
+    Column("Operations", "number", count),
+    Column("ONNX nodes", "label"),
+    Column("Time", "number", milliseconds),
+)
+
+
+@dataclass(frozen=True)
+class PointwiseView:
+    """The pointwise layers of one profile."""
+
+    label: str
+    count: int
+    operations: int
+    """Number of ONNX nodes in them, as far as it is known."""
+    share: float | None
+    """Share of the sum of all layers; None without times."""
+    by_operations: Table
+    fused: Table
+    """Layers of several operations, the longest first."""
+
+
+def collect(profiles: Mapping[str, Profile]) -> tuple[PointwiseView, ...]:
+    """Return a view of each profile with pointwise layers."""
+    titles = profile_titles(dict(profiles))
+    views = (_view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
+    return tuple(view for view in views if view is not None)
+
+
+def is_pointwise(layer: Layer) -> bool:
+    """Return whether a layer computes each output element from the same element of its inputs."""
+    return layer.role == "compute" and (layer.type in ELEMENTWISE or layer.type.lower() in _ENGINE_TYPES)
+
+
+def _view(label: str, profile: Profile) -> PointwiseView | None:
+    subject = Subject(profile)
+    places = subject.where(is_pointwise)
+    if not places:
+        return None
+    timed = subject.layers_ms > 0
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place in places:
+        groups[len(subject.layers[place].onnx_nodes)].append(place)
+    rows: list[tuple[Value, ...]] = []
+    for operations, members in sorted(groups.items()):
+        sum_ms = subject.sum_ms(members)
+        each = sum_ms / (len(members) * operations) if operations and timed else None
+        times = (sum_ms, sum_ms / subject.layers_ms) if timed else (None, None)
+        rows.append((str(operations) if operations else "not recorded", len(members), *times, each))
+    fused = [place for place in places if len(subject.layers[place].onnx_nodes) > 1]
+    return PointwiseView(
+        label=label,
+        count=len(places),
+        operations=sum(len(subject.layers[place].onnx_nodes) for place in places),
+        share=subject.sum_ms(places) / subject.layers_ms if timed else None,
+        by_operations=without_empty_columns(_COLUMNS, rows),
+        fused=without_empty_columns(_LAYERS, [_row(subject, place, timed) for place in fused[:_SHOWN]]),
+    )
+
+
+def _row(subject: Subject, place: int, timed: bool) -> tuple[Value, ...]:
+    layer = subject.layers[place]
+    nodes = short_name(", ".join(layer.onnx_nodes), 160)
+    median_ms = subject.medians_ms[place] if timed else None
+    return (visible_name(layer.name), short_name(layer.type, 40), len(layer.onnx_nodes), nodes, median_ms)
+
+
+PANEL = profiles_panel("Pointwise", collect, after="layers")
