@@ -11,6 +11,7 @@ from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_layers, insights_of
 from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
+from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
@@ -156,10 +157,10 @@ class _Neighbours:
         readers = list(dict.fromkeys(short_name(each.name, 60) for each in self._readers.get(written, ())))
         source = f"the engine's {self.bound[read]} is" if read in self.bound else ""
         source = source or (f"{short_name(maker.name, 60)} writes" if maker is not None else "")
-        target = f"{readers[0]} reads" if readers else ""
+        more = f" and {len(readers) - 1} more read" if len(readers) > 1 else " reads"
+        target = f"{readers[0]}{more}" if readers else ""
         target = target or (f"the engine's {self.bound[written]} is" if written in self.bound else "")
-        more = f" (and {len(readers) - 1} more)" if len(readers) > 1 else ""
-        return f"{source} {before}, {target}{more} {after}" if source and target else ""
+        return f"{source} {before}, {target} {after}" if source and target else ""
 
 
 def _reformat_row(place: int, layer: Layer, neighbours: _Neighbours) -> ReformatRow:
@@ -281,7 +282,7 @@ class LayersView:
     has_work: bool
     """True if the work of some layers is known."""
     roofs: str
-    """Description of how the roofs were measured; empty without roofs."""
+    """Origin of the roofs, measured or published; empty without roofs."""
 
     only_compute: bool
     """True if the table first shows only layers that compute."""
@@ -349,7 +350,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         bound=bound,
         insights=insights,
         has_work=any(layer.macs for layer in layers),
-        roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
+        roofs=short_name(LayerPeaks(subject).how, 200),
         only_compute=profile.options.get("hide_non_compute") is True,
         slowest=layer_table(profile, subject.listed[:ROWS_WITHOUT_SCRIPT], missed, medians),
         top=tuple(_slow_layer(profile.layers, medians, place) for place in subject.listed[:_TOP]),

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import cast
 
 from ndld_flow.base.text import visible_name, visible_text
+from ndld_flow.profiles.diagnose.published_peaks import published_peaks, units_in_use
 from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
@@ -31,7 +32,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "pass_ms": rounded(view.pass_ms),
         "columns": _layer_columns(_columns(profile.layers, texts, tensors) | _times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
-        "roofs": _roofs(profile.roofs),
+        "roofs": _roofs(profile.roofs) if profile.roofs is not None else _published_roofs(profile),
         "only_compute": view.only_compute,
         "missed": list(view.missed),
     }
@@ -148,6 +149,20 @@ def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
         differences.append(None if place is None else place - expected)
         expected = expected if place is None else place + 1
     return differences
+
+
+def _published_roofs(profile: Profile) -> RoofsPayload | None:
+    """Return the published peaks of the units on which the layers multiply; None if none is known."""
+    peaks = published_peaks(profile)
+    ceilings = units_in_use(profile, peaks) if peaks is not None else {}
+    if peaks is None or not ceilings:
+        return None
+    return {
+        "macs_per_s": rounded(max(ceilings.values())),
+        "bytes_per_s": rounded(peaks.bytes_per_s),
+        "how": visible_text(peaks.how),
+        "ceilings": {unit: rounded(peak) for unit, peak in ceilings.items()},
+    }
 
 
 def _roofs(roofs: Roofs | None) -> RoofsPayload | None:

@@ -85,6 +85,8 @@ class RoofsPayload(TypedDict):
     macs_per_s: float
     bytes_per_s: float
     how: str
+    ceilings: NotRequired[dict[str, float]]
+    """Multiply unit -> its multiply-accumulates per second, for published peaks; `macs_per_s` is the highest."""
 
 
 class LayersPayload(TypedDict):

@@ -92,9 +92,7 @@ def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:
 
 def views_of_profiles(profiles: Mapping[str, Profile]) -> dict[str, Any]:
     """Return name -> data of the panels that need only profiles."""
-    return {
-        name: panel.of_profiles(profiles) for name, panel in find_panels().items() if panel.of_profiles is not None
-    }
+    return {name: panel.of_profiles(profiles) for name, panel in find_panels().items() if panel.of_profiles is not None}
 
 
 def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:

@@ -17,8 +17,8 @@ from ndld_flow.report.profile_page import draw_build, draw_profile
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import find_subject, is_profile_file
-from ndld_flow.store.files import share
+from ndld_flow.runner.references import FoundSubject, find_subject, is_profile_file
+from ndld_flow.store.files import share, write_bytes_atomically
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
@@ -27,6 +27,8 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     `to` defaults to the label with `.html`, in the current directory. Raises RequestError if nothing has that name,
     or `to` is given for a run or a sweep.
     """
+    if to is not None and to.suffix.lower() in (".xlsx", ".csv"):
+        return _write_table(find_subject(reference, Outputs(outputs)), to)
     if not is_profile_file(reference):
         kept = Outputs(outputs)
         folder = kept.find_any(reference, unfinished=True)
@@ -42,6 +44,19 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     if subject.kind == "build":
         return draw_build(read_build(Path(reference)), subject.label, target)
     return draw_profile(subject.profiles[0].profile, subject.label, target)
+
+
+def _write_table(subject: FoundSubject, target: Path) -> Path:
+    """Write the layers of a subject's profiles as a workbook or as CSV. Raises RequestError if there are none."""
+    from ndld_flow.report.exports.csv_tables import layers_csv
+    from ndld_flow.report.exports.workbook import layers_workbook
+
+    profiles = [(found.name, found.profile) for found in subject.profiles if found.profile.layers]
+    if not profiles:
+        raise RequestError(f"{subject.reference} has no layers to write to {target}.")
+    is_csv = target.suffix.lower() == ".csv"
+    write_bytes_atomically(target, layers_csv(profiles).encode() if is_csv else layers_workbook(profiles))
+    return target
 
 
 def read_drawn(path: Path, reading: Reading) -> DrawnGraph:

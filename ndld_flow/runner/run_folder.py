@@ -44,6 +44,7 @@ from ndld_flow.store.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.store.store import Store
 
 PICTURE = "comparison.png"
+WORKBOOK = "layers.xlsx"
 COPIED_BYTES = 2**28
 """Size in bytes above which artifacts are not copied into run folders if the file system cannot share blocks."""
 
@@ -288,6 +289,7 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
     for name, text in texts.items():
         write_text_atomically(folder / name, text)
     _write_picture(comparison, profiles, folder / PICTURE)
+    _write_workbook(comparison, profiles, folder / WORKBOOK)
     draw_comparison(comparison, profiles, folder / COMPARISON_PAGE)
 
 
@@ -298,6 +300,15 @@ def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> 
         for compared, members in zip(comparison.profiles, profiles, strict=True)
         for subject, profile in zip(compared.subjects, members, strict=True)
     ]
+
+
+def _write_workbook(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
+    if not EXTRAS["excel"].is_installed:
+        path.unlink(missing_ok=True)  # a workbook of an earlier comparison
+        return
+    from ndld_flow.report.exports.workbook import comparison_workbook
+
+    write_bytes_atomically(path, comparison_workbook(comparison, profiles))
 
 
 def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:

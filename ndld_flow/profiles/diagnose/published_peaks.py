@@ -16,6 +16,9 @@ from ndld_flow.profiles.diagnose.roofline import moved_bytes
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Profile, Roofs
 
+_MOST = 1.05
+"""A layer that multiplies faster than this part of a peak disproves the peak: the machine was busy when it was measured,
+or the device is not the one that the name says. More than the whole bandwidth only shows that data stay in a cache."""
 _FILE = Path(__file__).with_suffix(".json")
 
 
@@ -29,6 +32,11 @@ class PublishedPeaks:
     bytes_per_s: float
     source: str
     """Address of the vendor's document."""
+
+    @property
+    def how(self) -> str:
+        """The origin of the rates."""
+        return f"published for {self.device}, at boost clock"
 
 
 @cache
@@ -56,6 +64,13 @@ def published_peaks(profile: Profile) -> PublishedPeaks | None:
     return _known_devices().get(gpus.pop().strip()) if len(gpus) == 1 and profile.runtime.on_gpu else None
 
 
+def units_in_use(profile: Profile, peaks: PublishedPeaks) -> dict[str, float]:
+    """Return multiply unit -> its peak, of those on which layers of a profile multiply, the highest first."""
+    used = {layer.unit for layer in profile.layers if layer.macs}
+    known = {unit: peak for unit, peak in peaks.macs_per_s.items() if unit in used}
+    return dict(sorted(known.items(), key=lambda item: -item[1]))
+
+
 @dataclass(frozen=True)
 class PeakShares:
     """Shares of the device's peaks that one layer reaches, 0 to 1; None where a peak, the work or a time is not
@@ -72,15 +87,23 @@ class LayerPeaks:
         self._subject = subject
         self.measured: Roofs | None = subject.profile.roofs
         self.published = None if self.measured is not None else published_peaks(subject.profile)
+        self._shares = tuple(map(self._shares_of, range(len(subject.layers))))
+        self.exceeded = sum(shares.compute is not None and shares.compute > _MOST for shares in self._shares)
+        """Number of layers that multiply faster than the peak, which is then none."""
 
     @property
     def how(self) -> str:
         """The origin of the peaks; empty if there are none."""
         if self.measured is not None:
             return self.measured.how
-        return f"published for {self.published.device}, at boost clock" if self.published is not None else ""
+        return self.published.how if self.published is not None else ""
 
     def shares(self, position: int) -> PeakShares:
+        """Return the shares of one layer, without that of a peak that some layer exceeds."""
+        shares = self._shares[position]
+        return PeakShares(bandwidth=shares.bandwidth) if self.exceeded else shares
+
+    def _shares_of(self, position: int) -> PeakShares:
         """Return the shares of one layer. The times of a host that does not wait for the device are no rates."""
         layer, median_ms = self._subject.layers[position], self._subject.medians_ms[position]
         if median_ms <= 0 or not self._subject.is_rate(position):

@@ -11,6 +11,7 @@ from ndld_flow.base.quantities import change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.layers import (
     AlignedRow,
     LayerTimes,
@@ -61,6 +62,8 @@ class ProfileView:
     """The graphs that ran, after optimization, of the base and the first candidate."""
     graphs_missing: str
     """The reason why they are not known; empty if nobody asked."""
+    stacks: StacksView | None
+    """The profiles side by side; None without times."""
 
     @property
     def has_layers(self) -> bool:
@@ -108,11 +111,13 @@ class ComparisonPage:
             ("time", layered),
             ("timeline", any(profile.timelines for profile in self.profiles)),
             ("layers", layered),
+            ("stacks", any(profile.stacks for profile in self.profiles)),
             ("graph", layered),
             ("conditions", not self.forbids),
             ("settings", bool(self.profiles)),
         )
-        return tuple((name, name.capitalize()) for name, there in present if there)
+        titles = {"stacks": "Side by side"}
+        return tuple((name, titles.get(name, name.capitalize())) for name, there in present if there)
 
 
 def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:
@@ -134,12 +139,21 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
         differences=collect_differences(comparison),
         noise=short_name(comparison.noise, 400),
         left_out=tuple(short_name(sentence, 400) for sentence in comparison.left_out),
-        profiles=tuple(map(_view, comparison.profiles, profiles, times)),
+        profiles=tuple(
+            _view(profile, own, timed, subjects)
+            for profile, own, timed in zip(comparison.profiles, profiles, times, strict=True)
+        ),
         payload=comparison_payload(comparison, subjects, profiles, times),
     )
 
 
-def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Sequence[LayerTimes]) -> ProfileView:
+def _view(
+    comparison: ProfileComparison,
+    profiles: Sequence[Profile],
+    times: Sequence[LayerTimes],
+    subjects: Sequence[SubjectView],
+) -> ProfileView:
+    labels = [f"{subjects[place].letter} {subjects[place].label}" for place in comparison.subjects]
     return ProfileView(
         name=short_name(comparison.name, 80),
         subjects=comparison.subjects,
@@ -152,6 +166,7 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
         timelines=sum(bool(profile.timeline) for profile in profiles),
         graphs=None if comparison.graphs is None else collect_change(comparison.graphs),
         graphs_missing=short_name(comparison.graphs_missing, 400),
+        stacks=collect_stacks(list(zip(labels, profiles, strict=True))),
     )
 
 
@@ -172,6 +187,7 @@ COMPARISON_PAGE = PageParts(
         "charts.css",
         "tables.css",
         "profile.css",
+        "views.css",
         "graph.css",
         "diff.css",
         "compare.css",

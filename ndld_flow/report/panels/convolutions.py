@@ -61,6 +61,8 @@ class ConvolutionsView:
     """The longest first; in execution order without times."""
     peaks: str
     """Origin of the peaks; empty if none are known."""
+    exceeded: int
+    """Number of layers that exceed the peak arithmetic, so that no share of it is shown."""
     unknown: int
     """Number of convolutions whose window is not recorded."""
 
@@ -95,6 +97,7 @@ def _view(label: str, profile: Profile) -> ConvolutionsView | None:
         windows=_windows(subject, places, timed),
         layers=without_empty_columns(_COLUMNS, [_row(subject, place, peaks, timed) for place in ordered[:_SHOWN]]),
         peaks=short_name(peaks.how, 200),
+        exceeded=peaks.exceeded,
         unknown=sum("kernel_shape" not in dict(subject.layers[place].attributes) for place in places),
     )
 

@@ -108,6 +108,7 @@ def _histogram(
             break
     while bins and not bins[0][2]:
         del bins[0]
+
     def end_text(edge: float) -> str:
         """Return an edge, which is a round number, without zeros after the point."""
         return re.sub(r"\.0+(?=\D)", "", text(edge))
@@ -116,7 +117,12 @@ def _histogram(
     return Histogram(
         title=title,
         bins=tuple(
-            Bin(f"{end_text(begin)} to {end_text(end)}" if begin else f"below {end_text(end)}", number, part, number / most)
+            Bin(
+                f"{end_text(begin)} to {end_text(end)}" if begin else f"below {end_text(end)}",
+                number,
+                part,
+                number / most,
+            )
             for begin, end, number, part in bins
         ),
         zeros=len(known) - len(positive),

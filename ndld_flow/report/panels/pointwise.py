@@ -16,8 +16,8 @@ from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.panels.convolutions import without_empty_columns
 from ndld_flow.report.tables import Column, Table, Value
 
-_ENGINE_TYPES = ("pointwise", "pointwisev2", "pwgen", "elementwise", "unary", "activation", "scale")
-"""Types of TensorRT's pointwise layers, in lower case."""
+_ENGINE_TYPES = ("pointwise", "pointwisev2", "pwgen", "elementwise", "unary", "activation", "scale", "eltwise")
+"""Types of pointwise layers of TensorRT and OpenVINO, in lower case."""
 _SHOWN = 40
 _COLUMNS = (
     Column("Operations in a layer", "label"),

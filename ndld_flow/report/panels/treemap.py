@@ -95,9 +95,7 @@ def _types(profile: Profile) -> tuple[TypeTile, ...]:
             series=number % _SERIES,
             tiles=tuple(_tiles(subject, places, box)),
         )
-        for number, ((kind, places), sum_ms, box) in enumerate(
-            zip(ordered, sums, squarify(sums, _ASPECT), strict=True)
-        )
+        for number, ((kind, places), sum_ms, box) in enumerate(zip(ordered, sums, squarify(sums, _ASPECT), strict=True))
     )
 
 
@@ -128,7 +126,9 @@ def squarify(values: Sequence[float], aspect: float) -> list[Box]:
     area = aspect / total if total > 0 else 0.0
     while start < len(values):
         side, end = min(width, height), start + 1
-        while end < len(values) and _worst(values[start : end + 1], side, area) <= _worst(values[start:end], side, area):
+        while end < len(values) and _worst(values[start : end + 1], side, area) <= _worst(
+            values[start:end], side, area
+        ):
             end += 1
         thickness = sum(values[start:end]) * area / side if side > 0 else 0.0
         at = top if width >= height else left

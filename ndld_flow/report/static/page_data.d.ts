@@ -74,6 +74,8 @@ interface RoofsPayload {
   macs_per_s: number;
   bytes_per_s: number;
   how: string;
+  /** Multiply unit -> its multiply-accumulates per second, for published peaks; `macs_per_s` is the highest. */
+  ceilings?: Record<string, number>;
 }
 
 /** The layers of a profile, or of an engine without times. */

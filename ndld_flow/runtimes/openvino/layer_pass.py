@@ -194,7 +194,19 @@ def _describe(index: int, layer: Mapping[str, Any], name: str, nodes: Sequence[i
     )
 
 
-_ACTIVATIONS = ("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Tanh", "Gelu", "Mish")
+_ACTIVATIONS = (
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Clip",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Tanh",
+    "Gelu",
+    "Mish",
+)
 
 
 def _activation(nodes: Sequence[ir.Node]) -> str:

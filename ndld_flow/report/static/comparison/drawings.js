@@ -44,6 +44,8 @@ export class Timelines {
     this.shown = null;
     /** @type {Map<number, LinkedTimeline>} */
     this.lines = new Map();
+    /** @type {Align} */
+    this.align = "kernel";
     this.picture = drawAtWidth(host, () => this.shown && this.lines.size === 0 && this.build(this.shown.view));
   }
 
@@ -64,10 +66,13 @@ export class Timelines {
   build(view) {
     const timed = view.profile.reports.flatMap(({ layers, timeline }, place) => (timeline ? [{ layers, timeline, place }] : []));
     const rooms = timed.map(() => make("div", { "data-live": "timeline" }));
-    this.host.replaceChildren(...timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
+    const pictures = timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]);
     if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
     const texts = (/** @type {TextPlace[]} */ column) => column.map((place) => view.texts[place]);
     const spans = timed.map(({ layers, timeline }) => new TimelineData(timeline, { role: texts(layers.role), name: texts(layers.name) }, view.texts));
+    const marks = alignments(spans);
+    if (timed.length) this.host.replaceChildren(...(Object.keys(marks).length > 1 ? [this.alignSwitch(marks)] : []), ...pictures);
+    alignAt(spans, this.align in marks ? this.align : "pass");
     const total = Math.max(...spans.map((span) => span.total));
     const peers = timed.map(({ place }, number) => {
       spans[number].total = total;
@@ -82,6 +87,16 @@ export class Timelines {
     for (const line of peers) line.peers = peers;
   }
 
+  /** @param {Record<string, string>} marks */
+  alignSwitch(marks) {
+    const now = this.align in marks ? this.align : "pass";
+    return make("div", { class: "tools" }, makeSwitch("Align at", marks, now, (mark) => {
+      this.align = /** @type {Align} */ (mark);
+      this.lines.clear();
+      this.picture.again();
+    }));
+  }
+
   /** @param {number[]} rows */
   mark(rows) {
     if (!this.shown) return;
@@ -90,6 +105,31 @@ export class Timelines {
       line.mark(rows.flatMap((row) => layerPlaces(layers[place][row])));
     }
   }
+}
+
+/** @typedef {"pass" | "enqueue" | "kernel"} Align */
+
+/**
+ * The points that all timelines of several have, by which they can be aligned.
+ * @param {TimelineData[]} spans
+ * @returns {Record<string, string>}
+ */
+function alignments(spans) {
+  if (spans.length < 2) return {};
+  const has = (/** @type {"enqueue" | "kernel"} */ mark) => spans.every((span) => span.firstOf(mark) !== null);
+  return { pass: "pass", ...(has("enqueue") ? { enqueue: "first enqueue" } : {}), ...(has("kernel") ? { kernel: "first kernel" } : {}) };
+}
+
+/**
+ * Delay timelines so that a point of all is at the same time.
+ * @param {TimelineData[]} spans
+ * @param {Align} mark
+ */
+function alignAt(spans, mark) {
+  if (mark === "pass") return;
+  const starts = spans.map((span) => span.firstOf(mark) ?? 0);
+  const last = Math.max(...starts);
+  spans.forEach((span, number) => span.delay(last - starts[number]));
 }
 
 // The graph of the base or of the candidate, its layers coloured by the change between the two.

@@ -15,7 +15,7 @@ import { tooltip } from "../widgets.js";
 
 /** @typedef {Group & {precision?: string, ring: "type" | "precision", from: number, to: number, shade: number, words: string[]}} Slice with its angles in radians */
 
-/** @typedef {{row: number, label: string, series: number, name: string, x: number, y: number, ms: number, share: number}} RooflinePoint */
+/** @typedef {{row: number, label: string, series: number, unit: string, name: string, x: number, y: number, ms: number, share: number}} RooflinePoint */
 
 // Time as two rings: types within, the precisions of each type around them.
 
@@ -251,7 +251,7 @@ export class Roofline {
     });
     this.grid([x0, x1], [y0, y1], width);
     this.svg.append(...this.dots());
-    if (this.roofs) this.svg.append(this.roofPath(this.roofs, x0, x1, y0));
+    if (this.roofs) this.svg.append(...this.roofPaths(this.roofs, x0, x1, y0));
     this.svg.append(this.ringGroup);
     this.listen();
     this.host.replaceChildren(this.svg);
@@ -280,19 +280,32 @@ export class Roofline {
   }
 
   /**
+   * One roof, or one for each multiply unit in use where peaks were published by unit.
    * @param {RoofsPayload} roofs
    * @param {number} x0
    * @param {number} x1
    * @param {number} y0
    */
-  roofPath(roofs, x0, x1, y0) {
+  roofPaths(roofs, x0, x1, y0) {
+    const ceilings = Object.entries(roofs.ceilings ?? { "": roofs.macs_per_s });
+    return ceilings.map(([unit, macs_per_s]) => this.roofPath({ ...roofs, macs_per_s }, unit, x0, x1, y0));
+  }
+
+  /**
+   * @param {RoofsPayload} roofs
+   * @param {string} unit
+   * @param {number} x0
+   * @param {number} x1
+   * @param {number} y0
+   */
+  roofPath(roofs, unit, x0, x1, y0) {
     const peak = roofs.macs_per_s / 1e9;
     const slope = roofs.bytes_per_s / 1e9;
     const ridge = peak / slope;
     const left = Math.max(x0, y0 / slope);
     const from = left < ridge ? `M${this.x(left)} ${this.y(slope * left)}L${this.x(ridge)} ${this.y(peak)}` : `M${this.x(x0)} ${this.y(peak)}`;
     const group = draw("g", {}, draw("path", { class: "roof", d: `${from}H${this.x(x1)}` }));
-    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${threeDigits(peak)} GMAC/s · ${threeDigits(slope)} GB/s`));
+    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${unit ? `${unit}: ` : ""}${threeDigits(peak)} GMAC/s · ${threeDigits(slope)} GB/s`));
     return group;
   }
 
@@ -338,20 +351,22 @@ export class Roofline {
   /** @param {number} place */
   point(place) {
     this.now = place;
-    const { x, y, name, ms, share: part, series } = this.points[place];
+    const { x, y, unit, name, ms, share: part, series } = this.points[place];
     const box = this.svg.getBoundingClientRect();
     this.ringGroup.setAttribute("class", `series series-${series}`);
     for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
-    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
+    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(x, y, unit)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
   /**
    * @param {number} x
    * @param {number} y
+   * @param {string} unit
    */
-  best(x, y) {
-    if (!this.roofs) return "";
-    const roof = Math.min(this.roofs.macs_per_s, this.roofs.bytes_per_s * x) / 1e9;
+  best(x, y, unit) {
+    const peak = this.roofs?.ceilings ? this.roofs.ceilings[unit] : this.roofs?.macs_per_s;
+    if (!this.roofs || !peak) return "";
+    const roof = Math.min(peak, this.roofs.bytes_per_s * x) / 1e9;
     return `, ${share(y / roof)} of the roof`;
   }
 
@@ -374,7 +389,7 @@ function rooflinePoints({ label, series = 0, layers }) {
     const bytes = layers.bytes(row);
     const work = (layers.macs[row] ?? 0) / bytes;
     if (speed === null || !(speed > 1e-9 && speed < 1e9 && work > 1e-9 && work < 1e9)) continue;
-    points.push({ row, label, series, name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
+    points.push({ row, label, series, unit: layers.unit[row] ?? "", name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
   }
   return points.sort((a, b) => b.ms - a.ms);
 }

@@ -36,6 +36,28 @@ export class TimelineData {
     this.ofLayer.delete(-1);
   }
 
+  /**
+   * The start of the first span on the lane `enqueue`, or of the first layer that takes time; null if there is none.
+   * @param {"enqueue" | "kernel"} mark
+   */
+  firstOf(mark) {
+    let first = Infinity;
+    for (let span = 0; span < this.length; span++) {
+      const isKernel = (this.kind[span] === "layer" || this.kind[span] === "moving") && this.duration[span] > 0;
+      if (mark === "enqueue" ? this.lanes[this.lane[span]] === "enqueue" : isKernel) first = Math.min(first, this.start[span]);
+    }
+    return first < Infinity ? first : null;
+  }
+
+  /**
+   * Move all spans to a later time.
+   * @param {number} ms
+   */
+  delay(ms) {
+    this.start = this.start.map((start) => start + ms);
+    this.total += ms;
+  }
+
   /** @param {TimelinePayload} packed */
   starts({ gap_ns, duration_ns }) {
     let end = 0;
