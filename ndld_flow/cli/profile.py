@@ -68,5 +68,5 @@ def command(
         print_headline(title, profiled.profile)
         click.echo(f"report {run.report}" if run is not None else "", nl=run is not None)
         return
-    print_triage(title, profiled.profile, profiled.triage())
+    print_triage(title, profiled.profile, profiled.triage(), run.run.rpartition("/")[2] if run is not None else "")
     click.echo(f"\nrun {run.run}\nreport {run.report}" if run is not None else "")

@@ -22,9 +22,9 @@ _INSIGHTS = 5
 _TIMES = (Column("time", "number", milliseconds), Column("of layers", "number", share), Column("", "label"))
 
 
-def print_triage(title: str, profile: Profile, triage: Triage) -> None:
-    """Print the summary of a profile under a title."""
-    wide_console().print(Group(*_parts(title, profile, triage)))
+def print_triage(title: str, profile: Profile, triage: Triage, run: str = "") -> None:
+    """Print the summary of a profile under a title; `run` is the one that measured it, whose recipe can be changed."""
+    wide_console().print(Group(*_parts(title, profile, triage, run)))
 
 
 def print_headline(title: str, profile: Profile) -> None:
@@ -40,7 +40,7 @@ def _warnings(profile: Profile) -> Iterator[Text]:
             yield Text(f"warning: {short_name(note, 300)}", style="yellow")
 
 
-def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
+def _parts(title: str, profile: Profile, triage: Triage, run: str) -> Iterator[RenderableType]:
     yield Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold")
     yield from _warnings(profile)
     for line in _about(profile, triage.layers_ms):
@@ -54,7 +54,9 @@ def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableT
     for insight in triage.insights[:_INSIGHTS]:
         saves = f" (up to {share(insight.score)})" if insight.score else ""
         heading = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
-        body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
+        command = f"ndld-flow apply {run} {insight.name}" if run and insight.change is not None else ""
+        lines = [Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step)]
+        body = Group(*lines, *([Text(command, style="dim")] if command else []))
         yield Padding(Group(heading, Padding(body, (0, 0, 0, 2))), (0, 0, 0, 2))
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_layers, insights_of
 from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
+from ndld_flow.profiles.diagnose.recipe_change import is_applied
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider
 from ndld_flow.report.tables import Column, Table, Value
@@ -49,12 +51,23 @@ class InsightView:
     """Positions to select, the longest first."""
     layer_count: int
     """Number of layers, including those without a link."""
+    command: str = ""
+    """The command that writes the suggestion into the recipe of the run, and measures it; empty if there is none."""
 
 
-def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, ...]]:
-    """Return the bottleneck of a profile and its findings, those that may save most first."""
-    bound = bound_of(subject)
-    return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(insight_view, insights_of(subject)))
+def collect_diagnosis(
+    subject: Subject, step: str = "", run: RunRecord | None = None
+) -> tuple[BoundView, tuple[InsightView, ...]]:
+    """Return the bottleneck of a profile and its findings, those that may save most first.
+
+    `step` of `run` measured it; without a run, there is no recipe that could be changed.
+    """
+    bound, views = bound_of(subject), []
+    for insight in insights_of(subject):
+        offered = run is not None and insight.change is not None and not is_applied(insight.change, run, step)
+        command = f"ndld-flow apply {run.id}:{step} {insight.name}" if offered and run is not None else ""
+        views.append(replace(insight_view(insight), command=visible_text(command)))
+    return BoundView(bound.word, visible_text(bound.evidence)), tuple(views)
 
 
 def insight_view(insight: Insight) -> InsightView:
@@ -297,10 +310,12 @@ class LayersView:
         return sum(group.sum_ms for group in self.movers)
 
 
-def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
-    """Return the layers of every profile with timed layers."""
+def collect_layers(profiles: dict[str, Profile], run: RunRecord | None = None) -> tuple[LayersView, ...]:
+    """Return the layers of every profile with timed layers; `run` measured them."""
     titles = profile_titles(profiles)
-    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if has_timed_layers(profile))
+    return tuple(
+        _view(step, titles[step], profile, run) for step, profile in profiles.items() if has_timed_layers(profile)
+    )
 
 
 def has_timed_layers(profile: Profile) -> bool:
@@ -308,7 +323,7 @@ def has_timed_layers(profile: Profile) -> bool:
     return any(layer.samples_ms for layer in profile.layers)
 
 
-def _view(step: str, title: str, profile: Profile) -> LayersView:
+def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> LayersView:
     layers = profile.layers
     subject = Subject(profile)
     medians = subject.medians_ms
@@ -320,7 +335,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         sum_ms=sum(medians),
     )
     types = group_layers(subject, lambda layer: visible_name(layer.type))
-    bound, insights = collect_diagnosis(subject)
+    bound, insights = collect_diagnosis(subject, step, run)
     missed = missed_precisions(profile)
     has_units = knows_units(layers)
     latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0

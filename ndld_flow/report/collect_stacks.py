@@ -153,7 +153,7 @@ class _Parts:
         sums: Counter[tuple[str, int]] = Counter()
         for name, sum_ms in self._sums(subject).items():
             series = self._series.get(name, -1)
-            sums[name if series >= 0 else _REST, series] += sum_ms  # type: ignore[assignment]
+            sums[name if series >= 0 else _REST, series] += sum_ms
         return tuple(
             StackPart(
                 name=name,

@@ -54,6 +54,8 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1),
         ("engine:engine engine:engine", 0),
     ],
+    "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
+    "apply": [("profile-model", 0), ("profile-model many_tiny_layers --show", 2)],
     "diff": [
         ("model.onnx model.onnx", 0),
         ("model.onnx other.onnx --exit-code", 1),
@@ -103,6 +105,7 @@ WRONG = {
     "plan": "wrong.yaml",
     "profile": "nowhere.onnx",
     "compare": "nowhere nowhere",
+    "apply": "nowhere",
     "diff": "model.onnx nowhere.onnx",
     "rebuild": "nowhere",
     "reduce": "nowhere.yaml",

@@ -41,6 +41,8 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "comment": {"run": "toy", "post": False},
     "compare": {"subjects": ["toy", "toy"]},
     "compare_engines": {"subjects": ["toy", "toy"]},
+    "apply": {"run": "toy", "finding": "more_threads_than_cpus", "show_only": True},
+    "offered_changes": {"run": "toy"},
     "rebuild": {"run": "toy"},
     "reduce": {"recipe": "toy.yaml", "trust": True},
     "bisect": {

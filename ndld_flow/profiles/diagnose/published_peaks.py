@@ -17,8 +17,9 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Profile, Roofs
 
 _MOST = 1.05
-"""A layer that multiplies faster than this part of a peak disproves the peak: the machine was busy when it was measured,
-or the device is not the one that the name says. More than the whole bandwidth only shows that data stay in a cache."""
+"""A layer that multiplies faster than this part of a peak disproves the peak: the machine was busy when it was
+measured, or the device is not the one that the name says. More than the bandwidth only shows that data stay in a
+cache."""
 _FILE = Path(__file__).with_suffix(".json")
 
 

@@ -17,7 +17,7 @@ from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.tables import Column, Table, Value
 from ndld_flow.report.value_text import shape_text
 
-_SHOWN = 200
+_SHOWN = 60
 _WINDOWS_SHOWN = 12
 _COLUMNS = (
     Column("#", "number"),

@@ -5,4 +5,4 @@ from __future__ import annotations
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.panel import Panel
 
-PANEL = Panel("Layers", lambda documents: collect_layers(documents.profiles), after="latency")
+PANEL = Panel("Layers", lambda documents: collect_layers(documents.profiles, documents.run), after="latency")

@@ -18,7 +18,7 @@ from ndld_flow.report.tables import Column, Table, Value
 
 _ENGINE_TYPES = ("pointwise", "pointwisev2", "pwgen", "elementwise", "unary", "activation", "scale", "eltwise")
 """Types of pointwise layers of TensorRT and OpenVINO, in lower case."""
-_SHOWN = 40
+_SHOWN = 20
 _COLUMNS = (
     Column("Operations in a layer", "label"),
     Column("Layers", "number", count),

@@ -107,7 +107,8 @@ def _tiles(subject: Subject, places: Sequence[int], around: Box) -> Iterator[Til
     for place, box in zip(large, boxes, strict=False):
         layer, median_ms = subject.layers[place], subject.medians_ms[place]
         name, time = visible_name(layer.name), milliseconds(median_ms)
-        about = f"{short_name(layer.name, 120)}\n{short_name(layer.type, 60)}, {layer.precision or 'precision unknown'}"
+        precision = short_name(layer.precision, 30) or "precision unknown"
+        about = f"{short_name(layer.name, 120)}\n{short_name(layer.type, 60)}, {precision}"
         about += f"\n{time}, {share(median_ms / subject.layers_ms)} of the layer sum"
         yield Tile(short_name(name, 80), time, about, box, place)
     if small:

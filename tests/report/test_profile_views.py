@@ -1,0 +1,214 @@
+"""The views of a profile beyond its layers: convolutions, histograms, treemap, devices, profiles side by side."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow.base.quantities import TIMES
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.measurement import Machine
+from ndld_flow.records.profile import Layer, Profile, RuntimeTraits, TensorInfo
+from ndld_flow.report.collect_layers import collect_reformats
+from ndld_flow.report.collect_stacks import StacksView, batch_of, collect_stacks
+from ndld_flow.report.comparison.page import draw_comparison
+from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
+from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.tables import Table
+from tests.support.a100_exports import a100_exports
+from tests.support.compare_samples import profile_of
+from tests.support.comparison_fixtures import three
+
+
+def a100(name: str) -> Profile:
+    return read_profile(a100_exports() / name)
+
+
+def column(table: Table, title: str) -> list[Any]:
+    place = [each.title for each in table.columns].index(title)
+    return [row[place] for row in table.rows]
+
+
+def layer(index: int, kind: str, ms: float = 1.0, **fields: Any) -> Layer:
+    return Layer(index=index, name=f"{kind}_{index}", type=kind, samples_ms=(ms,), **fields)
+
+
+def test_convolutions_have_the_window_activation_and_shares() -> None:
+    (view,) = convolutions.collect({"fp16": a100("fp16")})
+    table = view.layers
+    assert (view.count, view.unknown, view.exceeded) == (21, 0, 0)
+    assert "NVIDIA A100 80GB PCIe" in view.peaks
+    assert (column(table, "Kernel")[0], column(table, "Stride")[0], column(table, "Activation")[0]) == (
+        f"7{TIMES}7",
+        f"2{TIMES}2",
+        "relu",
+    )
+    assert column(table, "Groups")[0] == 1
+    assert column(table, "MMACs")[0] == pytest.approx(3776, abs=1)
+    assert column(table, "Of peak arithmetic")[0] == pytest.approx(0.217, abs=0.001)
+    assert column(table, "Of peak bandwidth")[0] == pytest.approx(0.283, abs=0.001)
+    assert "Dilation" not in [each.title for each in table.columns], "all are 1"
+    assert view.windows.rows[0][:2] == (f"3{TIMES}3, stride 1{TIMES}1", 13)
+
+
+def test_an_unknown_device_has_no_shares() -> None:
+    profile = a100("fp16")
+    other = profile.model_copy(update={"machine": profile.machine.model_copy(update={"gpus": ("NVIDIA Future 1",)})})
+    (view,) = convolutions.collect({"a": other})
+    assert view.peaks == ""
+    assert not {"Of peak arithmetic", "Of peak bandwidth"} & {each.title for each in view.layers.columns}
+    assert column(view.layers, "MACs/byte")[0] > 0, "the work is known nevertheless"
+    assert device.collect({"a": other})[0].peaks == ()
+
+
+def test_unknown_shapes_leave_the_work_unknown() -> None:
+    bare = layer(0, "Conv", provider="CPU")
+    (view,) = convolutions.collect({"a": profile_of([[1.0]], [bare])})
+    assert view.unknown == 1
+    assert {each.title for each in view.layers.columns} == {"#", "Name", "Time", "%"}
+    assert view.windows.rows[0][0] == "not recorded"
+
+
+def test_poolings_are_no_convolutions() -> None:
+    pooling = layer(0, "CaskPooling", attributes=(("kernel_shape", (3, 3)),))
+    assert convolutions.collect({"a": profile_of([[1.0]], [pooling])}) == ()
+
+
+def test_histograms_count_every_layer_once() -> None:
+    profile = a100("fp32")
+    (view,) = distribution.collect({"a": profile})
+    assert [histogram.title for histogram in view.histograms] == ["Latency", "Weights", "Activations"]
+    for histogram in view.histograms:
+        counted = sum(each.count for each in histogram.bins) + histogram.zeros + histogram.unknown
+        assert counted == len(profile.layers)
+        assert sum(each.share for each in histogram.bins) == pytest.approx(1)
+        assert max(each.relative for each in histogram.bins) == 1
+    assert re.fullmatch(r"\d+ \S+ to \d+ \S+", view.histograms[0].bins[0].range)
+
+
+def test_a_value_on_an_edge_is_in_the_upper_range() -> None:
+    layers = [layer(place, "Conv", ms) for place, ms in enumerate((1.0, 1.0, 1.999, 2.0, 0.0))]
+    (view,) = distribution.collect({"a": profile_of([[1.0]], layers)})
+    latency = view.histograms[0]
+    assert [(each.range, each.count) for each in latency.bins] == [("1 ms to 2 ms", 3), ("2 ms to 5 ms", 1)]
+    assert latency.zeros == 1
+
+
+@pytest.mark.parametrize("values", [[5.0], [6, 6, 4, 3, 2, 2, 1], [1.0] * 40, [1e9, 1, 1e-9], [3, 0.0]])
+def test_areas_of_a_treemap_are_in_proportion(values: list[float]) -> None:
+    boxes = treemap.squarify(values, 2.2)
+    assert len(boxes) == len(values)
+    for value, box in zip(values, boxes, strict=True):
+        assert box.width * box.height / 1e4 == pytest.approx(value / sum(values), abs=1e-9)
+        assert -1e-6 <= box.left <= box.left + box.width <= 100 + 1e-6
+        assert -1e-6 <= box.top <= box.top + box.height <= 100 + 1e-6
+
+
+def test_tiles_of_a_treemap_name_the_layers() -> None:
+    (view,) = treemap.collect({"a": a100("qat")})
+    assert [each.name for each in view.types] == ["CaskConvolution", "Reformat", "TiledPooling"]
+    assert sum(each.share for each in view.types) == pytest.approx(1)
+    assert all(tile.layer is not None for each in view.types for tile in each.tiles)
+
+
+def test_pointwise_layers_are_grouped_by_their_operations() -> None:
+    layers = [
+        layer(0, "PointWise", 4.0, onnx_nodes=("a", "b", "c")),
+        layer(1, "PointWise", 1.0, onnx_nodes=("d",)),
+        layer(2, "Mul", 2.0),
+        layer(3, "Conv", 8.0),
+    ]
+    (view,) = pointwise.collect({"a": profile_of([[1.0]], layers)})
+    assert (view.count, view.operations, view.share) == (3, 4, pytest.approx(7 / 15))
+    assert [row[0] for row in view.by_operations.rows] == ["not recorded", "1", "3"]
+    assert column(view.by_operations, "Time per operation")[2] == pytest.approx(4 / 3)
+    assert column(view.fused, "ONNX nodes") == ["a, b, c"]
+
+
+def test_a_device_has_its_recorded_properties() -> None:
+    (view,) = device.collect({"a": a100("fp32"), "b": a100("fp16")})
+    facts = {fact.name: fact.value for fact in view.properties}
+    assert facts["multiprocessors"] == "108"
+    assert facts["bandwidth by clock and bus"] == "1,935 GB/s", "as it is published"
+    assert ("tensor core FP16", "312 TOPS") in {(fact.name, fact.value) for fact in view.peaks}
+    assert len(view.labels) == 2
+
+
+def test_reformats_name_the_neighbours_that_cause_them() -> None:
+    profile = a100("fp16")
+    view = collect_reformats(profile.layers, profile.inputs, profile.outputs)
+    assert view is not None
+    causes = {row.name: row.cause for row in view.rows}
+    assert causes["Reformatting CopyNode for Input Tensor 0 to Conv_0 + Relu_1"] == (
+        "the engine's input input.1 is float32 linear, Conv_0 + Relu_1 reads float16 hwc4"
+    )
+    assert "Conv_3 + Relu_4 writes float16 hwc8, Conv_5 + Add_6 + Relu_7 reads float16 hwc16" in causes.values()
+    lonely = layer(0, "Reformat", role="reformat", inputs=(TensorInfo(name="a", dtype="float32", shape=(1,)),))
+    bare = collect_reformats([lonely], (), ())
+    assert bare is not None
+    assert bare.rows[0].cause == "", "nothing is known of its neighbours"
+
+
+def sized(*shapes: tuple[int, ...], gpu: str = "", **fields: Any) -> Profile:
+    machine = Machine(
+        system="", architecture="", cpu="A CPU", cpu_count=2, memory_bytes=None, gpus=(gpu,) if gpu else ()
+    )
+    inputs = tuple(TensorInfo(name=f"x{place}", dtype="float32", shape=shape) for place, shape in enumerate(shapes))
+    runtime = RuntimeTraits(on_gpu=bool(gpu))
+    return profile_of([[4.0]], [layer(0, "Conv", 4.0)], inputs=inputs, machine=machine, runtime=runtime, **fields)
+
+
+def stacked(*profiles: Profile) -> StacksView:
+    view = collect_stacks([(str(place), profile) for place, profile in enumerate(profiles)])
+    assert view is not None
+    return view
+
+
+def test_profiles_side_by_side_are_normalized_by_batch() -> None:
+    view = stacked(sized((4, 3)), sized((1, 3)))
+    assert view.basis == "of one item"
+    assert [row.total for row in view.rows] == ["1.00 ms", "4.00 ms"]
+    assert [row.items_per_s for row in view.rows] == ["1,000", "250"]
+    assert view.notes == ()
+    assert [row.by_type[0].width for row in view.rows] == pytest.approx([25, 100])
+
+
+@pytest.mark.parametrize("shapes", [((-1, 3),), ((4, 3), (2, 1)), ((),), ()])
+def test_an_unknown_batch_is_not_normalized(shapes: tuple[tuple[int, ...], ...]) -> None:
+    """A dynamic dimension, two inputs that disagree, a scalar, no input at all."""
+    view = stacked(sized((4, 3)), sized(*shapes))
+    assert batch_of(sized(*shapes)) is None
+    assert view.basis == "of one pass"
+    assert [row.total for row in view.rows] == ["4.00 ms", "4.00 ms"]
+    assert (view.rows[1].batch, view.rows[1].items_per_s) == ("unknown", "")
+    assert any("batch size of some profiles is unknown" in note for note in view.notes)
+
+
+def test_different_devices_are_not_shown_as_comparable_in_silence() -> None:
+    view = stacked(sized((1, 3), gpu="NVIDIA L4"), sized((1, 3), gpu="Tesla T4"))
+    assert any("different devices (NVIDIA L4; Tesla T4)" in note for note in view.notes)
+    unknown = sized((1, 3)).model_copy(update={"runtime": RuntimeTraits(on_gpu=True)})
+    assert any("not recorded" in note for note in stacked(sized((1, 3), gpu="NVIDIA L4"), unknown).notes)
+
+
+def test_one_profile_has_nothing_beside_it() -> None:
+    assert collect_stacks([("a", sized((1, 3)))]) is None
+
+
+def test_the_page_of_an_engine_has_the_views_closed(tmp_path: Path) -> None:
+    text = draw_profile(a100("fp16"), "fp16", tmp_path / "page.html").read_text("utf-8")
+    for name in ("convolutions", "device", "distribution", "treemap"):
+        section = text.split(f'<section id="{name}"')[1].split("</section>")[0]
+        assert '<details class="plain"><summary>' in section
+        assert "<details open" not in section
+    assert 'id="pointwise"' not in text, "this engine has none"
+    assert text.index('id="layers"') < text.index('id="convolutions"')
+
+
+def test_a_comparison_has_its_subjects_side_by_side(tmp_path: Path) -> None:
+    compared = three()
+    text = draw_comparison(compared.comparison, compared.profiles, tmp_path / "page.html").read_text("utf-8")
+    assert text.count('<section id="stacks"') == 1

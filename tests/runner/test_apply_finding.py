@@ -1,0 +1,144 @@
+"""`ndld-flow apply`: findings as changes of a recipe, and their measured effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow import api
+from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange, is_applied, model_chain
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.runner.apply_finding import recipe_of
+from tests.support.command_line import ndld_flow
+from tests.support.run_fixtures import StepSketch, profile, run_record, write_run
+
+RECIPE = """\
+# My recipe.
+name: bn
+model: bn.onnx
+steps:
+  # as it comes
+  base: {step: profile, threads: 1, optimization: disabled, runs: 2, passes: 4, layer_passes: 3, warmup: 0, duration: 0}
+"""
+
+
+def resolved(**settings: Any) -> dict[str, Any]:
+    return {
+        "name": "toy",
+        "model": "model.onnx",
+        "steps": {
+            "clean": {"step": "sanitize", "from": "source", "fuse": True},
+            "speed": {"step": "profile", "from": "clean", "threads": 8, **settings},
+        },
+    }
+
+
+def run_of(recipe: dict[str, Any], **fields: Any) -> RunRecord:
+    steps = [
+        StepSketch("clean", "sanitize", parents={"from": "source"}),
+        StepSketch("speed", "profile", parents={"from": "clean"}),
+    ]
+    return run_record(steps, name="toy", recipe=recipe).model_copy(update=fields)
+
+
+def test_a_change_that_the_run_has_already_is_not_offered() -> None:
+    run = run_of(resolved())
+    assert model_chain(run, "speed") == ("clean", "speed")
+    assert is_applied(FUSE, run, "speed")
+    assert not is_applied(RecipeChange({"threads": 2}), run, "speed")
+    assert is_applied(RecipeChange({"threads": 8}), run, "speed")
+    assert not is_applied(RecipeChange(steps=(AddedStep("sanitize", {"fuse": False}),)), run, "speed")
+    assert not is_applied(RecipeChange(steps=(AddedStep("convert_fp16"),)), run, "speed")
+    without = run_record([StepSketch("speed", "profile", parents={"from": "source"})], recipe=resolved())
+    assert not is_applied(FUSE, without, "speed"), "another step of the recipe has it, which is not before this one"
+
+
+def test_the_recipe_and_its_overrides_come_from_the_command(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").touch()
+    (tmp_path / "best.yaml").touch()
+    words = ("ndld-flow", "run", "--apply", "best.yaml", "toy.yaml", "steps.a.b=1", "--force", "all", "~steps.c", "-q")
+    run = run_of(resolved(), command=words, directory=str(tmp_path))
+    assert recipe_of(run) == (tmp_path / "toy.yaml", ("steps.a.b=1", "~steps.c"))
+    assert recipe_of(run.model_copy(update={"command": ("ndld-flow", "profile", "toy.yaml")})) == (None, ())
+    (tmp_path / "toy.yaml").unlink()
+    assert recipe_of(run) == (None, ())
+
+
+def busy(threads: int) -> Profile:
+    """A profile with more threads than the two CPUs of its machine."""
+    made = profile("speed", 12, 2, 3)
+    machine = made.machine.model_copy(update={"cpu_count": 2})
+    return made.model_copy(update={"options": {**made.options, "threads": threads}, "machine": machine})
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose recipe is not in a file."""
+    monkeypatch.chdir(tmp_path)
+    run = run_of(resolved(), command=("ndld-flow", "profile", "model.onnx"), directory=str(tmp_path))
+    folder = tmp_path / "outputs" / "runs" / "toy" / run.id
+    write_run(folder, run, {"speed/profile.json": busy(8)})
+    return folder
+
+
+def test_a_finding_is_shown_as_a_change_of_the_recipe_as_it_ran(finished: Path) -> None:
+    offered = {each.finding: each for each in api.offered_changes(finished)}
+    assert offered["more_threads_than_cpus"].change == "set `threads: 2`"
+    assert offered["more_threads_than_cpus"].step == "speed"
+    shown = api.apply(finished, "more_threads_than_cpus", show_only=True)
+    assert (shown.recipe, shown.run, shown.verdict) == ("", "", "")
+    assert "threads: 8" in shown.diff
+    assert "threads: 2" in shown.diff
+    assert "no recipe file" in shown.note
+    assert [path.name for path in Path().iterdir()] == ["outputs"], "nothing was written"
+
+
+def test_what_cannot_be_applied_is_an_error(finished: Path) -> None:
+    with pytest.raises(api.RequestError, match="did you mean"):
+        api.apply(finished, "more_threads_than_cpu", show_only=True)
+    Path("toy.more_threads_than_cpus.yaml").touch()
+    with pytest.raises(api.RequestError, match="the file exists"):
+        api.apply(finished, "more_threads_than_cpus")
+    (finished / "speed" / "alone.json").write_text(busy(8).to_json())
+    with pytest.raises(api.RequestError, match="is not a run, so there is no recipe to change"):
+        api.offered_changes(finished / "speed" / "alone.json")
+
+
+def write_model(path: Path) -> None:
+    """Write a convolution and a BatchNormalization that is not folded into it."""
+    rng = np.random.default_rng(0)
+    channels = [numpy_helper.from_array(rng.random(8, np.float32) + 0.5, name) for name in "sbmv"]
+    weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("BatchNormalization", ["c", *"sbmv"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weights, *channels],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.thorough
+def test_a_finding_is_applied_and_its_effect_measured(tmp_path: Path) -> None:
+    write_model(tmp_path / "bn.onnx")
+    (tmp_path / "bn.yaml").write_text(RECIPE)
+    assert ndld_flow("run", "bn.yaml", cwd=tmp_path).returncode == 0
+    listed = ndld_flow("apply", "latest", cwd=tmp_path)
+    assert "normalization_not_folded" in listed.stdout
+    done = ndld_flow("apply", "bn", "normalization_not_folded", cwd=tmp_path)
+    assert done.returncode in (0, 1, 4), done.stderr  # the machine decides
+    changed = (tmp_path / "bn.normalization_not_folded.yaml").read_text()
+    assert changed.startswith("# My recipe.\n")
+    assert "  sanitize: {from: source, fuse: true}\n  # as it comes\n  base: {step: profile" in changed
+    assert any(
+        f"{word}: latency.median" in done.stdout for word in ("improved", "regressed", "unchanged", "inconclusive")
+    )
+    again = ndld_flow("apply", "bn", cwd=tmp_path)  # the newest run of the recipe is that of the changed one
+    assert "normalization_not_folded" not in again.stdout
