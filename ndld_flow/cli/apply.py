@@ -62,7 +62,7 @@ def command(
 
     if not finding:
         offered = api.offered_changes(run, outputs=outputs)
-        print_json("apply", offered) if as_json else _print_offers(run, offered)
+        print_json("apply", list(offered)) if as_json else _print_offers(run, offered)
         return 0
     with nullcontext(ignore) if as_json or show else choose_listener(loudness=loudness) as listener:
         applied = api.apply(

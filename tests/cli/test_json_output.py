@@ -24,6 +24,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runner.described_results import ProfileOutput, TopLayerPlace, TriageOutput
 from ndld_flow.runner.events import StepFinished
 from ndld_flow.runner.verb_output import OUTPUTS, format_value
+from tests.support.busy_runs import write_busy_run
 from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
 from tests.support.sweep_toys import make_sweep_toy
@@ -54,8 +55,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1),
         ("engine:engine engine:engine", 0),
     ],
-    "compare": [(f"{PROFILE} {PROFILE}", 0), (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1)],
-    "apply": [("profile-model", 0), ("profile-model many_tiny_layers --show", 2)],
+    "apply": [("busy", 0), ("busy more_threads_than_cpus --show", 0)],
     "diff": [
         ("model.onnx model.onnx", 0),
         ("model.onnx other.onnx --exit-code", 1),
@@ -148,6 +148,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")
     (folder / "rtx.yaml").write_text(RTX)
+    write_busy_run(folder)
     assert ndld_flow("run", "rtx.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
     assert ndld_flow("attest", "packed", "-o", "packed.jsonl", cwd=folder).returncode == 0

@@ -66,7 +66,7 @@ def test_a_gpu_that_did_not_run_the_model_has_no_peaks() -> None:
 def test_a_share_of_the_arithmetic_needs_the_unit() -> None:
     assert shares(on("NVIDIA L4", layer=product("tensor core FP16"))) == pytest.approx((1e12 / 60.5e12, 1e9 / 300e9))
     for unit in ("", "tensor core", "INT8 DP4A", "none"):  # DP4A is not published
-        assert shares(on("NVIDIA L4", layer=product(unit)))[0] is None  # type: ignore[arg-type]
+        assert shares(on("NVIDIA L4", layer=product(unit)))[0] is None
 
 
 def test_times_of_the_host_are_no_rates() -> None:

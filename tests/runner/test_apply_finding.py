@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,11 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange, is_applied, model_chain
-from ndld_flow.records.profile import Profile
-from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.apply_finding import recipe_of
+from tests.support.busy_runs import busy, resolved, run_of, write_busy_run
 from tests.support.command_line import ndld_flow
-from tests.support.run_fixtures import StepSketch, profile, run_record, write_run
+from tests.support.run_fixtures import StepSketch, run_record
 
 RECIPE = """\
 # My recipe.
@@ -26,25 +24,6 @@ steps:
   # as it comes
   base: {step: profile, threads: 1, optimization: disabled, runs: 2, passes: 4, layer_passes: 3, warmup: 0, duration: 0}
 """
-
-
-def resolved(**settings: Any) -> dict[str, Any]:
-    return {
-        "name": "toy",
-        "model": "model.onnx",
-        "steps": {
-            "clean": {"step": "sanitize", "from": "source", "fuse": True},
-            "speed": {"step": "profile", "from": "clean", "threads": 8, **settings},
-        },
-    }
-
-
-def run_of(recipe: dict[str, Any], **fields: Any) -> RunRecord:
-    steps = [
-        StepSketch("clean", "sanitize", parents={"from": "source"}),
-        StepSketch("speed", "profile", parents={"from": "clean"}),
-    ]
-    return run_record(steps, name="toy", recipe=recipe).model_copy(update=fields)
 
 
 def test_a_change_that_the_run_has_already_is_not_offered() -> None:
@@ -70,21 +49,11 @@ def test_the_recipe_and_its_overrides_come_from_the_command(tmp_path: Path) -> N
     assert recipe_of(run) == (None, ())
 
 
-def busy(threads: int) -> Profile:
-    """A profile with more threads than the two CPUs of its machine."""
-    made = profile("speed", 12, 2, 3)
-    machine = made.machine.model_copy(update={"cpu_count": 2})
-    return made.model_copy(update={"options": {**made.options, "threads": threads}, "machine": machine})
-
-
 @pytest.fixture
 def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose recipe is not in a file."""
     monkeypatch.chdir(tmp_path)
-    run = run_of(resolved(), command=("ndld-flow", "profile", "model.onnx"), directory=str(tmp_path))
-    folder = tmp_path / "outputs" / "runs" / "toy" / run.id
-    write_run(folder, run, {"speed/profile.json": busy(8)})
-    return folder
+    return write_busy_run(tmp_path)
 
 
 def test_a_finding_is_shown_as_a_change_of_the_recipe_as_it_ran(finished: Path) -> None:
@@ -102,7 +71,7 @@ def test_a_finding_is_shown_as_a_change_of_the_recipe_as_it_ran(finished: Path) 
 def test_what_cannot_be_applied_is_an_error(finished: Path) -> None:
     with pytest.raises(api.RequestError, match="did you mean"):
         api.apply(finished, "more_threads_than_cpu", show_only=True)
-    Path("toy.more_threads_than_cpus.yaml").touch()
+    Path("busy.more_threads_than_cpus.yaml").touch()
     with pytest.raises(api.RequestError, match="the file exists"):
         api.apply(finished, "more_threads_than_cpus")
     (finished / "speed" / "alone.json").write_text(busy(8).to_json())

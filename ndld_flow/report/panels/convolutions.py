@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, milliseconds, share, three_digits
 from ndld_flow.base.text import short_name, visible_name
@@ -37,6 +38,7 @@ _COLUMNS = (
     Column("Precision", "label"),
     Column("Input", "label"),
     Column("Output", "label"),
+    Column("As GEMM (M, N, K)", "label"),
 )
 _WINDOW_COLUMNS = (
     Column("Kernel, stride, groups", "label"),
@@ -124,7 +126,23 @@ def _row(subject: Subject, place: int, peaks: LayerPeaks, timed: bool) -> tuple[
         short_name(layer.precision, 20),
         shape_text(layer.inputs[0].shape) if layer.inputs and layer.inputs[0].shape else "",
         shape_text(layer.outputs[0].shape) if layer.outputs and layer.outputs[0].shape else "",
+        _as_gemm(layer, groups),
     )
+
+
+def _as_gemm(layer: Layer, groups: int | None) -> str:
+    """Return the matrix product of an implicit GEMM, M pixels by N filters over K products, for one group.
+
+    Empty unless the recorded work confirms it: a transposed convolution, or one fused with its pooling, has others.
+    """
+    kernel = dict(layer.attributes).get("kernel_shape", ())
+    if not layer.macs or not groups or not layer.inputs or not layer.outputs or not kernel:
+        return ""
+    read, written = layer.inputs[0].shape, layer.outputs[0].shape
+    if min(len(read), len(written)) < 3 or min((*read, *written)) < 1 or read[1] % groups or written[1] % groups:
+        return ""
+    rows, filters, depth = written[0] * prod(written[2:]), written[1] // groups, read[1] // groups * prod(kernel)
+    return TIMES.join(map(str, (rows, filters, depth))) if rows * filters * depth * groups == layer.macs else ""
 
 
 def _window(layer: Layer) -> tuple[str, str, str, int | None]:
