@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ndld_flow.base.text import visible_text
 from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
 
@@ -84,18 +85,18 @@ def _print_offers(run: str, offered: Sequence[OfferedChange]) -> None:
 
     if not offered:
         click.echo(f"{run}: no finding has a change that can be applied. `ndld-flow report {run}` shows all findings.")
-    for offer in offered:
+    for offer in offered:  # titles name layers of a model that may be a stranger's
         saving = f" (up to {share(offer.saving)})" if offer.saving else ""
-        click.echo(f"{click.style(offer.finding, bold=True)}  {offer.step}: {offer.title}{saving}")
-        click.echo(f"  {offer.change}")
+        click.echo(f"{click.style(offer.finding, bold=True)}  {visible_text(f'{offer.step}: {offer.title}')}{saving}")
+        click.echo(f"  {visible_text(offer.change)}")
 
 
 def _print_applied(applied: AppliedChange) -> None:
-    click.echo(f"{applied.offer.step}: {applied.offer.title}\n{applied.offer.change}\n")
-    click.echo(applied.diff, nl=False)
+    offer = applied.offer
+    click.echo(visible_text(f"{offer.step}: {offer.title}\n{offer.change}\n\n{applied.diff}"), nl=False)
     if applied.note:
-        click.echo(f"\nnote: {applied.note}, so it was written in full")
+        click.echo(visible_text(f"\nnote: {applied.note}, so it was written in full"))
     if not applied.recipe:
         return
     click.echo(f"\nrecipe {applied.recipe}\nrun {applied.run}")
-    click.echo(f"{click.style(applied.verdict, bold=True)}: {applied.why}\nreport {applied.report}")
+    click.echo(f"{click.style(applied.verdict, bold=True)}: {visible_text(applied.why)}\nreport {applied.report}")

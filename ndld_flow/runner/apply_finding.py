@@ -101,8 +101,11 @@ def apply_finding(
     run = _record_of(subject, outputs)
     step, insight, change = _choose(reference, finding, _changes(subject, run))
     _refuse_target(run, step, options)
-    recipe = _changed_recipe(run, step, change, options)
-    target = _target(run, finding, options)
+    path, overrides = recipe_of(run)
+    if path is not None and not _gives(run, path, overrides, trust=options.trust):
+        path = None
+    recipe = _changed_recipe(run, step, change, path, overrides)
+    target = options.to or new_file(run, path, finding)
     applied = AppliedChange(
         offer=_offer(step, insight),
         recipe="" if options.show_only else str(target),
@@ -173,12 +176,13 @@ def _refuse_target(run: RunRecord, step: str, options: Options) -> None:
         )
 
 
-def _changed_recipe(run: RunRecord, step: str, change: RecipeChange, options: Options) -> ChangedRecipe:
+def _changed_recipe(
+    run: RunRecord, step: str, change: RecipeChange, path: Path | None, overrides: Sequence[str]
+) -> ChangedRecipe:
     record = next(each.record for each in run.steps if each.name == step)
     assert record is not None  # it has a profile
     source = record.parents.get("from", SOURCE)
-    path, overrides = recipe_of(run)
-    if path is None or not _gives(run, path, overrides, trust=options.trust):
+    if path is None:
         return change_record(run.recipe, change, step, source, _NO_FILE)
     return change_file(path, overrides, change, step, source, run.recipe)
 
@@ -206,12 +210,15 @@ def _gives(run: RunRecord, path: Path, overrides: Sequence[str], *, trust: bool)
         return False
 
 
-def _target(run: RunRecord, finding: str, options: Options) -> Path:
-    if options.to is not None:
-        return options.to
-    path, _ = recipe_of(run)
-    name = f"{run.recipe_name if path is None else path.stem}.{finding}.yaml"
-    return Path(name) if path is None else path.with_name(name)
+def new_file(run: RunRecord, path: Path | None, finding: str) -> Path:
+    """Return a new file next to the recipe, or in the current directory if the run's recipe is in no file.
+
+    Records may be of strangers: their names must not lead out of the directory.
+    """
+    if path is not None:
+        return path.with_name(f"{path.stem}.{finding}.yaml")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.recipe_name).strip("-.") or "recipe"
+    return Path(f"{name[:100]}.{finding}.yaml")
 
 
 def _diff(recipe: ChangedRecipe, target: str) -> str:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange, is_applied, model_chain
-from ndld_flow.runner.apply_finding import recipe_of
+from ndld_flow.runner.apply_finding import new_file, recipe_of
 from tests.support.busy_runs import busy, resolved, run_of, write_busy_run
 from tests.support.command_line import ndld_flow
 from tests.support.run_fixtures import StepSketch, run_record
@@ -66,6 +66,14 @@ def test_a_finding_is_shown_as_a_change_of_the_recipe_as_it_ran(finished: Path) 
     assert "threads: 2" in shown.diff
     assert "no recipe file" in shown.note
     assert [path.name for path in Path().iterdir()] == ["outputs"], "nothing was written"
+
+
+def test_the_new_file_is_next_to_the_recipe_and_names_of_strangers_lead_nowhere() -> None:
+    run = run_of(resolved())
+    assert new_file(run, Path("recipes/toy.yaml"), "casts") == Path("recipes/toy.casts.yaml")
+    hostile = run.model_copy(update={"recipe_name": "../../up\x1b[31m"})
+    assert new_file(hostile, None, "casts") == Path("up-31m.casts.yaml")
+    assert new_file(run.model_copy(update={"recipe_name": ".."}), None, "casts") == Path("recipe.casts.yaml")
 
 
 def test_what_cannot_be_applied_is_an_error(finished: Path) -> None:
