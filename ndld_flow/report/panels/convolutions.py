@@ -77,11 +77,9 @@ def collect(profiles: Mapping[str, Profile]) -> tuple[ConvolutionsView, ...]:
 
 
 def is_convolution(layer: Layer) -> bool:
-    """Return whether a layer is a convolution, of any runtime; poolings have windows too."""
+    """Return whether a layer is a convolution, perhaps fused with its pooling. Poolings alone have windows too."""
     kind = layer.type.lower()
-    if layer.role != "compute" or "pool" in kind:
-        return False
-    return "conv" in kind or kind == "correlation" or layer.groups is not None
+    return layer.role == "compute" and ("conv" in kind or kind == "correlation" or layer.groups is not None)
 
 
 def _view(label: str, profile: Profile) -> ConvolutionsView | None:
