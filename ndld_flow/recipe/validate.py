@@ -652,8 +652,8 @@ def _check_read(
     makes = kinds[name]
     if makes is not None and not issubclass(makes, kind):
         if issubclass(makes, Engine | CompiledModel):
-            key = "engine" if issubclass(makes, Engine) else "compiled"
-            hint = f"name its model here, and the step in the runtime's settings: `{key}: {name}`"
+            noun, key = ("engine", "engine") if issubclass(makes, Engine) else ("compiled model", "compiled")
+            hint = f"name the model of that {noun} here, and the {noun} in the runtime's settings: `{key}: {name}`"
             return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", hint
         fitting = [step for step, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
         return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", suggest("", fitting)

@@ -142,9 +142,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     a trusted recipe."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the candidate, with its settings as in `profile`, such as `{backend: openvino}`, or an engine
-    of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one. A
-    candidate that is also the reference compares the runtimes. The candidate computes in the runtime's own precision,
-    which the notes of the result show."""
+    of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one;
+    `compiled: STEP` names a compiled model of the candidate. A candidate that is also the reference compares the
+    runtimes, and `{backend: onnxruntime, ...}` gives it settings of ONNX Runtime of its own. The candidate computes in
+    the runtime's own precision, which the notes of the result show."""
     reference_runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the reference, such as an engine that was shipped before; by default ONNX Runtime."""
     reference_provider: str | None = None

@@ -310,7 +310,7 @@ def test_a_crash_of_the_library_ends_its_process_only(bench: Bench, monkeypatch:
     ("settings", "message"),
     [
         ({"runtime": {"backend": "tensorrt"}}, "runs an engine: add a step"),
-        ({"runtime": {"backend": "onnxruntime"}}, "does not match any of the expected tags"),
+        ({"runtime": {"backend": "trt"}}, "does not match any of the expected tags"),
         (
             {"reference_runtime": {"backend": "openvino"}, "reference_provider": "cuda"},
             "give either `reference_runtime`",

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from pydantic import ValidationError
 
+from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, NdldFlowError, RequestError
 from ndld_flow.machine import hardware
 from ndld_flow.machine.reuse import Reuse
@@ -144,6 +145,7 @@ def test_it_is_refused_where_it_does_not_belong(
         request_of(backend, model, damaged)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_file_of_unknown_source_is_opened_in_a_process_and_refused_with_a_reason(
     backend: str, model: Path, compiled_of: Any, tmp_path: Path
@@ -275,6 +277,31 @@ def test_profiles_and_checks_run_it(
     assert any("ran as compiled, built by" in note for note in accuracy.notes)
 
 
+@pytest.mark.thorough
+def test_an_export_has_its_record_and_runs_elsewhere(model: Path, in_folder: Path) -> None:
+    recipe = "{{name: r, model: {}, steps: {{o: {{step: compile_model}}}}, export: {{shipped/small.ort: o}}}}"
+    Path("r.yaml").write_text(recipe.format(model).replace("compile_model", "compile_model, format: ort"))
+    assert api.run("r.yaml").passed
+    exported = Path("shipped/small.ort")
+    assert {path.name for path in exported.parent.iterdir()} == {
+        "small.ort",
+        "small.ort.json",
+        f"small.ort.{CompiledModel.record}",
+    }
+    record = Compiled.model_validate_json(exported.with_name(f"small.ort.{CompiledModel.record}").read_bytes())
+    settings = settings_of("onnxruntime")
+    assert settings is not None
+    chosen = settings.model_validate_json('{"backend": "onnxruntime", "compiled_file": "shipped/small.ort"}')
+
+    def request(digest: str) -> Any:
+        return chosen.request(Onnx(model, "candidate", digest), lambda setting: Onnx(model, "", ""))
+
+    assert request(record.model_digest).describe_built_file().model == "source"
+    with pytest.raises(RequestError, match="compiled from another model"):
+        request("other")
+    assert api.run("r.yaml").passed  # and the export stays
+
+
 class TestSettingsOfOnnxRuntime:
     """Settings of its sessions reach ONNX Runtime, and do there what they say."""
 
@@ -297,9 +324,12 @@ class TestSettingsOfOnnxRuntime:
         assert _session_options(request).get_session_config_entry(entry) == value
         with pytest.raises(RuntimeError):
             _session_options(SessionSettings()).get_session_config_entry(entry)
+        if request.needs_process:
+            return  # it would hold for all other tests in this process
         given = contract.feeds(3)
         np.testing.assert_allclose(contract.run(request, model, given)["y"], contract.expected(given)["y"], atol=1e-6)
 
+    @pytest.mark.thorough
     def test_denormal_numbers_are_flushed_in_a_process_of_their_own(self, tmp_path: Path) -> None:
         path = write_model(tmp_path / "m.onnx", "g (float[1, 3] x) => (float[1, 3] y) { y = Add(x, x) }")
         for flush in (False, True):  # only the first session of a process decides
