@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -104,6 +105,32 @@ def diff_page(folder: Path) -> Path:
     return folder / "report.html"
 
 
+def engines_page(folder: Path) -> Path:
+    folder.mkdir()
+    for name in "ab":
+        write_layers(folder / f"{name}.trt.json", name + CANARY)
+    api.diff_engines(folder / "a.trt.json", folder / "b.trt.json", page=folder / "report.html")
+    return folder / "report.html"
+
+
+def write_layers(path: Path, text: str) -> None:
+    """Write an export of the layers of an engine that has the text wherever it may have any."""
+    tensor = {"Name": text, "Dimensions": [1, 3], "Format/Datatype": text}
+    layer = {"Name": text, "LayerType": text, "TacticName": text, "Inputs": [tensor], "Outputs": [tensor]}
+    path.write_text(json.dumps({"Layers": [layer, {**layer, "Name": f"{text}2"}], "Bindings": [text]}))
+
+
+def write_statement(path: Path, file: Path, text: str) -> None:
+    """Write an in-toto statement about a file that has the text wherever it may have any."""
+    digest = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), text: text}
+    predicate = {
+        "buildDefinition": {"externalParameters": {"stepName": text}},
+        "runDetails": {"metadata": {"invocationId": text}},
+    }
+    statement = {"_type": "https://in-toto.io/Statement/v1", "predicateType": text, "predicate": predicate}
+    path.write_text(json.dumps({**statement, "subject": [{"name": text, "digest": digest}]}))
+
+
 def picture(folder: Path) -> Path:
     folder.mkdir()
     return api.draw(hostile_model(folder / "m.onnx"), folder / "m.svg")
@@ -115,6 +142,7 @@ PAGES = {
     "activations": lambda folder: draw_activations(activation_samples.write_hostile(folder)),
     "model": model_page,
     "diff": diff_page,
+    "engines": engines_page,
     "svg": picture,
 }
 
@@ -161,6 +189,8 @@ VERBS = (
     ["inspect", "m.onnx", "--json"],
     ["diff", "m.onnx", "other.onnx"],
     ["diff", "m.onnx", "other.onnx", "--json"],
+    ["diff", "a.trt.json", "b.trt.json"],
+    ["verify", "m.onnx", "--statement", "statement.json"],
     ["draw", "m.onnx"],
     ["init", "m.onnx"],
     ["plan", "recipe.yaml"],
@@ -178,6 +208,9 @@ def test_verbs_print_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) 
     count = tally("hostile text in tables and terminals")
     hostile_model(tmp_path / "m.onnx", ESCAPES.replace("\x00", "") + COMMANDS)
     hostile_model(tmp_path / "other.onnx", COMMANDS)
+    write_layers(tmp_path / "a.trt.json", ESCAPES + COMMANDS)
+    write_layers(tmp_path / "b.trt.json", COMMANDS)
+    write_statement(tmp_path / "statement.json", tmp_path / "m.onnx", ESCAPES + COMMANDS)
     (tmp_path / "recipe.yaml").write_text("model: m.onnx\nsteps: {lint: {polygraphy: never}}\n")
     for arguments in VERBS:
         done = ndld_flow(*[argument.replace("\x00", "") for argument in arguments], cwd=tmp_path)

@@ -11,6 +11,8 @@ from ndld_flow import api
 from tests.support.a100_exports import a100_exports
 from tests.support.report_browser import Watch
 
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
+
 GRAPH = "resnet.onnx.engine.graph.json"
 
 
@@ -26,7 +28,6 @@ def rows(page: Page) -> list[str]:
     return [text.replace("\n", " | ") for text in texts]
 
 
-@pytest.mark.thorough
 def test_the_page_answers_and_its_table_has_every_layer(browser: Browser, page_file: Path) -> None:
     watch = Watch()
     page = watch.open(browser, page_file, viewport={"width": 1400, "height": 900})
@@ -47,7 +48,6 @@ def test_the_page_answers_and_its_table_has_every_layer(browser: Browser, page_f
     watch.check()
 
 
-@pytest.mark.thorough
 def test_a_phone_and_a_reader_without_a_script_see_it(browser: Browser, page_file: Path) -> None:
     watch = Watch()
     phone = watch.open(browser, page_file, viewport={"width": 390, "height": 844})
