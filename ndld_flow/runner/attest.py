@@ -31,7 +31,7 @@ from ndld_flow.records.run_folder import RUN_RECORD, find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, make_key
 from ndld_flow.runner.outputs import POINTS, Outputs, name_folder
-from ndld_flow.store.digest import find_damage
+from ndld_flow.store.digest import describe_files, find_damage
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx, Package
 from ndld_flow.store.store import Store
@@ -172,10 +172,11 @@ def make_statement(attestation: Attestation, outputs: Outputs, builder: str = ""
     Raises ArtifactChangedError if they differ.
     """
     record = attestation.record
-    if make_key(record.parts) != record.key:
+    artifact = record.artifact
+    if make_key(record.parts) != record.key or describe_files(artifact.kind, artifact.files).digest != artifact.digest:
         raise ArtifactChangedError(
-            f"{attestation.step.name}: its record does not have the key of what it lists: it was changed, or written "
-            "by an earlier version. Run the recipe again."
+            f"{attestation.step.name}: its record does not have the key or the digest of what it lists: it was "
+            "changed, or written by an earlier version. Run the recipe again."
         )
     origin = find_origin(attestation, outputs)
     subjects = _subjects(attestation, outputs)

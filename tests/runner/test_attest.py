@@ -197,9 +197,13 @@ def test_a_changed_record_gets_no_statement(folder: Path) -> None:
     tree = json.loads(record.read_text())
     tree["steps"][1]["record"]["parts"]["settings"]["keep_io"] = False
     replace_file(record, json.dumps(tree).encode())
-    with pytest.raises(RequestError, match="does not have the key of what it lists"):
+    with pytest.raises(RequestError, match="does not have the key or the digest of what it lists"):
         api.attest("toy:half")
     tree["steps"][1]["record"]["parts"]["settings"]["keep_io"] = True
+    tree["steps"][1]["record"]["artifact"]["digest"] = "0" * 64
+    replace_file(record, json.dumps(tree).encode())
+    with pytest.raises(RequestError, match="does not have the key or the digest of what it lists"):
+        api.attest("toy:half")
     tree["steps"][1]["record"]["artifact"]["files"][0]["path"] = "../../../../../../model.onnx"
     replace_file(record, json.dumps(tree).encode())
     with pytest.raises(RequestError, match="is not a run's record"):
