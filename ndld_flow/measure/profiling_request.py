@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.inputs import InputSpec
+from ndld_flow.measure.counting import CountingPlan
 from ndld_flow.measure.process_runs import Progress
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.runtimes.protocol import SessionRequest
@@ -37,6 +38,8 @@ class ProfilingRequest:
     """Lock the GPU to its base clock during the measurement."""
     sample_gpu: bool = False
     """Sample the GPU during the measurement."""
+    counting: CountingPlan | None = None
+    """The counts of passes to record; None for none."""
 
 
 @dataclass(frozen=True)

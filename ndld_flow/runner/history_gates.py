@@ -59,5 +59,6 @@ def _earlier(outputs: Outputs, recipe: str, steps: Sequence[RunStep], metric: st
     alone = step.model_dump(mode="json", include={"name", "record"})
     alone["record"]["parents"] = {}
     tree = {"steps": [alone], "gates": [], "passed": True}
-    own = next(iter(read_measurements(tree)))
+    name = metric.partition(".")[2]
+    own = next(each for each in read_measurements(tree) if name in each.metrics)
     return read_earlier(outputs, recipe, metric, own)

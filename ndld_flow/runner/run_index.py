@@ -27,7 +27,7 @@ from ndld_flow.store.files import share
 
 Answer = TypeVar("Answer")
 INDEX = "index.sqlite"
-_VERSION = 2
+_VERSION = 3
 """Rises whenever a table or the meaning of a value changes."""
 _PATIENCE_S = 2.0
 """Seconds to wait for another process that writes the index."""
@@ -40,7 +40,7 @@ CREATE TABLE text (number INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE);
 CREATE TABLE measured (
     recipe TEXT NOT NULL, step TEXT NOT NULL, id TEXT NOT NULL, measurement TEXT NOT NULL, subject INTEGER NOT NULL,
     facts INTEGER NOT NULL, metrics TEXT NOT NULL, doubt TEXT NOT NULL, disturbed INTEGER NOT NULL,
-    exact INTEGER NOT NULL, PRIMARY KEY (recipe, step, id)
+    exact INTEGER NOT NULL, PRIMARY KEY (recipe, step, id, subject)
 ) WITHOUT ROWID;
 CREATE TABLE found (series TEXT PRIMARY KEY, count INTEGER NOT NULL, digest TEXT NOT NULL, steps TEXT NOT NULL);
 """

@@ -12,6 +12,7 @@ from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.comparison import Allowance, Better, ComparedMetric
 from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.noise import Noise
+from ndld_flow.records.pass_counts import COUNT_METRICS, count_metrics, unit_of_count
 from ndld_flow.records.profile import Profile
 
 FEW_RUNS = 5
@@ -80,7 +81,11 @@ _RUN_METRICS = (
     "memory.peak",
     "layers.sum",
 )
-PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict.fromkeys(_TENSOR_CORES, "")}
+PROFILE_METRICS = {
+    **{name: unit_of_runs(name) for name in _RUN_METRICS},
+    **dict.fromkeys(_TENSOR_CORES, ""),
+    **{name: unit_of_count(name) for name in COUNT_METRICS},
+}
 """Metric of a single profile -> unit."""
 
 
@@ -91,7 +96,7 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     taken = set(names)
     shares = [each.profile.tensor_cores for each in measured]
     known = [
-        {**each.metrics, **(share.metrics if share is not None else {})}
+        {**each.metrics, **(share.metrics if share is not None else {}), **count_metrics(each.profile)}
         for each, share in zip(measured, shares, strict=True)
     ]
     exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
@@ -124,6 +129,8 @@ def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
 
 def which_is_better(name: str, unit: str) -> Better:
     """Return whether less or more of a metric is better, by the last part of its name and its unit."""
+    if name in COUNT_METRICS:  # fewer instructions may take longer
+        return "neither"
     rest, _, last = name.rpartition(".")
     if rest.rpartition(".")[2] == "drop":  # a user's metric: its direction is unknown
         return "neither"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -113,6 +113,10 @@ class OpenvinoSettings(_ModelSettings):
     def runs_built_file(self) -> bool:
         return self.compiled is not None or self.compiled_file is not None
 
+    @property
+    def uncounted(self) -> str:
+        return ""
+
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
         return replace(OpenvinoRequest.of(self), **read_compiled(self, model, read))
 
@@ -154,6 +158,9 @@ class OpenvinoRequest(PrivatePackages, RunsCompiled):
         from ndld_flow.runtimes.openvino.layer_recording import write_blob
 
         write_blob(model, self, folder)
+
+    def on_one_thread(self) -> Self | None:
+        return replace(self, hint="latency", threads=1, streams=1, requests=1)
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
