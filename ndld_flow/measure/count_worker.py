@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import platform
 import sys
@@ -154,8 +155,8 @@ _COUNTERS: dict[tuple[str, CounterName], Callable[[Callable[[], None], int, Call
 def find_cpu_features() -> list[str]:
     """Return the instruction sets that this process sees, by which libraries choose their kernels; empty if unknown."""
     try:
-        from numpy._core._multiarray_umath import __cpu_features__ as features
-    except ImportError:
+        features = importlib.import_module("numpy._core._multiarray_umath").__cpu_features__
+    except (ImportError, AttributeError):
         return []
     return sorted(name for name, is_there in features.items() if is_there)
 

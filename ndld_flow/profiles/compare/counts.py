@@ -30,7 +30,8 @@ def judge_count(
         return None
     before, after = base.median, candidate.median
     ratio = after / before if before else 1.0 if after == before else float("inf")
-    reason = forbidden or _find_obstacle(profiles, base, candidate)
+    # First the reasons that no `allow` removes.
+    reason = _find_obstacle(profiles, base, candidate) or forbidden
     same = 1 / (1 + COUNT_NOISE) <= ratio <= 1 + COUNT_NOISE
     return MetricVerdict(
         metric=metric.metric,
