@@ -39,6 +39,22 @@ def find_valgrind_lack() -> str:
     return "" if find_valgrind()[1] else f"Valgrind is not installed: {_INSTALL}"
 
 
+@functools.cache
+def find_address_fixer() -> tuple[str, ...]:
+    """Return the command that runs another at addresses that are the same each time; empty if that is not allowed.
+
+    Tables of pointers take other ways at other addresses, which is 0.1 % of the instructions of a small model.
+    """
+    path = shutil.which("setarch")
+    if path is None:
+        return ()
+    try:
+        allowed = subprocess.run([path, "-R", "true"], capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return (path, "-R") if allowed else ()
+
+
 def choose_counter(wanted: CounterChoice) -> tuple[CounterName | None, str]:
     """Return the counter of instructions; None with the reason where there is none."""
     lacks: dict[CounterName, str] = {}

@@ -15,7 +15,7 @@ from typing import Final
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError
-from ndld_flow.machine.counters import CounterName, describe_counter, find_valgrind
+from ndld_flow.machine.counters import CounterName, describe_counter, find_address_fixer, find_valgrind
 from ndld_flow.measure import count_worker
 from ndld_flow.measure.count_worker import COUNT, JOB, MARK_BYTES, Counted, CountPlan
 from ndld_flow.measure.timing_pass import TimingPlan
@@ -104,10 +104,10 @@ def _run(model: CountedModel, session: SessionRequest, plan: CountPlan, folder: 
 
 
 def _command(plan: CountPlan, folder: Path) -> tuple[str, ...]:
-    """Return the command that runs the process, if Valgrind counts."""
+    """Return the command that runs the process."""
     if plan.counter != "valgrind":
-        return ()
-    common = (find_valgrind()[0], "--quiet", f"--log-file={folder / _LOG}", "--vgdb=no")
+        return find_address_fixer()
+    common = (*find_address_fixer(), find_valgrind()[0], "--quiet", f"--log-file={folder / _LOG}", "--vgdb=no")
     if plan.counted == "instructions":
         file = folder / _CALLGRIND_FILE
         return (*common, "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes",

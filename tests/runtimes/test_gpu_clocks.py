@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -272,7 +273,7 @@ def test_the_reason_for_missing_samples_is_noted(monkeypatch: pytest.MonkeyPatch
     assert "pip install nvidia-ml-py" in samples.describe({})
 
 
-def _side(called: str, provider: str, **asked: bool) -> Side:
+def _side(called: str, provider: str, **asked: Any) -> Side:
     plan, session = MeasuringPlan(), OnnxruntimeRequest(provider)
     request = ProfilingRequest(Path("m"), called, "", {}, session, plan, 0, (), 0, {}, **asked)
     return Side(request, Path(), lambda *_: None, called)

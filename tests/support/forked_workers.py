@@ -21,11 +21,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from ndld_flow.graph.lint.check import Subject, TimeLimitError
+from ndld_flow.processes import launch
+
+_START = launch._start
+"""The function before tests replace it."""
 
 _ROOT = Path(__file__).parents[2]
 _AT_START = ("LD_", "POLYGRAPHY_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
@@ -43,8 +47,10 @@ class Servers:
     def pids(self) -> list[int]:
         return [process.pid for _, process in self._servers.values()]
 
-    def start(self, module: str, folder: Path, environment: Mapping[str, str] | None) -> Any:
+    def start(self, module: str, folder: Path, environment: Mapping[str, str] | None, under: Sequence[str] = ()) -> Any:
         """Start a worker, as `ndld_flow.processes.launch` does; return what it needs of a `Popen`."""
+        if under:  # Valgrind runs a program from its beginning
+            return _START(module, folder, environment, under)
         added = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})}
         return self._fork({"module": module, "arguments": [str(folder)]}, added, Path.cwd(), folder / "stderr.txt")
 
