@@ -1,10 +1,10 @@
 """A/A spread of counts next to that of times: printed, not asserted.
 
-`python -m tests.benchmarks.bench_counting [--runs 3] [--openvino] [--allocations] [NAME ...]`, by default every sample model in ONNX
-Runtime. Each process run of a model is measured three ways: wall and CPU time of 50 passes in a process of its own, and
-instructions and allocations of a pass in Valgrind. The spread is (largest - smallest) / median over the process runs of
-one model with the same settings on one thread, which would be 0 on an ideal machine. "Cost" is the CPU time of a
-counting process, "slower" how much more CPU time a pass takes in Valgrind than outside.
+`python -m tests.benchmarks.bench_counting [--runs 3] [--openvino] [--allocations] [NAME ...]`, by default every sample
+model in ONNX Runtime. Each process run of a model is measured in up to three ways: wall and CPU time of 50 passes in a
+process of its own, and instructions and allocations of a pass in Valgrind. The spread is (largest - smallest) / median
+over the process runs of one model with the same settings on one thread, which would be 0 on an ideal machine. "Cost" is
+the CPU time of a process that counts instructions.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
