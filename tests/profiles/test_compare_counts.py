@@ -10,6 +10,8 @@ from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules, which_is_better
 from ndld_flow.records.comparison import Comparison, MetricVerdict, Subject
 from ndld_flow.records.profile import PassCount, Profile, without_impossible_values
+from ndld_flow.report.comparison.page import collect_comparison
+from ndld_flow.report.exports.profile_markdown import profile_markdown
 from tests.support.comparison_fixtures import in_turns
 
 INSTRUCTIONS = PassCount(
@@ -103,3 +105,15 @@ def test_impossible_counts_are_removed() -> None:
         assert without_impossible_values(hostile).counts == ()
     sound = with_count()
     assert without_impossible_values(sound) is sound
+
+
+def test_pages_and_summaries_show_counts_and_their_meaning() -> None:
+    base, candidate = with_count(), with_count(1_010_000)
+    comparison = compared(base, candidate)
+    assert collect_comparison(comparison, [(base, candidate)]).has_counts
+    plain = [in_turns(name, 2.0, 3) for name in ("a", "b")]
+    assert not collect_comparison(compared(*plain), [plain]).has_counts
+    summary = profile_markdown("model", base)
+    assert "no measure of time" in summary
+    assert "1,000,000 instructions by Valgrind 3.19.0 on one thread, ±0.02 % over 3 passes" in summary
+    assert "Counts" not in profile_markdown("model", plain[0])
