@@ -138,9 +138,9 @@ if TYPE_CHECKING:
     from ndld_flow.records.noise import Noise
     from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
+    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
     from ndld_flow.runner.attest import Attested
     from ndld_flow.runner.bisect.options import BisectOptions
-    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
@@ -227,9 +227,9 @@ __all__ = [
     "Verified",
     "WrittenRecipe",
     "accept",
+    "apply",
     "attest",
     "bisect",
-    "apply",
     "collect",
     "comment",
     "compare",
