@@ -43,7 +43,7 @@ SWEEPS = {
     "sweep_batch": ("cls", 14),
     "sweep_profiles": ("rec", 5),
     "sweep_profiles_gpu": ("rec", 9),
-    "sweep_runtimes": ("det", 2),
+    "sweep_runtimes": ("det", 3),
 }
 """Recipe -> its model, and how many points it has."""
 NO_PRESETS = {"ppocr_det_rtx", "inspect_activations", "render_images", "export_cpp", "denoiser", "upgrade"}

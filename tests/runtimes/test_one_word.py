@@ -222,7 +222,7 @@ def test_one_sweep_picks_the_faster_runtime_and_its_recipe_repeats_it(tmp_path: 
     assert own.number == 1
     for number, backend, threads in ((1, "onnxruntime", 0), (2, "openvino", 1)):
         recorded = load_recipe(folder / f"points/{number:04}/recipe.yaml")
-        speed = next(step.step for step in recorded.steps if step.name == "speed")
+        speed: Any = next(step.step for step in recorded.steps if step.name == "speed")
         assert (speed.runtime.backend, speed.runtime.threads) == (backend, threads)
     repeated = api.run(folder / "recipe.yaml", outputs=tmp_path / "outputs")
     assert repeated.nothing_to_do
