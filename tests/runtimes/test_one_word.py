@@ -137,6 +137,7 @@ REAL = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("word", RUNTIMES)
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_run_in_each_runtime(name: str, word: str, tmp_path: Path) -> None:
