@@ -112,7 +112,7 @@ class RunsCompiled(SessionRequest):
         if self.compiled_by not in ("", version):
             raise BackendError(
                 f"{self.compiled_path} was compiled by {library} {self.compiled_by}, and this is {library} {version}: "
-                "compile the model again in this release."
+                "run it in that release, or compile the model again in this one."
             )
         here = read_instructions()
         if self.compiled_for and self.compiled_for != here:

@@ -126,7 +126,7 @@ def test_it_is_refused_where_it_does_not_belong(
         request_of(backend, model, copied(compiled, tmp_path / "other", model_digest="other", label="half"))
     with pytest.raises(RequestError, match=r"was compiled for Elsewhere, and .* `backend: elsewhere`"):
         request_of(backend, model, copied(compiled, tmp_path / "f", backend="elsewhere", library="Elsewhere"))
-    with pytest.raises(BackendError, match=r"compiled by .* 1\.2\.3, and this is .* again"):
+    with pytest.raises(BackendError, match=r"compiled by .* 1\.2\.3, and this is .* run it in that"):
         request_of(backend, model, copied(compiled, tmp_path / "old", version="1.2.3")).open(model)
     with pytest.raises(BackendError, match="this one lacks avx_of_another_cpu"):
         wanted = (*hardware.read_instructions(), "avx_of_another_cpu")
