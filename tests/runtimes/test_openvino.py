@@ -141,6 +141,7 @@ def test_layers_have_their_nodes_times_and_types(cnn: Path, tmp_path: Path) -> N
     convolution = result.layers[next(i for i, layer in enumerate(result.layers) if layer.type == "Convolution")]
     assert convolution.onnx_nodes == ("Conv_0", "BatchNormalization_1", "Identity_2", "Relu_3")
     assert convolution.precision == "float32"
+    assert (convolution.activation, dict(convolution.attributes)["kernel_shape"]) == ("relu", (3, 3))
     assert convolution.macs == 16 * 16 * 8 * 3 * 9
     assert convolution.weights
     assert result.layer_runs == (1,)

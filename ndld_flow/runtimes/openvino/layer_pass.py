@@ -210,9 +210,14 @@ _ACTIVATIONS = (
 
 
 def _activation(nodes: Sequence[ir.Node]) -> str:
-    """Return the activation of a layer that also multiplies: the only one among its nodes, `sigmoid`."""
-    found = {node.op_type for node in nodes if node.op_type in _ACTIVATIONS}
-    return found.pop().lower() if len(found) == 1 and len(nodes) > 1 else ""
+    """Return the activation of a layer that also multiplies: the only one among its nodes, `relu`.
+
+    Empty where a Clip or Sigmoid and a product may be parts of another one: x * clip(x + 3, 0, 6) / 6 is HardSwish.
+    """
+    kinds = {node.op_type for node in nodes}
+    found = kinds & set(_ACTIVATIONS)
+    may_be_parts = bool(kinds & {"Mul", "Div"}) and bool(found & {"Clip", "Sigmoid", "HardSigmoid", "Tanh"})
+    return found.pop().lower() if len(found) == 1 and len(nodes) > 1 and not may_be_parts else ""
 
 
 def _precision(
