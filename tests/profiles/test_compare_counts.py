@@ -112,7 +112,7 @@ def test_pages_and_summaries_show_counts_and_their_meaning() -> None:
     comparison = compared(base, candidate)
     assert collect_comparison(comparison, [(base, candidate)]).has_counts
     plain = [in_turns(name, 2.0, 3) for name in ("a", "b")]
-    assert not collect_comparison(compared(*plain), [plain]).has_counts
+    assert not collect_comparison(compared(plain[0], plain[1]), [plain]).has_counts
     summary = profile_markdown("model", base)
     assert "no measure of time" in summary
     assert "1,000,000 instructions by Valgrind 3.19.0 on one thread, ±0.02 % over 3 passes" in summary
