@@ -72,6 +72,12 @@ def describe_counter(name: CounterName) -> str:
     return f"Valgrind {find_valgrind()[1]}" if name == "valgrind" else "perf events"
 
 
+@functools.cache
+def describe_caller() -> str:
+    """Return the programs besides the runtime whose instructions are counted: `Python 3.11.7, glibc 2.36`."""
+    return ", ".join(filter(None, (f"Python {platform.python_version()}", " ".join(platform.libc_ver()).strip())))
+
+
 def examine_counters() -> Check:
     """Check what can be counted on this machine, for `doctor`."""
     perf, valgrind = find_perf_lack(), find_valgrind_lack()

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
-from ndld_flow.machine.counters import CounterChoice, CounterName, choose_counter, describe_counter
+from ndld_flow.machine.counters import CounterChoice, CounterName, choose_counter, describe_caller, describe_counter
 from ndld_flow.machine.versions import read_version
 from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.registry import find_settings, plugin_versions
@@ -259,7 +259,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         own = {name: read_version(name) for name in type(self).libraries}
         versions = self.runtime.library_versions() | own | plugin_versions(self.runtime)
         counters = {
-            f"counter of {name}": describe_counter(counter)
+            f"counter of {name}": f"{describe_counter(counter)} of {describe_caller()}"
             for name, (counter, _) in self._counters.items()
             if counter is not None
         }

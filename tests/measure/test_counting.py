@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
@@ -205,6 +206,9 @@ def test_keys_of_measurements_without_counts_are_as_before() -> None:
     assert not {"count", "counter", "count_passes"} & ProfileModel().model_dump(mode="json").keys()
     assert ProfileModel(count="instructions").model_dump(mode="json")["count"] == "instructions"
     assert not [name for name in ProfileModel().library_versions() if "counter" in name]
+    if not find_valgrind_lack():
+        versions = ProfileModel(count="instructions", counter="valgrind").library_versions()
+        assert re.match(r"Valgrind \d.* of Python \d", versions["counter of instructions"])
 
 
 def test_a_history_of_counts_ends_with_another_library() -> None:
