@@ -23,7 +23,7 @@ from ndld_flow.report.search_outcome import search_words
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     """Return the summary of a run whose documents are in `folder`: five lines that each begin with a keyword, and one
-    more per engine and precision search.
+    more per engine and precision search, and for optimized graphs that were compared.
     """
     with paused_garbage_collection():
         return verdict_lines(collect_summary(read_documents(run, folder)))

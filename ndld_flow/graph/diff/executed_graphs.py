@@ -27,7 +27,7 @@ def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path
     known = frozenset[str]().union(*(_names_of(load_structure(source)) for source in sources))
     older, newer = load_structure(before), load_structure(after)
     summaries = summarize_model(older), summarize_model(newer)
-    for model, mark in ((older, ""), (newer, "'")):
+    for model, mark in ((older, ""), (newer, "\N{PRIME}")):
         _remove_inventions(model, known, mark)
     diff = diff_models(older, newer, compare_values=False).only(_PARTS)
     # A runtime imports every domain that it knows: only those whose operators run are a difference.
