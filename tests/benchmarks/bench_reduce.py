@@ -1,6 +1,6 @@
 """`reduce` on faults planted in models of others, and Polygraphy's `debug reduce` on the same: trials, nodes, seconds.
 
-    python -m tests.benchmarks.bench_reduce [--count 30] [--only KIND] [--no-rival] [--outcomes FILE.jsonl]
+    python -m tests.benchmarks.bench_reduce [--count 30] [--only KIND] [--tool ours|rival] [--outcomes FILE.jsonl]
 
 Each of the kinds (FP16 overflow, crash, refusal, two runtimes that differ, NaN, a gate on a metric, slowdown) is
 planted in models of onnx's backend tests and of pinned wheels. Both tools ask the same oracle: the recipe must fail
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,37 +49,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--only", choices=KINDS)
-    parser.add_argument("--share", default="1/1", help="measure only this share of the models, such as 1/2")
-    parser.add_argument("--no-rival", action="store_true")
-    parser.add_argument("--outcomes", type=Path, help="write a line for each model, and skip the models of these lines")
+    parser.add_argument("--tool", choices=("ours", "rival"), help="measure only this one; by default both")
+    parser.add_argument("--outcomes", type=Path, help="write a line for each model and tool, and skip those it has")
     options = parser.parse_args()
     lines = _read(options.outcomes)
     _print_row("model", "fault", "nodes", "left", "trials", "s", "rival left", "rival trials", "rival s")
-    for line in lines:
-        _print_line(line)
-    done = {line["name"] for line in lines}
+    tools = (options.tool,) if options.tool else ("ours", "rival")
     with tempfile.TemporaryDirectory() as scratch:
-        share, shares = map(int, options.share.split("/"))
         for number, planted in enumerate(_planted(Path(scratch), options.only)):
-            if sum("left" in line for line in lines) * shares >= options.count:
+            if sum("unsuitable" not in line for line in lines.values()) >= options.count and planted.name not in lines:
                 break
-            if planted.name in done or number % shares != share - 1:
-                continue
             folder = Path(scratch, f"case-{number}")
             folder.mkdir()
-            line = _measure(planted, folder, rival=not options.no_rival)
-            if "does not fail" in line.get("error", ""):
-                continue  # values that the rest of the model hides, or a machine that is too fast
-            lines.append(line)
-            if options.outcomes:
-                with options.outcomes.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+            line = lines.setdefault(planted.name, {"name": planted.name, "kind": planted.kind})
+            for tool in tools:
+                if _MEASURED[tool] & line.keys():
+                    continue
+                found = _write(planted, folder) | (_ours() if tool == "ours" else _rival(planted))
+                line |= found
+                if options.outcomes:
+                    with options.outcomes.open("a") as file:
+                        file.write(json.dumps({"name": planted.name, "kind": planted.kind, **found}) + "\n")
             _print_line(line)
-    _conclude(lines)
+            os.chdir(scratch)
+            shutil.rmtree(folder)
+    _conclude([line for line in lines.values() if "unsuitable" not in line])
 
 
-def _read(path: Path | None) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path is not None and path.exists() else []
+_MEASURED = {
+    "ours": {"left", "error", "unsuitable"},
+    "rival": {"rival_trials", "rival_error", "unsuitable"},
+}
+"""Tool -> keys of which a line has one once that tool was measured."""
+
+
+def _read(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the lines of earlier runs, those of both tools together."""
+    lines: dict[str, dict[str, Any]] = {}
+    for text in path.read_text().splitlines() if path is not None and path.exists() else ():
+        line = json.loads(text)
+        lines.setdefault(line["name"], {}).update(line)
+    return lines
 
 
 def _planted(folder: Path, only: str | None) -> Iterator[Planted]:
@@ -96,29 +107,36 @@ def _planted(folder: Path, only: str | None) -> Iterator[Planted]:
                 break
 
 
-def _measure(planted: Planted, folder: Path, *, rival: bool) -> dict[str, Any]:
+def _write(planted: Planted, folder: Path) -> dict[str, Any]:
+    """Write the model and its recipe to a folder, and enter it."""
     os.chdir(folder)
     onnx.save(planted.model, "model.onnx")
     Path("planted.py").write_text(STEP)
     recipe = {"model": "model.onnx", "inputs": planted.inputs, "steps_from": ["planted.py"], **planted.recipe}
     Path("recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    line: dict[str, Any] = {"name": planted.name, "kind": planted.kind, "nodes": count_nodes(planted.model)}
-    times: list[float] = []
+    return {"nodes": count_nodes(planted.model)}
+
+
+def _ours() -> dict[str, Any]:
+    times, trials = list[float](), list[str]()
 
     def listen(event: Event) -> None:
-        if isinstance(event, Notice) and event.text.startswith("trial"):
+        if isinstance(event, Notice):
+            trials.append(event.text)
             times.append(time.perf_counter())
 
     started = time.perf_counter()
     try:
         reduced = api.reduce("recipe.yaml", trust=True, to="small.zip", listener=listen, options=ReduceOptions())
     except NdldFlowError as error:
-        return {**line, "error": str(error)}
-    line |= {"left": reduced.nodes, "trials": reduced.trials, "s": time.perf_counter() - started}
+        # Values that the rest of the model hides, or a machine that is too fast: nothing to reduce.
+        return {"unsuitable" if "does not fail" in str(error) else "error": str(error)}
+    line: dict[str, Any] = {"left": reduced.nodes, "trials": reduced.trials, "s": time.perf_counter() - started}
     line["trial_s"] = statistics.median(after - before for before, after in pairwise(times)) if times[1:] else None
+    line["log"] = trials
     subprocess.run([sys.executable, "-m", "zipfile", "-e", "small.zip", "."], check=True)
     line["cold"] = _cold_cpu_s()
-    return {**line, **_rival(planted, recipe)} if rival else line
+    return line
 
 
 def _cold_cpu_s() -> float:
@@ -132,8 +150,9 @@ def _cold_cpu_s() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _rival(planted: Planted, recipe: dict[str, Any]) -> dict[str, Any]:
+def _rival(planted: Planted) -> dict[str, Any]:
     """Reduce by Polygraphy, whose check asks this process through two named pipes."""
+    recipe = planted.recipe
     for pipe in ("ask", "answer"):
         os.mkfifo(pipe)
     short = {"name": "reduced", "gates": recipe.get("gates", []), "steps": recipe["steps"]}
@@ -150,7 +169,9 @@ def _rival(planted: Planted, recipe: dict[str, Any]) -> dict[str, Any]:
         script = Path("check.sh")
         script.write_text("echo go > ask\nread code < answer\nexit $code\n")
         command = [
-            str(Path(sys.executable).with_name("polygraphy")),
+            sys.executable,
+            "-c",
+            "from polygraphy.tools import main; main()",
             "debug",
             "reduce",
             "model.onnx",
@@ -201,11 +222,11 @@ def _answer(trials: Trials, planted: Planted, short: dict[str, Any], checks: lis
 
 
 def _print_line(line: dict[str, Any]) -> None:
-    if "error" in line:
-        print(f"{line['name']:<44} {line['kind']:<10} {line['nodes']:>6}   {line['error'][:150]}", flush=True)
+    if reason := line.get("error") or line.get("unsuitable"):
+        print(f"{line['name']:<44} {line['kind']:<10} {line['nodes']:>6}   {reason[:150]}", flush=True)
         return
     rival = [line.get("rival_left"), line.get("rival_trials"), line.get("rival_s")]
-    _print_row(*(line[key] for key in ("name", "kind", "nodes", "left", "trials", "s")), *rival)
+    _print_row(*(line.get(key) for key in ("name", "kind", "nodes", "left", "trials", "s")), *rival)
 
 
 def _print_row(*cells: Any) -> None:

@@ -47,6 +47,7 @@ def search(
         return needed <= kept
 
     found = NodeSearch(line_of(count), severity or {}, fails)
+    found.locate()
     found.run()
     return found, len(tried)
 

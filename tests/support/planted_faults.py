@@ -98,8 +98,8 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
         "gates": ["agree.max_rel <= 0.2"],
     },
     "slowdown": {
-        "steps": {"speed": {"step": "profile", "passes": 3, "runs": 1, "layer_passes": 0}},
-        "gates": ["speed.latency.min <= 8 ms"],
+        "steps": {"speed": {"step": "profile"}},
+        "gates": ["speed.latency.min <= 20 ms"],
     },
     "crash": {"steps": {"build": {"step": "planted", "effect": "crash"}}},
     "refusal": {"steps": {"build": {"step": "planted", "effect": "refuse"}}},

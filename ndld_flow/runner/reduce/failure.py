@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
@@ -12,12 +13,14 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.inspection import Findings
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import GateResult, RunRecord, RunStep
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _SPECIFIC = re.compile(r"\S*[\d/\\]\S*")
 """Words with numbers and paths: sizes, names of nodes, addresses."""
 _WORD = re.compile(r"[^\s'\"`(),;:]+")
+_NAME = re.compile(r"[^\s'\"`(),;]+")
 _NONFINITE = "NaN or infin"
 _SERIOUS_SHARE = 0.5
 
@@ -129,11 +132,6 @@ def failures_of_record(record: RunRecord) -> tuple[Failure, ...]:
     return (*(Failure(kind="check", where=step.name) for step in _failed(record.steps)), *failed_gates(record.gates))
 
 
-def failed_checks(steps: Sequence[RunStep], documents: Mapping[str, Path], names: Collection[str]) -> list[Failure]:
-    """Return the failures of the steps that did not pass; `documents` has the main file of each step's result."""
-    return [_check(step, documents[step.name], names) for step in _failed(steps)]
-
-
 def _failed(steps: Sequence[RunStep]) -> list[RunStep]:
     """Return the steps that failed; undecided ones did not."""
     return [step for step in steps if step.record and not step.record.passed and not step.record.inconclusive]
@@ -148,7 +146,24 @@ def _check(step: RunStep, path: Path, names: Collection[str]) -> Failure:
     return plain.model_copy(update=known(path))
 
 
-def find_suspects(step: RunStep, path: Path) -> dict[str, float]:
+def read_failures(
+    steps: Sequence[RunStep], gates: Sequence[GateResult], documents: Mapping[str, Path], names: Collection[str]
+) -> Iterator[Failure]:
+    """Yield the failures of a run without an error, with the evidence of the steps' results.
+
+    `documents` has the main file of each result; `names` are those of the model's nodes and tensors.
+    """
+    for step in _failed(steps):
+        yield _check(step, documents[step.name], names)
+    suspects: dict[str, float] = {}
+    for step in steps:
+        with contextlib.suppress(NdldFlowError):
+            suspects |= _find_suspects(step, documents[step.name])
+    for failure in failed_gates(gates):
+        yield failure.model_copy(update={"suspects": suspects})
+
+
+def _find_suspects(step: RunStep, path: Path) -> dict[str, float]:
     """Return the tensors and nodes that the result of a step makes suspect, whether it passed or not."""
     known = _READERS.get(step.record.artifact.kind) if step.record is not None else None
     found = known(path).get("suspects", {}) if known is not None else {}
@@ -211,7 +226,18 @@ def _of_findings(path: Path) -> dict[str, object]:
     }
 
 
-_READERS = {"accuracy": _of_accuracy, "activations": _of_activations, "lint": _of_findings}
+def _of_profile(path: Path) -> dict[str, object]:
+    """Return the nodes of slow layers: half of the time is strong evidence."""
+    layers = read_document(Profile, path).layers
+    total = sum(layer.median_ms for layer in layers)
+    shares: dict[str, float] = {}
+    for layer in layers if total else ():
+        for node in layer.onnx_nodes:
+            shares[node] = shares.get(node, 0.0) + 2 * layer.median_ms / total
+    return {"suspects": shares}
+
+
+_READERS = {"accuracy": _of_accuracy, "activations": _of_activations, "lint": _of_findings, "profile": _of_profile}
 """Kind of artifact -> the evidence in its document."""
 
 
@@ -236,7 +262,6 @@ def _gate(gate: GateResult) -> Failure:
     )
 
 
-def names_in(message: str, names: Mapping[str, int]) -> set[int]:
-    """Return the indices of the nodes that a message names."""
-    words = set(re.findall(r"[^\s'\"`(),;]+", message))
-    return {index for name, index in names.items() if name in words or name.rstrip(".:") in words}
+def words_in(message: str) -> set[str]:
+    """Return the words of a message, among which names of nodes and operators may be."""
+    return {word for found in _NAME.findall(message) for word in (found, found.rstrip(".:"))}

@@ -17,12 +17,18 @@ from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.reduction.part import CutPart, NodeFacts, Whole
+from ndld_flow.reduction.part import NodeFacts, Whole
 from ndld_flow.runner.events import Event, Notice, RunFailed
 from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.reduce.failure import Failure, failures_of_record, names_in
+from ndld_flow.runner.reduce.failure import (
+    Failure,
+    failure_of_error,
+    failures_of_record,
+    read_failures,
+    words_in,
+)
 from ndld_flow.runner.reduce.inspect_model import Inspector
 from ndld_flow.runner.reduce.options import ReduceOptions
 from ndld_flow.runner.reduce.pack import Reduced, write_zip
@@ -35,6 +41,7 @@ from ndld_flow.runner.reduce.simplify import (
     shorten_recipe,
     start_at,
 )
+from ndld_flow.runner.reduce.trial import TrialOutcome
 from ndld_flow.runner.reduce.trials import Stage, Trials
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_recipe
@@ -49,6 +56,11 @@ _LAST_RUNS, _LAST_RUNS_OF_FLAKY = 2, 10
 _MISSED = 0.05
 """Accepted probability that a part passes by chance although it can fail."""
 _MOST_REPEATS = 20
+_STRUCTURAL = ("error", "bug", "killed")
+"""Failures that mostly do not depend on values."""
+_NO_LAYERS = {"reference_runtime", "layers_engine", "reference_environment"}
+Values = frozenset[str] | None
+"""Weights and inputs that keep their values; None: all."""
 
 
 def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listener: Listener) -> Reduced:
@@ -60,7 +72,7 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
     with working_on(request, "run") as recipe:
         if not isinstance(recipe, Recipe):
             raise RequestError(f"{request.recipe} sweeps: reduce one of its points. Override what it sweeps over.")
-        record = _run_once(recipe, request)
+        record, error = _run_once(recipe, request)
         failures = failures_of_record(record)
         if not failures:
             raise RequestError(f"{request.recipe} does not fail ({record.outcome}), so there is nothing to reduce.")
@@ -69,16 +81,16 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
             tempfile.TemporaryDirectory(prefix="ndld-flow-reduce-") as scratch,
             ForkServer(Path(scratch)) as server,
         ):
-            failed = _FailedRun(recipe, record, failures[0])
+            failed = _FailedRun(recipe, record, failures[0], error)
             return _Reduction(failed, request, options, listener, server).run(target)
 
 
-def _run_once(recipe: Recipe, request: Request) -> RunRecord:
-    """Run a recipe, and return its record, whatever the outcome.
+def _run_once(recipe: Recipe, request: Request) -> tuple[RunRecord, Exception | None]:
+    """Run a recipe, and return its record, and the error that ended it.
 
     Raises NdldFlowError for a recipe that cannot start, and KeyboardInterrupt.
     """
-    ended: list[str] = []
+    ended, raised = list[str](), None
 
     def listen(event: Event) -> None:
         if isinstance(event, RunFailed):
@@ -86,10 +98,11 @@ def _run_once(recipe: Recipe, request: Request) -> RunRecord:
 
     try:
         ended.append(run_recipe(recipe, request, listen).folder)
-    except Exception:
+    except Exception as error:
         if not ended:
             raise
-    return read_run_record(Path(ended[-1]))
+        raised = error
+    return read_run_record(Path(ended[-1])), raised
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ class _FailedRun:
     recipe: Recipe
     record: RunRecord
     failure: Failure
+    error: Exception | None
 
 
 class _Reduction:
@@ -104,6 +118,7 @@ class _Reduction:
         self, failed: _FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
     ) -> None:
         self._recipe, self._record, self._failure = failed.recipe, failed.record, failed.failure
+        self._error = failed.error
         self._options, self._listener, self._scratch = options, listener, server.folder
         self._outputs = Outputs(request.outputs)
         self._failing = failing_steps(failed.failure, [step.name for step in failed.recipe.steps])
@@ -116,6 +131,9 @@ class _Reduction:
         )
         self._minimal = True
         self._suspects: dict[str, float] = {}
+        self._original: Values = None
+        self._needs_values: bool | None = True if options.keep_values else None
+        """Whether the failure needs original values; None as long as that is not known."""
 
     def _identify(self, request: Request) -> str:
         """Return a digest of the data, code and libraries for which outcomes hold."""
@@ -126,19 +144,55 @@ class _Reduction:
     def run(self, target: Path) -> Reduced:
         stage = self._first_stage()
         nodes = self._inspector.list_nodes(stage.whole.path)
-        before = len(nodes)
         everything = frozenset(node.index for node in nodes)
-        part = self._establish(stage, everything)
-        kept, original = everything, None
         try:
-            stage, kept, nodes = self._fewer_steps(stage, kept, nodes)
-            stage = self._fewer_samples(stage, kept, part.samples)
-            stage, kept = self._fewer_nodes(stage, kept, nodes)
-            if not self._options.keep_values:
-                original = self._needed_values(stage, kept)
+            self._read_run(nodes)
+            stage, kept = self._find_nodes(stage, nodes)
+            stage = self._fewer_samples(stage, kept)
+            self._original = self._needed_values(stage, kept)
         except _StoppedError as stopped:
             stage, kept = stopped.stage, stopped.kept
-        return self._pack(target, stage, kept, original, before)
+        return self._pack(target, stage, kept, len(everything))
+
+    def _read_run(self, nodes: Sequence[NodeFacts]) -> None:
+        """Take what must stay the same, and the evidence for the cause, from the run that failed."""
+        names = {name for node in nodes for name in (node.name, *node.inputs, *node.outputs)}
+        kinds = {step.name: step.type.cls.kinds()[1] for step in self._recipe.steps}
+        documents = {
+            step.name: self._outputs.store.object_folder(step.record.artifact.digest) / kinds[step.name].main
+            for step in self._record.steps
+            if step.record is not None
+        }
+        if self._error is not None:
+            found = [failure_of_error(self._failure.kind, self._failure.where, self._error, names)]
+        else:
+            found = list(read_failures(self._record.steps, self._record.gates, documents, names))
+        same = next((each for each in found if each.resembles(self._failure)), None)
+        # What a crash was is only known of one in a trial, which records its function.
+        if same is not None and same.kind != "killed":
+            self._take(same)
+
+    def _take(self, failure: Failure) -> None:
+        self._trials.reference = failure.model_copy(update={"suspects": {}})
+        self._suspects = failure.suspects
+
+    def _find_nodes(self, stage: Stage, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept]:
+        """Find the nodes that the failure needs: near the evidence of the run, or else by reducing the whole model."""
+        everything = frozenset(node.index for node in nodes)
+        if self._trials.reference is not None and not stage.feedback:
+            located = self._locate(stage, nodes)
+            if located is not None:
+                stage, kept = self._fewer_nodes(stage, nodes, located)
+                with _stopping_at(stage, kept):
+                    for name in models_between(self._recipe, stage.recipe, self._failing):
+                        stage = self._without(stage, kept, name)
+                return stage, kept
+        self._establish(stage, everything)
+        with _stopping_at(stage, everything):
+            stage, everything, nodes = self._fewer_steps(stage, everything, nodes)
+            if stage.feedback:
+                stage = self._shorter_sequence(stage, everything)
+        return self._fewer_nodes(stage, nodes, None)
 
     def _first_stage(self) -> Stage:
         short = shorten_recipe(self._recipe, self._record, self._failure)
@@ -159,25 +213,27 @@ class _Reduction:
         names = tuple(step.name for step in takes_steps if step.type.cls.runs_sequences)
         return Stage("source", whole, short, feedback=whole.is_sequence, sequence_steps=names)
 
-    def _establish(self, stage: Stage, everything: Kept) -> CutPart:
+    def _establish(self, stage: Stage, everything: Kept) -> None:
         """Try the whole model as a part, and take the evidence for the cause from its failure.
 
         A failure that comes and goes sets the number of runs by which a part is judged.
         """
         inside = self._with_layers(stage)
         passed, error = 0, ""
+        if self._needs_values is None and self._failure.kind in _STRUCTURAL:
+            outcome = self._trials.run(inside, everything, ())
+            if (not self._trials.reference or self._trials.is_same(outcome)) and self._is_established(
+                outcome, everything
+            ):
+                self._needs_values, self._original = False, frozenset()
+                return
+            self._needs_values = True
         for _ in range(min(_FIRST_RUNS, self._options.trials)):
             outcome = self._trials.run(inside, everything)
-            same = next((failure for failure in outcome.failures if self._failure.resembles(failure)), None)
-            self._report_trial(self._trials.count, len(everything), same is not None)
-            if same is not None and outcome.part is None:
-                outcome = self._trials.write(self._scratch / "whole", stage, everything, None)
-            if same is not None and outcome.part is not None:
-                self._trials.reference = same.model_copy(update={"suspects": {}})
-                self._suspects = same.suspects
+            if self._is_established(outcome, everything):
                 if passed:
                     self._expect_flaky(1, passed + 1)
-                return outcome.part
+                return
             passed, error = passed + 1, outcome.error
         if error:
             raise RequestError(f"the recipe cannot run on values that were captured: {error}")
@@ -187,11 +243,18 @@ class _Reduction:
             "data of single steps to `inputs:`."
         )
 
+    def _is_established(self, outcome: TrialOutcome, everything: Kept) -> bool:
+        same = next((failure for failure in outcome.failures if self._failure.resembles(failure)), None)
+        self._report_trial(self._trials.count, len(everything), same is not None)
+        if same is not None:
+            self._take(same)
+        return same is not None
+
     def _with_layers(self, stage: Stage) -> Stage:
         """Return a stage whose checks of accuracy show where two models begin to differ, for the first trial."""
         steps = {
             name: {**settings, "layers": True}
-            if settings["step"] == "check_accuracy" and "runtime" not in settings and not stage.feedback
+            if settings["step"] == "check_accuracy" and not stage.feedback and not _NO_LAYERS & settings.keys()
             else settings
             for name, settings in stage.recipe["steps"].items()
         }
@@ -210,25 +273,32 @@ class _Reduction:
             )
         )
 
-    def _fewer_steps(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept, list[NodeFacts]]:
+    def _fewer_steps(
+        self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]
+    ) -> tuple[Stage, Kept, Sequence[NodeFacts]]:
         """Leave out steps that only change the model, or start at the model that they have written."""
-        with _stopping_at(stage, kept):
-            for name in models_between(self._recipe, stage.recipe, self._failing):
-                if name not in stage.recipe["steps"]:
-                    continue
-                without = bypass(self._recipe, stage.recipe, name, self._failing)
-                if without is not None:
-                    shorter = replace(stage, name=f"{stage.name} without {name}", recipe=without)
-                    if self._trials.fails(shorter, kept):
-                        stage = shorter
-                        continue
-                later = self._start_at(stage, name)
-                if later is not None:
-                    found = self._inspector.list_nodes(later.whole.path)
-                    everything = frozenset(node.index for node in found)
-                    if self._trials.fails(later, everything):
-                        return later, everything, found
-        return stage, kept, list(nodes)
+        for name in models_between(self._recipe, stage.recipe, self._failing):
+            shorter = self._without(stage, kept, name)
+            if shorter is not stage:
+                stage = shorter
+                continue
+            later = self._start_at(stage, name)
+            if later is not None:
+                found = self._inspector.list_nodes(later.whole.path)
+                everything = frozenset(node.index for node in found)
+                if self._fails(later, everything):
+                    return later, everything, found
+        return stage, kept, nodes
+
+    def _without(self, stage: Stage, kept: Kept, name: str) -> Stage:
+        """Return the stage without a step, if it still fails."""
+        if name not in stage.recipe["steps"]:
+            return stage
+        recipe = bypass(self._recipe, stage.recipe, name, self._failing)
+        if recipe is None:
+            return stage
+        shorter = replace(stage, name=f"{stage.name} without {name}", recipe=recipe)
+        return shorter if self._fails(shorter, kept) else stage
 
     def _start_at(self, stage: Stage, name: str) -> Stage | None:
         short = start_at(self._recipe, stage.recipe, name, self._failing)
@@ -239,36 +309,42 @@ class _Reduction:
         whole = stage.whole.model_copy(update={"path": path.absolute(), "values": self._scratch / f"values-{name}"})
         return replace(stage, name=f"after {name}", whole=whole, recipe=short)
 
-    def _fewer_samples(self, stage: Stage, kept: Kept, count: int) -> Stage:
-        """Keep the fewest samples with which the recipe fails: of a sequence a single step, or the first ones."""
+    def _fewer_samples(self, stage: Stage, kept: Kept) -> Stage:
+        """Keep the fewest samples with which the recipe fails."""
+        count = 1 if stage.feedback else self._count_samples(stage, kept)
+        if count < 2:
+            return stage
+
+        def fails(pieces: Kept, _: str) -> bool:
+            return bool(pieces) and self._fails(replace(stage, chosen=tuple(sorted(pieces))), kept)
+
         with _stopping_at(stage, kept):
-            if stage.feedback:
-                each = replace(stage, feedback=False)
-                if not self._trials.fails(each, kept):
-                    return self._shorter_sequence(stage, kept, count)
-                stage = each
-            if count < 2:
-                return stage
-
-            def fails(pieces: Kept, _: str) -> bool:
-                return bool(pieces) and self._trials.fails(replace(stage, chosen=tuple(sorted(pieces))), kept)
-
             needed = needed_pieces([(str(index), frozenset({index})) for index in range(count)], fails)
-            return replace(stage, chosen=tuple(sorted(index for _, piece in needed for index in piece)))
+        return replace(stage, chosen=tuple(sorted(index for _, piece in needed for index in piece)))
 
-    def _shorter_sequence(self, stage: Stage, kept: Kept, count: int) -> Stage:
-        """Return the stage with the shortest beginning of the sequence that fails."""
-        low, high = 1, count
+    def _count_samples(self, stage: Stage, kept: Kept) -> int:
+        written = self._trials.write(self._scratch / "counted", stage, kept, None).part
+        return written.samples if written is not None else 1
+
+    def _shorter_sequence(self, stage: Stage, kept: Kept) -> Stage:
+        """Return the stage with single steps of the sequence, or with its shortest beginning that fails."""
+        each = replace(stage, feedback=False)
+        if self._fails(each, kept):
+            return each
+        low, high = 1, self._count_samples(stage, kept)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._trials.fails(replace(stage, chosen=tuple(range(middle))), kept):
+            if self._fails(replace(stage, chosen=tuple(range(middle))), kept):
                 high = middle
             else:
                 low = middle
         return replace(stage, chosen=tuple(range(high)))
 
-    def _fewer_nodes(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept]:
-        kept = self._search(stage, [node for node in nodes if node.index in kept])
+    def _fails(self, stage: Stage, kept: Kept) -> bool:
+        return self._trials.fails(stage, kept, self._original)
+
+    def _fewer_nodes(self, stage: Stage, nodes: Sequence[NodeFacts], located: NodeSearch | None) -> tuple[Stage, Kept]:
+        kept = self._search(stage, nodes, located)
         with _stopping_at(stage, kept):
             closed = set[str]()
             while owner := next(
@@ -285,7 +361,7 @@ class _Reduction:
                     name=f"{stage.name}, {owner.name} opened",
                     whole=stage.whole.model_copy(update={"path": path, "values": values}),
                 )
-                if found.kept and self._trials.fails(inner, frozenset(found.kept)):
+                if found.kept and self._fails(inner, frozenset(found.kept)):
                     stage, nodes = inner, found.nodes
                     kept = self._search(stage, [node for node in nodes if node.index in found.kept])
         return self._hollow(stage, kept, nodes), kept
@@ -311,7 +387,7 @@ class _Reduction:
 
         def fails(pieces: Kept, _: str) -> bool:
             tried = emptied([labels[index] for index in pieces])
-            return tried is not None and self._trials.fails(tried, kept)
+            return tried is not None and self._fails(tried, kept)
 
         with _stopping_at(stage, kept):
             every = [(label, frozenset({index})) for index, label in enumerate(labels)]
@@ -320,25 +396,56 @@ class _Reduction:
             needed = needed_pieces(every, fails)
         return emptied([label for label, _ in needed]) or stage
 
-    def _search(self, stage: Stage, nodes: Sequence[NodeFacts]) -> Kept:
+    def _search(self, stage: Stage, nodes: Sequence[NodeFacts], located: NodeSearch | None = None) -> Kept:
         """Return the smallest set of these nodes that was found to fail."""
-        search = NodeSearch(nodes, self._severities(nodes), lambda kept: self._trials.fails(stage, kept))
+        search = located or self._locate(stage, nodes)
+        search = search or NodeSearch(nodes, self._severities(nodes), lambda kept: self._fails(stage, kept))
         search.run()
         self._minimal = search.minimal
         if self._trials.is_spent:
             raise _StoppedError(stage, search.smallest)
         return search.smallest
 
+    def _locate(self, stage: Stage, nodes: Sequence[NodeFacts]) -> NodeSearch | None:
+        """Search near the suspects, with random values first; return None if nothing fails there."""
+        severity, before = self._severities(nodes), self._original
+        for original in self._choices_of_values() if severity else ():
+            self._original = original
+            search = NodeSearch(nodes, severity, lambda kept: self._fails(stage, kept))
+            try:
+                if search.locate():
+                    return search
+            except BudgetSpentError:
+                if len(search.smallest) < len(nodes):
+                    raise _StoppedError(stage, search.smallest) from None
+                break
+        self._original = before
+        return None
+
+    def _choices_of_values(self) -> tuple[Values, ...]:
+        if self._needs_values is None:
+            return (frozenset(),) if self._failure.kind in _STRUCTURAL else (frozenset(), None)
+        return (frozenset(), None) if self._needs_values and not self._options.keep_values else (self._original,)
+
     def _severities(self, nodes: Sequence[NodeFacts]) -> dict[int, float]:
-        """Return the evidence against nodes: from the values of tensors, and from names in the message."""
-        named = names_in(self._failure.message, {node.name: node.index for node in nodes})
+        """Return the evidence against nodes: from the values of tensors, and from names in the message, among which the
+        operators of their neighbours may be."""
+        words = words_in(self._failure.message)
+        named = [node for node in nodes if node.name in words]
+        read, made = ({name for node in named for name in getattr(node, of)} for of in ("inputs", "outputs"))
+        near = [
+            node for node in nodes if node.op_type in words and (read & set(node.outputs) or made & set(node.inputs))
+        ]
         found = {
             node.index: max(self._suspects.get(name, 0.0) for name in (node.name, *node.outputs)) for node in nodes
         }
-        return {**{index: value for index, value in found.items() if value}, **dict.fromkeys(named, 1.0)}
+        strong = dict.fromkeys((node.index for node in [*named, *near]), 1.0)
+        return {index: value for index, value in (found | strong).items() if value}
 
-    def _needed_values(self, stage: Stage, kept: Kept) -> frozenset[str] | None:
+    def _needed_values(self, stage: Stage, kept: Kept) -> Values:
         """Return the weights and inputs whose values the failure needs; None for all, if the trials are spent."""
+        if self._options.keep_values or self._original is not None:
+            return self._original
         written = self._trials.write(self._scratch / "labels", stage, kept, None)
         assert written.part is not None
         labels = sorted(written.part.replaceable)
@@ -352,7 +459,8 @@ class _Reduction:
             return None
         return frozenset(label for label, _ in needed)
 
-    def _pack(self, target: Path, stage: Stage, kept: Kept, original: frozenset[str] | None, before: int) -> Reduced:
+    def _pack(self, target: Path, stage: Stage, kept: Kept, before: int) -> Reduced:
+        original = self._original
         runs, failed = self._verify(stage, kept, original)
         folder = self._scratch / "packed"
         written = self._trials.write(folder, stage, kept, original)
@@ -378,13 +486,13 @@ class _Reduction:
         self._trials.journal.unlink(missing_ok=True)
         return reduced
 
-    def _verify(self, stage: Stage, kept: Kept, original: frozenset[str] | None) -> tuple[int, int]:
+    def _verify(self, stage: Stage, kept: Kept, original: Values) -> tuple[int, int]:
         """Run the result again, and return how often, and how often it failed.
 
         Raises RequestError if it did not.
         """
         named = tuple(sorted(original)) if original is not None else None
-        runs = failed = 0
+        runs = failed = int(self._trials.has_failed(stage, kept, original))
         while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
             runs += 1
             failed += self._trials.is_same(self._trials.run(stage, kept, named))

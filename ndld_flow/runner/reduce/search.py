@@ -1,18 +1,22 @@
 """Search for a small set of nodes that still fails: the suspects, or else by halving, and then near what was found.
 
-1. The nodes with evidence against them, the strongest first, are tried together, then twice as many.
-2. Halving finds the shortest beginning of the execution order that fails; its last node is needed.
-3. What else is needed is most likely near: the nodes at the smallest distance from the needed ones are added, 1, 2, 4,
+1. The nodes with evidence against them are tried alone, then with 1, 2 and 4 of the nodes next to them: first those
+   that they read, then those that read them.
+2. Without evidence: a failure mostly needs an operator and what it reads. Of each kind of node (its operator and those
+   that it reads) one example with the nodes that it reads represents all; halving finds one that fails.
+3. Otherwise halving finds the shortest beginning of the execution order that fails; its last node is needed.
+4. What else is needed is most likely near: the nodes at the smallest distance from the needed ones are added, 1, 2, 4,
    ... of them, until the set fails; halving finds the farthest that is needed. This is repeated until the needed nodes
    fail alone. With k of n nodes needed at distances that d nodes do not exceed, it takes log2 n + 2 k log2 d trials,
    against k log2 n of a search that ignores the edges.
-4. Nodes are left out one at a time until none can be: the set is 1-minimal.
+5. Nodes are left out one at a time until none can be: the set is 1-minimal.
 
 Only sets that were tried are returned, so that nothing is assumed about failures of larger sets.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -22,6 +26,10 @@ from ndld_flow.reduction.part import NodeFacts
 Fails = Callable[[Kept], bool]
 _CERTAIN = 1.0
 _FIRST_SUSPECTS = 8
+_AROUND = (0, 1, 2, 4)
+"""Numbers of nodes next to the suspects that are tried with them."""
+_FEW = 4
+"""Sets of so few nodes are not halved: nodes are left out one at a time."""
 
 
 class NodeSearch:
@@ -30,16 +38,20 @@ class NodeSearch:
     def __init__(self, nodes: Sequence[NodeFacts], severity: Mapping[int, float], fails: Fails) -> None:
         self._order = [node.index for node in nodes]
         self._severity, self._fails = severity, fails
-        self._near = _neighbours(nodes)
+        self._types = {node.index: node.op_type for node in nodes}
+        self._reads, self._readers = _edges(nodes)
         self.smallest: Kept = frozenset(self._order)
         """The smallest set that failed so far."""
+        self._known: dict[Kept, bool] = {}
         self.minimal = False
         """True if no single node of the smallest set can be left out."""
 
     def run(self) -> None:
-        """Search until the set is minimal, or the trials are spent."""
+        """Search until the set is minimal, or the trials are spent, given that all nodes fail, or those located."""
+        self._known[frozenset(self._order)] = True
         try:
-            if not self._try_suspects():
+            if len(self.smallest) == len(self._order):
+                self._halve_examples()
                 self._halve()
             self._leave_out()
         except BudgetSpentError:
@@ -48,30 +60,46 @@ class NodeSearch:
 
     def _try(self, kept: Collection[int]) -> bool:
         tried = frozenset(kept)
-        fails = bool(tried) and (tried == self.smallest or self._fails(tried))
-        if fails and len(tried) < len(self.smallest):
+        if tried not in self._known:
+            self._known[tried] = bool(tried) and self._fails(tried)
+        if self._known[tried] and len(tried) < len(self.smallest):
             self.smallest = tried
-        return fails
+        return self._known[tried]
 
-    def _try_suspects(self) -> bool:
-        """Try the most suspect nodes, and halve them if they fail."""
+    def locate(self) -> bool:
+        """Try the suspects and what is near them; return whether a set fails, and find the needed nodes of it."""
         ranked = sorted((index for index in self._order if self._severity.get(index)), key=self._rank)
         certain = sum(self._severity[index] >= _CERTAIN for index in ranked)
-        size = certain or min(len(ranked), _FIRST_SUSPECTS)
-        while 0 < size <= len(self._order) // 2:
-            if self._try(ranked[:size]):
-                self._narrow([], ranked[:size])
+        suspects = ranked[: certain or _FIRST_SUSPECTS]
+        around = self._by_distance(suspects, [index for index in self._order if index not in suspects])
+        for count in _AROUND if suspects else ():
+            if self._try([*suspects, *around[:count]]):
+                self._narrow([] if not count else suspects, suspects if not count else around[:count])
                 return True
-            if size >= len(ranked):
-                return False
-            size = min(2 * size, len(ranked))
         return False
+
+    def _halve_examples(self) -> None:
+        """Halve the kinds of nodes, each with an example; that all of them fail together need not be true."""
+        examples: dict[tuple[str, ...], list[int]] = {}
+        for index in self._order:
+            read = sorted(self._reads[index])
+            kind = (self._types[index], *sorted({self._types[each] for each in read}))
+            examples.setdefault(kind, [index, *read])
+        stars = list(examples.values())
+        if len(stars) > len(self._order) // 2:
+            return
+        high = self._first_failing(lambda count: [node for star in stars[:count] for node in star], 0, len(stars))
+        star = stars[high - 1]
+        if self._try(star):
+            self._narrow(star[:1], star[1:])
 
     def _rank(self, index: int) -> tuple[float, int]:
         return -self._severity.get(index, 0.0), index
 
     def _halve(self) -> None:
         order = [index for index in self._order if index in self.smallest]
+        if len(order) <= _FEW:
+            return
         high = self._first_failing(lambda count: order[:count], 0, len(order))
         self._narrow([order[high - 1]], order[: high - 1])
 
@@ -101,15 +129,19 @@ class NodeSearch:
             rest = ordered[: high - 1]
 
     def _by_distance(self, needed: Collection[int], rest: Collection[int]) -> list[int]:
-        distance = dict.fromkeys(needed, 0)
+        """Return nodes by their distance, and of those as near what is read first."""
+        distance = dict.fromkeys(needed, 0.0)
         waiting = deque(needed)
         while waiting:
             node = waiting.popleft()
-            for near in self._near[node]:
+            for near, extra in (
+                *((each, 1.0) for each in self._reads[node]),
+                *((each, 1.1) for each in self._readers[node]),
+            ):
                 if near not in distance:
-                    distance[near] = distance[node] + 1
+                    distance[near] = distance[node] + extra
                     waiting.append(near)
-        return sorted(rest, key=lambda index: (distance.get(index, len(self._order)), *self._rank(index)))
+        return sorted(rest, key=lambda index: (distance.get(index, math.inf), *self._rank(index)))
 
     def _leave_out(self) -> None:
         again = True
@@ -117,12 +149,14 @@ class NodeSearch:
             again = any(self._try(self.smallest - {index}) for index in sorted(self.smallest, key=self._rank)[::-1])
 
 
-def _neighbours(nodes: Sequence[NodeFacts]) -> dict[int, set[int]]:
+def _edges(nodes: Sequence[NodeFacts]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """Return the nodes that each node reads, and those that read it."""
     made = {name: node.index for node in nodes for name in node.outputs}
-    near: dict[int, set[int]] = defaultdict(set)
+    reads: dict[int, set[int]] = defaultdict(set)
+    readers: dict[int, set[int]] = defaultdict(set)
     for node in nodes:
         for name in node.inputs:
             if name in made:
-                near[node.index].add(made[name])
-                near[made[name]].add(node.index)
-    return near
+                reads[node.index].add(made[name])
+                readers[made[name]].add(node.index)
+    return reads, readers

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ndld_flow.base.errors import NdldFlowError, RecipeError
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.document import Record
@@ -23,13 +23,7 @@ from ndld_flow.runner.executors.executor import InProcess
 from ndld_flow.runner.listener import ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import refuse_impossible_run, refuse_unknown_inputs
-from ndld_flow.runner.reduce.failure import (
-    Failure,
-    failed_checks,
-    failed_gates,
-    failure_of_error,
-    find_suspects,
-)
+from ndld_flow.runner.reduce.failure import Failure, failure_of_error, read_failures
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_record import decide_gates, describe_failure
@@ -156,14 +150,7 @@ def _compute(run: RunState, names: frozenset[str]) -> Iterator[Failure]:
     refuse_unknown_inputs(run.recipe, {name: model.artifact.path for name, model in run.models.items()})
     run_steps(run, InProcess)
     gates = decide_gates(run)
-    documents = run.paths
-    yield from failed_checks(run.steps, documents, names)
-    suspects: dict[str, float] = {}
-    for step in run.steps:
-        with contextlib.suppress(NdldFlowError):
-            suspects |= find_suspects(step, documents[step.name])
-    for failure in failed_gates(gates):
-        yield failure.model_copy(update={"suspects": suspects})
+    yield from read_failures(run.steps, gates, run.paths, names)
 
 
 def read_doing(folder: Path) -> str:

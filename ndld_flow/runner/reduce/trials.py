@@ -79,9 +79,8 @@ class Trials:
 
         Raises BudgetSpentError if that is unknown, and the limit of trials is reached.
         """
-        assert self.reference is not None
         named = tuple(sorted(original)) if original is not None else None
-        part = json.dumps([stage.name, stage.chosen, stage.feedback, sorted(kept), named, self.repeats])
+        part = self._name(stage, kept, named)
         if part not in self._known:
             self._known[part] = any(self._fails_once(stage, kept, named) for _ in range(self.repeats))
             with self.journal.open("a", encoding="utf-8") as lines:
@@ -89,10 +88,22 @@ class Trials:
             self.on_trial(self.count, len(kept), self._known[part])
         return self._known[part]
 
-    def _fails_once(self, stage: Stage, kept: Kept, original: tuple[str, ...] | None) -> bool:
+    def has_failed(self, stage: Stage, kept: Kept, original: Iterable[str] | None) -> bool:
+        """Return whether a trial of a part, which counts for itself, is known to have failed."""
+        named = tuple(sorted(original)) if original is not None else None
+        return self.repeats == 1 and self._known.get(self._name(stage, kept, named), False)
+
+    def _name(self, stage: Stage, kept: Kept, named: tuple[str, ...] | None) -> str:
+        return json.dumps([stage.name, stage.chosen, stage.feedback, sorted(kept), named, self.repeats])
+
+    def _fails_once(self, stage: Stage, kept: Kept, named: tuple[str, ...] | None) -> bool:
         if self.is_spent:
             raise BudgetSpentError
-        return self.is_same(self.run(stage, kept, original))
+        outcome = self.run(stage, kept, named)
+        fails = self.is_same(outcome)
+        if outcome.part is not None and not outcome.part.replaceable and self.repeats == 1:
+            self._known[self._name(stage, kept, () if named is None else None)] = fails
+        return fails
 
     def is_same(self, outcome: TrialOutcome) -> bool:
         """Return whether a trial failed as the first one did."""
