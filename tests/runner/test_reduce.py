@@ -245,7 +245,7 @@ def test_outcomes_of_other_code_are_not_used(chained: Path) -> None:
 
 @THOROUGH
 def test_the_budget_ends_the_search_with_the_smallest_model_found(chained: Path) -> None:
-    reduced = api.reduce(recipe_of(chained, "needs: [Erf, Sigmoid]"), trust=True, options=ReduceOptions(trials=6))
+    reduced = api.reduce(recipe_of(chained, "needs: [Erf, Sigmoid]"), trust=True, options=ReduceOptions(trials=9))
     assert 2 <= reduced.nodes < reduced.nodes_before
     assert not reduced.minimal or reduced.nodes == 2
 

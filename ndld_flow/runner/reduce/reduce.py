@@ -37,6 +37,8 @@ from ndld_flow.runner.reduce.simplify import (
     bypass,
     failing_steps,
     files_in,
+    measure_as,
+    measure_quickly,
     models_between,
     shorten_recipe,
     start_at,
@@ -113,6 +115,15 @@ class _FailedRun:
     error: Exception | None
 
 
+@dataclass(frozen=True)
+class _Counts:
+    nodes: int
+    """Of the whole model."""
+    runs: int
+    """Of the reduced model."""
+    failed: int
+
+
 class _Reduction:
     def __init__(
         self, failed: _FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
@@ -142,17 +153,29 @@ class _Reduction:
         return digest_json([digest, self._failure.kind, self._failure.where, *options])
 
     def run(self, target: Path) -> Reduced:
-        stage = self._first_stage()
-        nodes = self._inspector.list_nodes(stage.whole.path)
-        everything = frozenset(node.index for node in nodes)
-        try:
+        full = self._first_stage()
+        nodes = self._inspector.list_nodes(full.whole.path)
+        quick = replace(full, name="source, measured quickly", recipe=measure_quickly(full.recipe))
+        for stage in (full,) if quick.recipe == full.recipe else (quick, full):
             self._read_run(nodes)
+            smallest, kept = self._reduce(stage, nodes)
+            smallest = replace(smallest, recipe=measure_as(full.recipe, smallest.recipe))
+            runs, failed = self._verify(smallest, kept)
+            if failed:
+                return self._pack(target, smallest, kept, _Counts(len(nodes), runs, failed))
+        raise RequestError(
+            "the failure is not the same each time: the reduced model failed, and then passed in "
+            f"{counted(runs, 'run')}. Make the recipe deterministic, or its gate less close to the limit."
+        )
+
+    def _reduce(self, stage: Stage, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept]:
+        try:
             stage, kept = self._find_nodes(stage, nodes)
             stage = self._fewer_samples(stage, kept)
             self._original = self._needed_values(stage, kept)
         except _StoppedError as stopped:
             stage, kept = stopped.stage, stopped.kept
-        return self._pack(target, stage, kept, len(everything))
+        return stage, kept
 
     def _read_run(self, nodes: Sequence[NodeFacts]) -> None:
         """Take what must stay the same, and the evidence for the cause, from the run that failed."""
@@ -459,51 +482,41 @@ class _Reduction:
             return None
         return frozenset(label for label, _ in needed)
 
-    def _pack(self, target: Path, stage: Stage, kept: Kept, before: int) -> Reduced:
-        original = self._original
-        runs, failed = self._verify(stage, kept, original)
+    def _verify(self, stage: Stage, kept: Kept) -> tuple[int, int]:
+        """Run the result again, and return how often, and how often it failed."""
+        named = tuple(sorted(self._original)) if self._original is not None else None
+        runs = failed = int(self._trials.has_failed(stage, kept, named))
+        while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
+            runs += 1
+            failed += self._trials.is_same(self._trials.run(stage, kept, named))
+        if failed < runs:
+            self._minimal = self._minimal and self._trials.repeats > 1
+        return runs, failed
+
+    def _pack(self, target: Path, stage: Stage, kept: Kept, counts: _Counts) -> Reduced:
         folder = self._scratch / "packed"
-        written = self._trials.write(folder, stage, kept, original)
+        written = self._trials.write(folder, stage, kept, self._original)
         part = written.part
         assert part is not None and self._trials.reference is not None
         reduced = Reduced(
             path=str(target),
             failure=str(self._failure),
             nodes=self._inspector.count_nodes(folder / "model.onnx"),
-            nodes_before=before,
+            nodes_before=counts.nodes,
             trials=self._trials.count,
             minimal=self._minimal,
             captured=part.is_captured,
-            original_values=tuple(part.replaceable if original is None else sorted(original)),
+            original_values=tuple(part.replaceable if self._original is None else sorted(self._original)),
             other_files=tuple(sorted({*files_in(stage.recipe)})),
             samples=max((len(files) for files in part.inputs.values()), default=1),
             steps=tuple(stage.recipe["steps"]),
-            verified=runs,
-            failed=failed,
+            verified=counts.runs,
+            failed=counts.failed,
         )
         message = self._trials.reference.message or self._failure.message
         write_zip(folder, target, reduced, self._record.versions, message)
         self._trials.journal.unlink(missing_ok=True)
         return reduced
-
-    def _verify(self, stage: Stage, kept: Kept, original: Values) -> tuple[int, int]:
-        """Run the result again, and return how often, and how often it failed.
-
-        Raises RequestError if it did not.
-        """
-        named = tuple(sorted(original)) if original is not None else None
-        runs = failed = int(self._trials.has_failed(stage, kept, original))
-        while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
-            runs += 1
-            failed += self._trials.is_same(self._trials.run(stage, kept, named))
-        if not failed:
-            raise RequestError(
-                "the failure is not the same each time: the reduced model failed, and then passed in "
-                f"{counted(runs, 'run')}. Make the recipe deterministic, or its gate less close to the limit."
-            )
-        if failed < runs:
-            self._minimal = self._minimal and self._trials.repeats > 1
-        return runs, failed
 
     def _report_trial(self, trial: int, nodes: int, fails: bool) -> None:
         outcome = "still fails" if fails else "another result"

@@ -1,7 +1,7 @@
 """Search for a small set of nodes that still fails: the suspects, or else by halving, and then near what was found.
 
-1. The nodes with evidence against them are tried alone, then with 1, 2 and 4 of the nodes next to them: first those
-   that they read, then those that read them.
+1. The nodes with evidence against them are tried alone, then with the nodes that they read, then with those that read
+   them.
 2. Without evidence: a failure mostly needs an operator and what it reads. Of each kind of node (its operator and those
    that it reads) one example with the nodes that it reads represents all; halving finds one that fails.
 3. Otherwise halving finds the shortest beginning of the execution order that fails; its last node is needed.
@@ -26,8 +26,8 @@ from ndld_flow.reduction.part import NodeFacts
 Fails = Callable[[Kept], bool]
 _CERTAIN = 1.0
 _FIRST_SUSPECTS = 8
-_AROUND = (0, 1, 2, 4)
-"""Numbers of nodes next to the suspects that are tried with them."""
+_MOST_AROUND = 8
+"""Nodes next to the suspects that are tried with them."""
 _FEW = 4
 """Sets of so few nodes are not halved: nodes are left out one at a time."""
 
@@ -72,9 +72,11 @@ class NodeSearch:
         certain = sum(self._severity[index] >= _CERTAIN for index in ranked)
         suspects = ranked[: certain or _FIRST_SUSPECTS]
         around = self._by_distance(suspects, [index for index in self._order if index not in suspects])
-        for count in _AROUND if suspects else ():
+        read = {each for index in suspects for each in self._reads[index]}.difference(suspects)
+        near = read.union(*(self._readers[index] for index in suspects)).difference(suspects)
+        for count in sorted({0, min(len(read), _MOST_AROUND), min(len(near), _MOST_AROUND)}) if suspects else ():
             if self._try([*suspects, *around[:count]]):
-                self._narrow([] if not count else suspects, suspects if not count else around[:count])
+                self._narrow(suspects if count else [], around[:count] if count else suspects)
                 return True
         return False
 

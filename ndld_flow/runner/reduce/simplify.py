@@ -35,6 +35,51 @@ def shorten_recipe(recipe: Recipe, record: RunRecord, failure: Failure) -> dict[
     }
 
 
+def measure_quickly(short: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a short recipe whose profiles measure no longer than a comparison of a latency with a bound needs.
+
+    A profile whose other metrics a gate reads stays as it is.
+    """
+    steps = {
+        name: {**settings, **{key: value for key, value in _QUICK.items() if _is_less(value, settings.get(key))}}
+        if settings["step"] == "profile" and _reads_latency_only(name, short["gates"])
+        else settings
+        for name, settings in short["steps"].items()
+    }
+    return {**short, "steps": steps}
+
+
+_QUICK = {
+    "runs": 1,
+    "passes": 3,
+    "duration": 200.0,
+    "stable": 0.0,
+    "warmup_passes": 1,
+    "warmup": 0.0,
+    "layer_passes": 0,
+}
+_QUICK_METRICS = ("median", "mean", "min", "max", "p90", "p95", "p99")
+
+
+def measure_as(full: Mapping[str, Any], quick: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe that measures quickly with the measurements of another one."""
+    steps = {}
+    for name, settings in quick["steps"].items():
+        others = {key: value for key, value in settings.items() if key not in _QUICK}
+        steps[name] = others | {key: value for key, value in full["steps"][name].items() if key in _QUICK}
+    return {**quick, "steps": steps}
+
+
+def _is_less(value: float, given: object) -> bool:
+    return not isinstance(given, int | float) or value < given
+
+
+def _reads_latency_only(name: str, gates: Iterable[str]) -> bool:
+    known = {f"{name}.latency.{word}" for word in _QUICK_METRICS}
+    read = [metric for gate in gates for metric in parse_gate(gate).names if metric.partition(".")[0] == name]
+    return known.issuperset(read)
+
+
 def failing_steps(failure: Failure, known: Iterable[str]) -> list[str]:
     """Return the steps at which a recipe fails: those of a gate, or the step of a check or an error."""
     if failure.kind == "gate":

@@ -94,7 +94,7 @@ class Trials:
         return self.repeats == 1 and self._known.get(self._name(stage, kept, named), False)
 
     def _name(self, stage: Stage, kept: Kept, named: tuple[str, ...] | None) -> str:
-        return json.dumps([stage.name, stage.chosen, stage.feedback, sorted(kept), named, self.repeats])
+        return json.dumps([stage.name, stage.recipe, stage.chosen, stage.feedback, sorted(kept), named, self.repeats])
 
     def _fails_once(self, stage: Stage, kept: Kept, named: tuple[str, ...] | None) -> bool:
         if self.is_spent:
