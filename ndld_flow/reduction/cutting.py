@@ -23,7 +23,7 @@ from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_mo
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduction.captured import Captured, read_array
-from ndld_flow.reduction.part import MODEL, Cut, CutError, CutPart, NodeFacts, Values, Whole
+from ndld_flow.reduction.part import MODEL, CaptureError, Cut, CutError, CutPart, NodeFacts, Values, Whole
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.samples.generated_values import is_float, is_integer, random_stream
 
@@ -88,7 +88,7 @@ def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
     part = part_of_nodes(edited, chosen)
     states = _states(whole, part) if cut.feedback else {}
     inside = [str(value.name) for value in part.inputs]
-    files = captured.files(inside) if whole.capture else {}
+    files = _capture(captured, inside, part) if whole.capture else {}
     keep_only(edited, part, _edge_types(whole, part, captured))
     if whole.capture:
         _store_constants(edited.model.graph, frozenset(chosen), captured)
@@ -108,6 +108,18 @@ def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
         samples=count,
         names=tuple(sorted(_names_in(edited.model))),
     )
+
+
+def _capture(captured: Captured, inside: Sequence[str], part: Part) -> Values:
+    """Return the values of a part's inputs; those of its outputs have the types that may not be inferred."""
+    made = [str(value.name) for value in part.outputs if value.shape is None or value.type is None]
+    try:
+        files = captured.files([*inside, *made])
+    except CaptureError:
+        raise
+    except CutError:  # sequences and optionals have no values to capture
+        return captured.files(inside)
+    return {name: files[name] for name in inside}
 
 
 def _edge_types(whole: Whole, part: Part, captured: Captured) -> dict[str, str]:
