@@ -113,4 +113,4 @@ def _describe(reduced: Reduced, versions: Mapping[str, str], message: str) -> st
     return "\n".join(lines)
 
 
-_INSTALLED = ("onnxruntime", "onnx")
+_INSTALLED = ("onnxruntime", "onnx", "openvino")

@@ -141,6 +141,8 @@ class _Reduction:
             server, self._scratch, journal, request.trust, options.strict, options.trials, self._report_trial
         )
         self._minimal = True
+        self._message = ""
+        """Of the failure of the reduced model."""
         self._suspects: dict[str, float] = {}
         self._original: Values = None
         self._needs_values: bool | None = True if options.keep_values else None
@@ -488,7 +490,10 @@ class _Reduction:
         runs = failed = int(self._trials.has_failed(stage, kept, named))
         while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
             runs += 1
-            failed += self._trials.is_same(self._trials.run(stage, kept, named))
+            outcome = self._trials.run(stage, kept, named)
+            same = next((each for each in outcome.failures if self._trials.is_same_failure(each)), None)
+            failed += same is not None
+            self._message = same.message if same is not None else self._message
         if failed < runs:
             self._minimal = self._minimal and self._trials.repeats > 1
         return runs, failed
@@ -497,7 +502,7 @@ class _Reduction:
         folder = self._scratch / "packed"
         written = self._trials.write(folder, stage, kept, self._original)
         part = written.part
-        assert part is not None and self._trials.reference is not None
+        assert part is not None
         reduced = Reduced(
             path=str(target),
             failure=str(self._failure),
@@ -513,8 +518,7 @@ class _Reduction:
             verified=counts.runs,
             failed=counts.failed,
         )
-        message = self._trials.reference.message or self._failure.message
-        write_zip(folder, target, reduced, self._record.versions, message)
+        write_zip(folder, target, reduced, self._record.versions, self._message or self._failure.message)
         self._trials.journal.unlink(missing_ok=True)
         return reduced
 

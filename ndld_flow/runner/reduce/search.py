@@ -29,7 +29,9 @@ _FIRST_SUSPECTS = 8
 _MOST_AROUND = 8
 """Nodes next to the suspects that are tried with them."""
 _FEW = 4
-"""Sets of so few nodes are not halved: nodes are left out one at a time."""
+"""Sets of so few nodes, or of so few for each that is known to be needed, are not halved: nodes are left out one at a
+time."""
+_MANY = 3
 
 
 class NodeSearch:
@@ -118,6 +120,8 @@ class NodeSearch:
     def _narrow(self, needed: list[int], rest: Sequence[int]) -> None:
         """Find the nodes of `rest` that are needed too, the nearest first; together with `needed` all of them fail."""
         while rest and not self._try(needed):
+            if len(needed) >= _MANY and len(self.smallest) <= _FEW * len(needed):
+                return  # much of what is left is needed: leaving out single nodes takes fewer trials
             ordered = self._by_distance(needed, rest) if needed else sorted(rest, key=self._rank)
 
             def chosen(count: int, found: tuple[int, ...] = tuple(needed), near: Sequence[int] = ordered) -> list[int]:
@@ -146,9 +150,11 @@ class NodeSearch:
         return sorted(rest, key=lambda index: (distance.get(index, math.inf), *self._rank(index)))
 
     def _leave_out(self) -> None:
-        again = True
-        while again and len(self.smallest) > 1:
-            again = any(self._try(self.smallest - {index}) for index in sorted(self.smallest, key=self._rank)[::-1])
+        before: Kept = frozenset()
+        while before != self.smallest:
+            before = self.smallest
+            for index in sorted(before, key=self._rank)[::-1]:
+                self._try(self.smallest - {index})
 
 
 def _edges(nodes: Sequence[NodeFacts]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:

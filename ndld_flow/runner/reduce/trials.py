@@ -107,8 +107,12 @@ class Trials:
 
     def is_same(self, outcome: TrialOutcome) -> bool:
         """Return whether a trial failed as the first one did."""
+        return any(map(self.is_same_failure, outcome.failures))
+
+    def is_same_failure(self, failure: Failure) -> bool:
+        """Return whether a failure is the one that must persist."""
         assert self.reference is not None
-        return any(self.reference.same_as(failure, strict=self.strict) for failure in outcome.failures)
+        return self.reference.same_as(failure, strict=self.strict)
 
     def run(self, stage: Stage, kept: Kept, original: tuple[str, ...] | None = None) -> TrialOutcome:
         """Try a part once, and return the outcome."""
