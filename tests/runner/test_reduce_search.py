@@ -25,6 +25,7 @@ from ndld_flow.runner.reduce.failure import (
     read_accuracy_evidence,
 )
 from ndld_flow.runner.reduce.search import NodeSearch
+from ndld_flow.runner.reduce.simplify import measure_as, measure_quickly
 
 
 def line_of(count: int) -> list[NodeFacts]:
@@ -70,6 +71,46 @@ def test_strong_evidence_needs_a_single_trial() -> None:
 def test_wrong_evidence_costs_trials_and_not_the_result() -> None:
     found, _ = search(200, {50, 51}, dict.fromkeys(range(100, 110), 1.0))
     assert found.smallest == {50, 51}
+
+
+def test_evidence_for_one_of_two_nodes_finds_the_other_next_to_it() -> None:
+    found, trials = search(1000, {699, 700}, {700: 1.0})
+    assert found.smallest == {699, 700}
+    assert (found.minimal, trials) == (True, 3)
+
+
+def test_examples_of_each_kind_find_a_pair_of_operators_in_a_large_model() -> None:
+    """The pair is needed at one of many places, of which any will do."""
+    nodes = [node.model_copy(update={"op_type": f"Op{node.index % 8}"}) for node in line_of(4096)]
+    tried: list[Kept] = []
+
+    def fails(kept: Kept) -> bool:
+        tried.append(kept)
+        return any(index % 8 == 5 and index - 1 in kept for index in kept)
+
+    found = NodeSearch(nodes, {}, fails)
+    found.run()
+    assert (len(found.smallest), found.minimal) == (2, True)
+    assert len(tried) <= 7
+
+
+def test_many_needed_nodes_are_found_by_leaving_out_single_ones() -> None:
+    found, trials = search(36, {*range(10, 22)})
+    assert found.smallest == {*range(10, 22)}
+    assert trials <= 50
+
+
+@pytest.mark.parametrize(
+    ("gate", "quick"),
+    [("speed.latency.min <= 8 ms", True), ("speed.layers.sum <= 8 ms", False), ("speed.latency.spread <= 1", False)],
+)
+def test_only_latencies_are_measured_quickly(gate: str, quick: bool) -> None:
+    """Other metrics of a profile need its settings."""
+    full = {"steps": {"speed": {"step": "profile", "passes": 2, "runs": 7}}, "gates": [gate]}
+    measured = measure_quickly(full)
+    assert (measured["steps"]["speed"]["runs"] == 1) is quick
+    assert measured["steps"]["speed"]["passes"] == 2
+    assert measure_as(full, measured) == full
 
 
 def test_the_smallest_set_that_failed_is_returned_when_the_trials_are_spent() -> None:
