@@ -109,7 +109,6 @@ def write_recipe(folder: Path, subject: Subject, **more: Any) -> None:
     (folder / "recipe.yaml").write_text(json.dumps(recipe(folder / "model.onnx", subject, **more)))
 
 
-CHUNK = {"shape": [1, 576], "data": "random", "range": [-1, 1]}
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 REAL = {
     "text detection": wheel("text_detection", x=image([1, 3, 160, 160], "receipt.png", *IMAGENET)),
@@ -121,9 +120,6 @@ REAL = {
     "file types": wheel("file_type"),
     "objects": wheel("yolo_detection", images={"shape": [1, 3, 160, 160]}),
     "captcha": wheel("captcha_recognition", input1={"shape": [1, 1, 64, 160]}),
-    "voice activity": wheel(
-        "voice_activity_half", {"steps": 8}, input=CHUNK, state={"shape": [2, 1, 128], "from": "stateN"}
-    ),
 }
 
 
