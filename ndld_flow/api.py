@@ -514,7 +514,8 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.
 
-    The page of a profile file or a folder of exports is written to `to`, or to the current directory.
+    The page of a profile file or a folder of exports is written to `to`, or to the current directory. If `to` ends in
+    `.xlsx` or `.csv`, the layers of the subject are written there as a table.
     """
     from ndld_flow.runner.draw import draw_any
 

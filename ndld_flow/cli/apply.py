@@ -16,7 +16,7 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 if TYPE_CHECKING:
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
 
-HELP = """Write the change that a finding suggests into a recipe, and measure its effect.
+HELP = """Write the change that a finding suggests, and measure it.
 
 \b
   ndld-flow apply latest                                 # list the findings that can be applied

@@ -17,7 +17,7 @@ from ndld_flow.cli.options import outputs_option
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="File for the page of a profile or an engine.",
+    help="File for the page of a profile or an engine; with .xlsx or .csv, for the layers.",
 )
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 @outputs_option
@@ -29,6 +29,8 @@ def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
     TREx folder, ONNX Runtime's profile, a profile.json) or an engine (the output of TensorRT's engine inspector,
     .trt.json, or a build.json), whose page is written to the current directory. No model, GPU or inference library is
     needed.
+
+    `--to layers.xlsx` and `--to layers.csv` write the layers of any of them, or of RUN:STEP, as a table instead.
     """
     path = api.report(run, outputs=outputs, to=to)
     click.echo(path)

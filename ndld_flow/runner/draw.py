@@ -24,8 +24,8 @@ from ndld_flow.store.files import share, write_bytes_atomically
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     """Draw the report of a run, a sweep or a point into its folder, or the page of a profile or an engine to `to`.
 
-    `to` defaults to the label with `.html`, in the current directory. Raises RequestError if nothing has that name,
-    or `to` is given for a run or a sweep.
+    `to` defaults to the label with `.html`, in the current directory; with `.xlsx` or `.csv`, the layers of any subject
+    are written as a table. Raises RequestError if nothing has that name, or another `to` is given for a run or a sweep.
     """
     if to is not None and to.suffix.lower() in (".xlsx", ".csv"):
         return _write_table(find_subject(reference, Outputs(outputs)), to)
