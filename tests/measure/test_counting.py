@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from ndld_flow.history.series import read_measurements
 from ndld_flow.machine import counters
 from ndld_flow.machine.counters import choose_counter, find_valgrind_lack
 from ndld_flow.machine.perf_events import Event, Reading, find_perf_lack, open_counter
+from ndld_flow.measure import count_worker
 from ndld_flow.measure.count_worker import MARK_BYTES, find_cpu_features, refuse_shared
 from ndld_flow.measure.counting import CountedModel, CountingPlan, count_passes, read_allocations, read_callgrind
 from ndld_flow.measure.valgrind_requests import ValgrindRequests
@@ -103,14 +105,34 @@ def test_a_counter_counts_between_start_and_stop_only() -> None:
             counter.start()
             sum(range(10_000))
             short = counter.stop()
-            sum(range(1_000_000))
+            sum(range(3_000_000))
             counter.start()
             sum(range(10_000))
             again = counter.stop()
+            counter.start()
+            sum(range(3_000_000))
+            long = counter.stop()
     except OSError as error:
         pytest.skip(f"perf events are not allowed: {error}")
-    assert 0 < short.value < 5_000_000 and 0 < again.value < 5_000_000  # ns; the sum between takes more
+    assert 0 < short.value < long.value / 3 and 0 < again.value < long.value / 3
     assert short.is_whole and again.is_whole
+
+
+def test_passes_are_counted_with_the_threads_that_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_worker, "open_counter", lambda: open_counter(TASK_CLOCK))
+
+    def run() -> None:
+        thread = threading.Thread(target=lambda: sum(range(2_000_000)))
+        thread.start()
+        thread.join()
+
+    try:
+        idle = count_worker._by_perf_events(lambda: None, 2, lambda _: None)
+        busy = count_worker._by_perf_events(run, 2, lambda _: None)
+    except OSError as error:
+        pytest.skip(f"perf events are not allowed: {error}")
+    assert len(idle) == len(busy) == 2
+    assert min(busy) > 10 * max(idle)
 
 
 def test_a_shared_or_dead_counter_is_refused() -> None:
