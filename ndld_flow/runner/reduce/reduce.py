@@ -15,20 +15,13 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces
 from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.run_record import RunRecord
 from ndld_flow.reduction.part import NodeFacts, Whole
-from ndld_flow.runner.events import Event, Notice, RunFailed
+from ndld_flow.runner.events import Notice
 from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.reduce.failure import (
-    Failure,
-    failure_of_error,
-    failures_of_record,
-    read_failures,
-    words_in,
-)
+from ndld_flow.runner.reduce.failed_run import FailedRun, run_once
+from ndld_flow.runner.reduce.failure import Failure, failures_of_record, words_in
 from ndld_flow.runner.reduce.inspect_model import Inspector
 from ndld_flow.runner.reduce.options import ReduceOptions
 from ndld_flow.runner.reduce.pack import Reduced, write_zip
@@ -46,7 +39,6 @@ from ndld_flow.runner.reduce.simplify import (
 from ndld_flow.runner.reduce.trial import TrialOutcome
 from ndld_flow.runner.reduce.trials import Stage, Trials
 from ndld_flow.runner.request import Request
-from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.run_request import digest_recipe
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder
@@ -74,7 +66,7 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
     with working_on(request, "run") as recipe:
         if not isinstance(recipe, Recipe):
             raise RequestError(f"{request.recipe} sweeps: reduce one of its points. Override what it sweeps over.")
-        record, error = _run_once(recipe, request)
+        record, error = run_once(recipe, request)
         failures = failures_of_record(record)
         if not failures:
             raise RequestError(f"{request.recipe} does not fail ({record.outcome}), so there is nothing to reduce.")
@@ -83,36 +75,8 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
             tempfile.TemporaryDirectory(prefix="ndld-flow-reduce-") as scratch,
             ForkServer(Path(scratch)) as server,
         ):
-            failed = _FailedRun(recipe, record, failures[0], error)
+            failed = FailedRun(recipe, record, failures[0], error)
             return _Reduction(failed, request, options, listener, server).run(target)
-
-
-def _run_once(recipe: Recipe, request: Request) -> tuple[RunRecord, Exception | None]:
-    """Run a recipe, and return its record, and the error that ended it.
-
-    Raises NdldFlowError for a recipe that cannot start, and KeyboardInterrupt.
-    """
-    ended, raised = list[str](), None
-
-    def listen(event: Event) -> None:
-        if isinstance(event, RunFailed):
-            ended.append(event.folder)
-
-    try:
-        ended.append(run_recipe(recipe, request, listen).folder)
-    except Exception as error:
-        if not ended:
-            raise
-        raised = error
-    return read_run_record(Path(ended[-1])), raised
-
-
-@dataclass(frozen=True)
-class _FailedRun:
-    recipe: Recipe
-    record: RunRecord
-    failure: Failure
-    error: Exception | None
 
 
 @dataclass(frozen=True)
@@ -126,10 +90,10 @@ class _Counts:
 
 class _Reduction:
     def __init__(
-        self, failed: _FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
+        self, failed: FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
     ) -> None:
         self._recipe, self._record, self._failure = failed.recipe, failed.record, failed.failure
-        self._error = failed.error
+        self._failed = failed
         self._options, self._listener, self._scratch = options, listener, server.folder
         self._outputs = Outputs(request.outputs)
         self._failing = failing_steps(failed.failure, [step.name for step in failed.recipe.steps])
@@ -159,7 +123,9 @@ class _Reduction:
         nodes = self._inspector.list_nodes(full.whole.path)
         quick = replace(full, name="source, measured quickly", recipe=measure_quickly(full.recipe))
         for stage in (full,) if quick.recipe == full.recipe else (quick, full):
-            self._read_run(nodes)
+            same = self._failed.read_evidence(self._outputs, nodes)
+            if same is not None:
+                self._take(same)
             smallest, kept = self._reduce(stage, nodes)
             smallest = replace(smallest, recipe=measure_as(full.recipe, smallest.recipe))
             runs, failed = self._verify(smallest, kept)
@@ -178,24 +144,6 @@ class _Reduction:
         except _StoppedError as stopped:
             stage, kept = stopped.stage, stopped.kept
         return stage, kept
-
-    def _read_run(self, nodes: Sequence[NodeFacts]) -> None:
-        """Take what must stay the same, and the evidence for the cause, from the run that failed."""
-        names = {name for node in nodes for name in (node.name, *node.inputs, *node.outputs)}
-        kinds = {step.name: step.type.cls.kinds()[1] for step in self._recipe.steps}
-        documents = {
-            step.name: self._outputs.store.object_folder(step.record.artifact.digest) / kinds[step.name].main
-            for step in self._record.steps
-            if step.record is not None
-        }
-        if self._error is not None:
-            found = [failure_of_error(self._failure.kind, self._failure.where, self._error, names)]
-        else:
-            found = list(read_failures(self._record.steps, self._record.gates, documents, names))
-        same = next((each for each in found if each.resembles(self._failure)), None)
-        # What a crash was is only known of one in a trial, which records its function.
-        if same is not None and same.kind != "killed":
-            self._take(same)
 
     def _take(self, failure: Failure) -> None:
         self._trials.reference = failure.model_copy(update={"suspects": {}})
