@@ -18,6 +18,7 @@ from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison, Mode
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import short_name, suggest
@@ -29,7 +30,6 @@ from ndld_flow.records.accuracy import (
     OutputAgreement,
     SampleAgreement,
     SequenceAgreement,
-    higher_is_better,
 )
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric

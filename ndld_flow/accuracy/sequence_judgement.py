@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import counted, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.accuracy import SequenceAgreement, StepErrors, higher_is_better
+from ndld_flow.records.accuracy import SequenceAgreement, StepErrors
 from ndld_flow.samples.feedback import FedFrom
 from ndld_flow.samples.generated_values import is_float
 

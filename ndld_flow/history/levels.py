@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ndld_flow.records.comparison import Better
+from ndld_flow.base.metric_directions import Better
 
 _LEAST = 12
 """Minimum number of points that show a trend."""

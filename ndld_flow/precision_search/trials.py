@@ -16,11 +16,12 @@ from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_y
 from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
 from ndld_flow.precision_search.reducers import Reducer
-from ndld_flow.records.accuracy import OutputKind, higher_is_better
+from ndld_flow.records.accuracy import OutputKind
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.model_matching import shared_inputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -62,20 +61,11 @@ class LayerDivergence(Record):
     """The reference's values against the candidate's format."""
 
 
-HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
-"""Metrics for which lower is worse: their tolerance is a lower bound, and the lowest value of several outputs counts.
-Other `topK` metrics are of this kind too: see `higher_is_better`."""
-_TOP = re.compile(r"top\d+")
 OutputKind = Literal["numbers", "classes", "exact"]
 """The criterion for an output. `numbers`: floats and 8-bit images, slice by slice. `classes`: a class map, by overlap.
 `exact`: other integers, bools and strings, which must be equal."""
 SAME_DB = 1000.0
 """snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot express)."""
-
-
-def higher_is_better(metric: str) -> bool:
-    """Return whether a lower value of a metric of agreement is worse; a user's own metrics are not known here."""
-    return metric in HIGHER_IS_BETTER or _TOP.fullmatch(metric) is not None
 
 
 class OutputAgreement(Record):

@@ -6,12 +6,12 @@ import statistics
 from datetime import datetime
 from typing import Literal
 
+from ndld_flow.base.metric_directions import Better
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
-Better = Literal["lower", "higher", "neither"]
 MatchMethod = Literal[
     "onnx nodes", "weights", "name and type", "surroundings", "type and dims in order", "type and dims", "unmatched"
 ]

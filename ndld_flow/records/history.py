@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from ndld_flow.records.comparison import Better
+from ndld_flow.base.metric_directions import Better
 from ndld_flow.records.document import VERSIONS, Document, Record
 
 

@@ -105,3 +105,11 @@ class PairedRounds(Record):
     rounds_limit: int
     budget_ms: float
     stopped_because: str
+
+
+def describe_noise(noise: Noise) -> str:
+    """Return a description of learned noise."""
+    return (
+        f"±{noise.threshold * 100:.2g} % learned from {len(noise.samples)} A/A comparisons of {noise.model} "
+        f"on {noise.machine.cpu}, {noise.measured_at:%Y-%m-%d}"
+    )

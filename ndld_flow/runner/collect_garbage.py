@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,19 +14,19 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.base.user_folders import cache_folder
 from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.shard import ShardRecord
-from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.runner.devices import find_shared_folders
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.outputs import POINTS, Outputs, name_folder
-from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
+from ndld_flow.runner.outputs import ID, POINTS, Outputs, folder_names, name_folder
+from ndld_flow.runner.run_index import RunIndex, read_index
+from ndld_flow.store.files import find_leftovers, find_temporary, move_aside, remove_any, remove_folder
 from ndld_flow.store.store import Store, node_store_folder
 from ndld_flow.store.tickets import remove_forgotten_tickets
 
 if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunRecord
+    from ndld_flow.records.sweep import SweepRecord
     from ndld_flow.runtimes.kept_library import KeptLibrary
 
 SHARDS_KEPT_S = 30 * 24 * 3600.0
@@ -80,6 +81,12 @@ class _Needed:
         self.keys |= {record.key for record in records}
         self.digests |= {record.artifact.digest for record in records}
 
+    def add_folder_of_sweep(self, folder: Path, store: Store) -> None:
+        """Add what a sweep and its points need. Raises RequestError if a record cannot be read."""
+        for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
+            self.add_run(read_run_record(point.parent))
+        self.add_sweep(read_sweep_record(folder), store)
+
     def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
         """Add the results that no point's record names: those of failed points, and of repeated measurements."""
         self.add_keys((step.key for point in sweep.points for step in point.steps if step.key), store)
@@ -109,9 +116,13 @@ def collect_garbage(
     waits = partial(report, "waits for another gc or verify")
     with explaining_disk("gc", outputs.root), store.locks.collecting(waits):
         active = len(store.locks.leased("run"))
-        _refuse_lost_records(outputs)
+        for folder, name in outputs.damaged_folders(runs=not dry_run):
+            raise _lost_record(folder, name)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
-        needed = _find_needed({*outputs.folders(), *outputs.sweep_folders()} - {*dropped_runs, *dropped_sweeps}, store)
+        # What is removed is decided by the records themselves.
+        needed, tidy = (_index_runs if dry_run else _read_runs)(outputs, set(dropped_runs))
+        for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
+            needed.add_folder_of_sweep(folder, store)
         old_shards = _add_shards(needed, outputs)
         records = _remove_records(
             store, needed, dry_run=dry_run
@@ -119,7 +130,7 @@ def collect_garbage(
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
-            *find_leftovers(outputs.root),
+            *find_leftovers(outputs.root, lambda path: path in tidy or _is_object(store, path)),
             *old_shards,
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
@@ -128,6 +139,8 @@ def collect_garbage(
                 remove_any(path)
             for name in ("recipes", "digests", "externals"):  # cheap to rebuild, and their sources may be gone
                 remove_folder(store.root / name)
+            from ndld_flow.runner.devices import find_shared_folders
+
             store.locks.remove_unheld()
             remove_forgotten_tickets([store.locks.folder, *find_shared_folders()])
     return Freed(
@@ -141,8 +154,17 @@ def collect_garbage(
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
         node_store_bytes=_node_store_bytes(),
-        library_bytes=sum(library.size_bytes for library in find_kept_libraries()),
+        library_bytes=sum(library.size_bytes for library in find_kept_libraries()) if _may_keep_libraries() else 0,
     )
+
+
+def _may_keep_libraries() -> bool:
+    """Return whether the user's cache folder may have libraries: importing all runtimes takes a tenth of a second."""
+    try:
+        with os.scandir(cache_folder()) as entries:
+            return any(entry.name != "commands" and any(Path(entry.path).glob("*/*")) for entry in entries)
+    except (OSError, RuntimeError):
+        return False
 
 
 def find_kept_libraries() -> list[KeptLibrary]:
@@ -218,6 +240,8 @@ def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple
 
     They are renamed while no process publishes or tags, and deleted afterwards.
     """
+    if keep is None:
+        return [], [], 0
     with outputs.store.locks.hold("publish"):
         runs, sweeps = (_choose(list(found), keep, outputs) for found in (outputs.folders(), outputs.sweep_folders()))
         dropped_bytes = sum(map(_size_bytes, (*runs, *sweeps)))
@@ -231,7 +255,10 @@ def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple
 
 def _remove_records(store: Store, needed: _Needed, *, dry_run: bool) -> int:
     """Remove the records of keys that no run needs; return their number."""
-    paths = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
+    files = _names_below(store.root / "records")
+    paths = [
+        Path(path) for name, path in files if name.endswith(".json") and name.removesuffix(".json") not in needed.keys
+    ]
     count = 0
     for batch in _batches(paths):
         with store.locks.used() as used:
@@ -254,7 +281,7 @@ class _Objects:
 
 def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects:
     """Remove the objects that no run needs."""
-    folders = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
+    folders = [Path(path) for name, path in _names_below(store.root / "objects") if name not in needed.digests]
     found, named = _Objects(), dict[str, str]()
     for batch in _batches(folders):
         sizes = {folder: _size_bytes(folder) for folder in batch}
@@ -279,6 +306,13 @@ def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects
     return found
 
 
+def _names_below(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the path of everything in the folders of a folder."""
+    for name in folder_names(folder, links=True):
+        with contextlib.suppress(OSError), os.scandir(folder / name) as entries:
+            yield from ((entry.name, entry.path) for entry in entries)
+
+
 def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
     """Split paths into batches: runs wait only while a batch is removed."""
     return (paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH))
@@ -294,19 +328,16 @@ def _find_damage(store: Store, older_than_s: float) -> list[Path]:
     return damaged
 
 
-def _refuse_lost_records(outputs: Outputs) -> None:
-    for folder, record in outputs.damaged_folders():
-        raise RequestError(
-            f"{folder}: its {record} is missing, so its results are unknown. Run its recipe again if you need "
-            "it, remove the folder, then run gc again."
-        )
+def _lost_record(folder: Path, record: str) -> RequestError:
+    return RequestError(
+        f"{folder}: its {record} is missing, so its results are unknown. Run its recipe again if you need it, remove "
+        "the folder, then run gc again."
+    )
 
 
-def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:
+def _choose(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
     """Return the folders of each recipe that are neither tagged nor among the newest; `folders` has the oldest
     first."""
-    if keep is None:
-        return []
     tagged = {kept for folder in outputs.tagged().values() for kept in (folder, *folder.parents)}
     loose: dict[str, list[Path]] = {}
     for folder in folders:
@@ -333,16 +364,52 @@ def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
     return older[::-1]
 
 
-def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:
+def _read_runs(outputs: Outputs, dropped: Collection[Path]) -> tuple[_Needed, Collection[str]]:
+    """Return what the runs need that are kept, from their records, and no tidy folder: any may have leftovers."""
     needed = _Needed()
-    for folder in folders:
-        if (folder / RUN_RECORD).is_file():
+    for folder in outputs.folders():
+        if folder not in dropped:
             needed.add_run(read_run_record(folder))
-            continue
-        for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
-            needed.add_run(read_run_record(point.parent))
-        needed.add_sweep(read_sweep_record(folder), store)
-    return needed
+    return needed, ()
+
+
+def _index_runs(outputs: Outputs, dropped: Collection[Path]) -> tuple[_Needed, Collection[str]]:
+    """Return what the runs need that are kept, and the folders of runs that have no leftovers, by the index."""
+
+    def read(index: RunIndex) -> tuple[_Needed, Collection[str]]:
+        needed, tidy = _Needed(), set[str]()
+        for recipe in recipes:
+            folder, outcomes = outputs.runs / recipe, index.outcomes(recipe)
+            finished = {identifier for identifier, outcome in outcomes.items() if outcome != "running"}
+            kept = outcomes.keys() - {each.name for each in dropped if each.parent == folder}
+            keys, digests = index.needs(recipe, kept, _needs_of)
+            needed.keys |= keys
+            needed.digests |= digests
+            untidy = set(index.untidy(recipe, finished, lambda run: not any(find_temporary(run))))
+            tidy |= {f"{folder}/{identifier}" for identifier in finished} - {str(each) for each in untidy}
+            for name in folder_names(folder):
+                if ID.fullmatch(name):
+                    if name not in outcomes:
+                        raise _lost_record(folder / name, RUN_RECORD)
+                elif (folder / name / RUN_RECORD).is_file():
+                    needed.add_run(read_run_record(folder / name))
+        return needed, tidy
+
+    recipes = folder_names(outputs.runs, links=True)
+    return read_index(outputs, recipes, read)
+
+
+def _needs_of(folder: Path) -> tuple[set[str], set[str]]:
+    """Return the keys and digests that a run needs. Raises RequestError if its record cannot be read."""
+    needed = _Needed()
+    needed.add_run(read_run_record(folder))
+    return needed.keys, needed.digests
+
+
+def _is_object(store: Store, path: str) -> bool:
+    """Return whether a path is the folder of a stored artifact, whose files may have any names."""
+    objects = f"{store.root / 'objects'}{os.sep}"
+    return path.startswith(objects) and path.count(os.sep, len(objects)) == 1
 
 
 def _add_shards(needed: _Needed, outputs: Outputs) -> list[Path]:
@@ -350,8 +417,10 @@ def _add_shards(needed: _Needed, outputs: Outputs) -> list[Path]:
 
     An unreadable record is kept: it may be that of a later version.
     """
-    old = []
-    for path in sorted(outputs.shards.glob("*/*/*.json")):
+    old, paths = [], sorted(outputs.shards.glob("*/*/*.json"))
+    if paths:
+        from ndld_flow.records.shard import ShardRecord
+    for path in paths:
         with contextlib.suppress(OSError, ValidationError, NewerFormatError):
             record = read_document(ShardRecord, path)
             if time.time() - record.updated_at.timestamp() > SHARDS_KEPT_S:

@@ -1,7 +1,7 @@
 """List runs and sweeps, each with its outcome, user, machine, model and main metrics.
 
-Folders are sorted by their names and the history, which need no record. Records are read one by one, the newest first,
-until enough runs are found: a folder of outputs may have thousands.
+Folders are sorted by their names and the history, which need no record. A few of the newest are then read one by one;
+if conditions or no limit need all records, the index of runs has them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
-from ndld_flow.records.document import Record, read_tree
+from ndld_flow.records.document import Record, Tree, read_tree
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
-from ndld_flow.runner.outputs import ID, Order, Outputs, is_point, name_folder, name_in_history, outcome_in
+from ndld_flow.runner.outputs import (
+    ID,
+    Order,
+    Outputs,
+    folder_names,
+    is_point,
+    name_folder,
+    name_in_history,
+    outcome_in,
+)
 
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, as displayed."""
@@ -32,6 +42,8 @@ _MOST_METRICS = 3
 _MAIN = "latency.median"
 """The metric that is shown of a run without gates."""
 _END = object()
+_MANY = 200
+"""Number of records from which the index is quicker than reading them."""
 _LEAST_DIGITS = 6
 """Minimum number of digits of a model's digest that names it."""
 
@@ -86,6 +98,11 @@ class RunFilter:
     """The location or the file name of a model, or a pattern; or the first digits of its digest."""
     user: str = ""
 
+    @property
+    def reads_records(self) -> bool:
+        """True if the records of runs decide, and not their tags only."""
+        return bool(self.where or self.model or self.user)
+
 
 def list_runs(
     outputs: Outputs, recipe: str = "*", wanted: RunFilter | None = None, *, limit: int | None = None
@@ -99,11 +116,27 @@ def list_runs(
         raise RequestError(f"runs of {recipe!r}: give a recipe, or a pattern such as `ppocr-*`.")
     wanted = wanted or RunFilter()
     conditions = _Conditions(tuple(map(_parse, wanted.where)))
-    reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions)
     folders, unreadable = _sorted_folders(outputs, recipe)
+    reads_all = len(folders) > _MANY and (limit is None or limit > _MANY or wanted.reads_records)
+    briefs = _read_briefs(outputs, recipe) if reads_all else {}
+    reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions, briefs)
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
+
+
+def _read_briefs(outputs: Outputs, recipe: str) -> dict[str, Tree]:
+    """Return the folder's name -> what the index has of a run's record."""
+    from ndld_flow.runner.run_index import read_index  # only for many runs
+
+    recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]
+    return read_index(
+        outputs,
+        recipes,
+        lambda index: {
+            f"{name}/{identifier}": brief for name in recipes for identifier, brief in index.briefs(name).items()
+        },
+    )
 
 
 def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:
@@ -122,50 +155,39 @@ def _parse(text: str) -> Gate:
         raise RequestError(f"--where {visible_name(text)}: {error}.") from None
 
 
-def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[Path, str]], list[RunSummary]]:
+def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[str, str]], list[RunSummary]]:
     """Return the folders of runs and sweeps, newest first, each with the name of its record; and folders that cannot
     be listed."""
     order, unreadable = outputs.history.read(), list[RunSummary]()
-    found: list[tuple[tuple[int, str, int, str], Path, str]] = []
+    found: list[tuple[tuple[int, str, int, str], str, str]] = []
     for parent, record in ((outputs.runs, RUN_RECORD), (outputs.sweeps, SWEEP_RECORD)):
-        for name in _names(parent):
+        for name in folder_names(parent):
             if not fnmatchcase(name, recipe):
                 continue
             try:
-                for identifier in _names(parent / name, missing_ok=False):
-                    if ID.fullmatch(identifier) or (parent / name / identifier / record).is_file():
-                        folder = parent / name / identifier
-                        found.append((_age(folder, record, order), folder, record))
+                identifiers = folder_names(parent / name, missing_ok=False)
             except NotADirectoryError:
                 continue
             except OSError as error:
                 unreadable.append(_describe_unreadable(parent / name, record, outputs, error))
+                continue
+            start = f"{parent}/{name}"
+            found += (
+                (_age(name, identifier, f"{start}/{identifier}/{record}", order), f"{start}/{identifier}", record)
+                for identifier in identifiers
+                if ID.fullmatch(identifier) or (parent / name / identifier / record).is_file()
+            )
     found.sort(key=lambda entry: entry[0], reverse=True)
     return [(folder, record) for _, folder, record in found], unreadable
 
 
-def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
+def _age(recipe: str, identifier: str, record: str, order: Order) -> tuple[int, str, int, str]:
     """Return a sort key, oldest first. Only folders that the history lacks need the time of their record."""
-    name, written_ns = name_in_history(folder), 0
+    name, written_ns = f"{recipe}/{identifier}", 0
     if name not in order.noted:
         with contextlib.suppress(OSError):
-            written_ns = (folder / record).stat().st_mtime_ns
-    return order.place(name), folder.name.partition("-")[0], written_ns, folder.name
-
-
-def _names(folder: Path, *, missing_ok: bool = True) -> list[str]:
-    """Return the names of the folders in a folder, without links and temporary ones. Raises OSError."""
-    try:
-        with os.scandir(folder) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-            ]
-    except (FileNotFoundError, NotADirectoryError):
-        if missing_ok:
-            return []
-        raise
+            written_ns = os.stat(record).st_mtime_ns  # noqa: PTH116 - a Path for each of 10,000 runs takes longer
+    return order.place(name), identifier.partition("-")[0], written_ns, identifier
 
 
 @dataclass
@@ -190,12 +212,20 @@ class _Conditions:
             steps.setdefault(step, {})[own] = metric
         self.known |= metrics.keys() | {own for each in steps.values() for own in each}
         named: dict[str, None] = {}
-        for gate in self.gates:
-            holding = next((step for step, own in steps.items() if _holds(gate, {**own, **metrics})), None)
+        for gate, names in self._named:
+            if all(name in metrics for name in names):
+                holding = "" if _holds(gate, metrics) else None
+            else:
+                fitting = (step for step, own in steps.items() if all(name in own or name in metrics for name in names))
+                holding = next((step for step in fitting if _holds(gate, {**steps[step], **metrics})), None)
             if holding is None:
                 return None
-            named |= dict.fromkeys(name if name in metrics else f"{holding}.{name}" for name in gate.names)
+            named |= dict.fromkeys(name if name in metrics else f"{holding}.{name}" for name in names)
         return list(named)
+
+    @cached_property
+    def _named(self) -> list[tuple[Gate, list[str]]]:
+        return [(gate, gate.names) for gate in self.gates]
 
     def refuse_unknown_metrics(self) -> None:
         """Raise RequestError for a metric that no run has: it is probably misspelt."""
@@ -205,9 +235,7 @@ class _Conditions:
 
 
 def _holds(gate: Gate, metrics: Mapping[str, Metric]) -> bool:
-    """Return whether a condition holds; False if the run does not have its metrics. Raises RequestError."""
-    if not all(name in metrics for name in gate.names):
-        return False
+    """Return whether a condition holds for a run that has its metrics. Raises RequestError."""
     try:
         gate.check_units(lambda name: metrics[name].unit)
     except GateError as error:
@@ -226,25 +254,38 @@ class _Reader:
     tags: Tags
     wanted: RunFilter
     conditions: _Conditions
+    briefs: Mapping[str, Tree]
+    """`<recipe>/<id>` -> the parts of its record, for runs that need not be read."""
 
-    def read(self, folders: Sequence[tuple[Path, str]]) -> Iterator[RunSummary | None]:
+    def read(self, folders: Sequence[tuple[str, str]]) -> Iterator[RunSummary | None]:
         """Yield a summary for each folder, or None if its run is not wanted."""
-        for folder, record in folders:
+        for path, record in folders:
+            folder = Path(path)
             tags = tuple(self.tags.get(folder.resolve(), ())) if self.tags else ()
             if self.wanted.tag and not any(fnmatchcase(tag.split(" #")[0], self.wanted.tag) for tag in tags):
                 continue
+            brief = self.briefs.get(name_in_history(folder)) if record == RUN_RECORD else None
             try:
-                yield self._summarize(folder, record, tags)
+                yield self._summarize(folder, read_tree(folder / record) if brief is None else brief, record, tags)
             except OSError as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
             except (ValueError, KeyError, TypeError, AttributeError):
                 yield _describe_unreadable(folder, record, self.outputs, None, tags)
 
-    def _summarize(self, folder: Path, name: str, tags: tuple[str, ...]) -> RunSummary | None:
-        record = read_tree(folder / name)
+    def _summarize(self, folder: Path, record: Tree, name: str, tags: tuple[str, ...]) -> RunSummary | None:
         is_sweep = name == SWEEP_RECORD
+        if self.wanted.user and self.wanted.user != record.get("user", ""):
+            return None
+        if self.wanted.model and not _is_model(record, self.wanted.model):
+            return None
+        metrics = _metrics_of_sweep(record) if is_sweep else _metrics_of_run(record)
+        named = self.conditions.hold(metrics)
+        if named is None:
+            return None
+        main = _objectives(record) if is_sweep else _main_metrics(record, metrics)
         outcome = self.outputs.outcome_now(outcome_in(record), folder)
-        summary = RunSummary(
+        models = _models_of(record)
+        return RunSummary(
             run=name_folder(folder),
             kind="sweep" if is_sweep else "run",
             started_at=record["started_at"],
@@ -260,18 +301,9 @@ class _Reader:
             user=record.get("user", ""),
             host=record.get("host", ""),
             machine=_describe_machine(record.get("machine")),
-            model=_models_of(record)[0][0] if _models_of(record) else "",
+            model=models[0][0] if models else "",
+            metrics={**{name: metrics[name] for name in named}, **main},
         )
-        if self.wanted.user and self.wanted.user != summary.user:
-            return None
-        if self.wanted.model and not _is_model(record, self.wanted.model):
-            return None
-        metrics = _metrics_of_sweep(record) if is_sweep else _metrics_of_run(record)
-        named = self.conditions.hold(metrics)
-        if named is None:
-            return None
-        main = _objectives(record) if is_sweep else _main_metrics(record, metrics)
-        return summary.model_copy(update={"metrics": {**{name: metrics[name] for name in named}, **main}})
 
 
 def _describe_machine(machine: Any) -> str:  # noqa: ANN401 - plain JSON

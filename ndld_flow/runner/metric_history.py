@@ -11,15 +11,15 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from itertools import pairwise
 
+from pydantic import TypeAdapter
+
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.metric_directions import Better, which_is_better
 from ndld_flow.base.text import suggest
 from ndld_flow.history.levels import best_level, find_drift, split_levels
 from ndld_flow.history.series import Measured, Subject, differing, joined
 from ndld_flow.history.steps import LEAST_AFTER, LEAST_BEFORE, LEAST_CHANGE, Step, StepRules, find_steps
-from ndld_flow.profiles.compare.measured import which_is_better
-from ndld_flow.profiles.compare.noise import describe_noise
 from ndld_flow.recipe.gates import GateError, parse_gate
-from ndld_flow.records.comparison import Better
 from ndld_flow.records.history import (
     AcceptedChange,
     Cause,
@@ -29,10 +29,9 @@ from ndld_flow.records.history import (
     MetricSeries,
     Trend,
 )
-from ndld_flow.records.noise import Noise
+from ndld_flow.records.noise import Noise, describe_noise
 from ndld_flow.runner.accepted_changes import read_accepted
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import read_noise
 from ndld_flow.runner.run_index import IndexedRun, IndexedValue, RunIndex, read_index
 
 _MAIN = "latency.median"
@@ -66,7 +65,7 @@ def _read(index: RunIndex, outputs: Outputs, recipe: str, metrics: Sequence[str]
         )
     known = index.metrics(recipe)
     chosen = known if every and not metrics else _choose(known, metrics, runs)
-    context = _Context(index, {run.id: run for run in runs}, read_accepted(outputs).changes, tuple(read_noise(outputs)))
+    context = _Context(index, {run.id: run for run in runs}, read_accepted(outputs).changes, _learned_noise(outputs))
     return MetricHistory(
         recipe=recipe,
         series=tuple(each for metric in chosen for each in context.series(recipe, metric)),
@@ -82,7 +81,7 @@ def read_earlier(outputs: Outputs, recipe: str, metric: str, measured: Measured)
 
     def read(index: RunIndex) -> MetricSeries | None:
         runs = {run.id: run for run in index.runs(recipe)}
-        context = _Context(index, runs, read_accepted(outputs).changes, tuple(read_noise(outputs)))
+        context = _Context(index, runs, read_accepted(outputs).changes, _learned_noise(outputs))
         values = [
             value
             for value in index.values(recipe, metric)
@@ -91,6 +90,14 @@ def read_earlier(outputs: Outputs, recipe: str, metric: str, measured: Measured)
         return context.describe(recipe, metric, values) if values else None
 
     return read_index(outputs, recipe, read)
+
+
+def _learned_noise(outputs: Outputs) -> tuple[Noise, ...]:
+    if not outputs.noise.is_dir():
+        return ()
+    from ndld_flow.runner.references import read_noise  # only where there is any: it imports records of all kinds
+
+    return tuple(read_noise(outputs))
 
 
 def _recipes(outputs: Outputs) -> list[str]:
@@ -126,14 +133,36 @@ def _names(gate: str) -> list[str]:
         return []
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Point:
-    """A measurement, with all that is known of it."""
+    """A measurement, with all that is known of it. There may be 10,000: pydantic validates them all at once."""
 
-    point: HistoryPoint
+    run: IndexedRun
+    """The first run that shows it."""
+    value: float
+    runs: int
+    doubt: str
     facts: int
     disturbed: bool
     exact: bool
+
+    @property
+    def started_at(self) -> datetime:
+        return datetime.fromisoformat(self.run.started_at)
+
+    def as_record(self) -> dict[str, object]:
+        """Return the values of a `HistoryPoint`."""
+        return {
+            "run": self.run.id,
+            "started_at": self.run.started_at,
+            "value": self.value,
+            "commit": self.run.commit,
+            "runs": self.runs,
+            "doubt": self.doubt,
+        }
+
+
+_POINTS: TypeAdapter[tuple[HistoryPoint, ...]] = TypeAdapter(tuple[HistoryPoint, ...])
 
 
 @dataclass(frozen=True)
@@ -161,22 +190,13 @@ class _Context:
         for value in values:
             place = places.get(value.measurement)
             if place is not None and (not value.exact or place == len(points) - 1):
-                old = points[place]
-                doubt = old.point.doubt if value.doubt else ""
-                points[place] = replace(
-                    old, point=old.point.model_copy(update={"runs": old.point.runs + 1, "doubt": doubt})
-                )
+                points[place].runs += 1
+                points[place].doubt = points[place].doubt if value.doubt else ""
                 continue
-            run = self.runs[value.run]
-            point = HistoryPoint(
-                run=run.id,
-                started_at=datetime.fromisoformat(run.started_at),
-                value=value.value,
-                commit=run.commit,
-                doubt=value.doubt,
-            )
             places[value.measurement] = len(points)
-            points.append(_Point(point, value.facts, value.disturbed, value.exact))
+            points.append(
+                _Point(self.runs[value.run], value.value, 1, value.doubt, value.facts, value.disturbed, value.exact)
+            )
         return points
 
     def describe(self, recipe: str, metric: str, own: Sequence[IndexedValue]) -> MetricSeries:
@@ -187,15 +207,15 @@ class _Context:
         exact = points[-1].exact
         sound = [place for place, each in enumerate(points) if not each.disturbed]
         found = self._find(
-            recipe, metric, subject, [points[place].point.value for place in sound], StepRules(least_change, exact)
+            recipe, metric, subject, [points[place].value for place in sound], StepRules(least_change, exact)
         )
         found = [_placed(step, sound) for step in found]
         steps = tuple(self._step(recipe, metric, subject, points, step, better) for step in found)
         accepted = max((step.place for step in steps if step.accepted), default=0)
         starts = [step.place for step in steps]
-        values = [each.point.value for each in points]
+        values = [each.value for each in points]
         present = split_levels(values, [not each.disturbed for each in points], starts)
-        good = split_levels(values, [not each.point.doubt for each in points], starts)
+        good = split_levels(values, [not each.doubt for each in points], starts)
         best = best_level([level for level in good if level.start >= accepted], better)
         begin = starts[-1] if starts else 0
         drift = None if exact else find_drift([values[place] for place in sound if place >= begin], least_change)
@@ -210,7 +230,7 @@ class _Context:
             exact=exact,
             least_change=0.0 if exact else least_change,
             noise="no noise: every change counts" if exact else noise,
-            points=tuple(each.point for each in points),
+            points=_POINTS.validate_python([each.as_record() for each in points]),
             steps=steps,
             trend=Trend(change=drift.change, points=drift.points) if drift else None,
             level=present[-1].median if present else None,
@@ -256,11 +276,11 @@ class _Context:
         around = [points[place].facts for place in range(max(step.earliest - 1, 0), min(step.latest + 1, len(points)))]
         near = {cause: None for one, other in pairwise(around) for cause in self._differing(one, other)}
         others = tuple(cause for cause in near if cause.fact not in {each.fact for each in causes})
-        commits = (last.point.commit, first.point.commit)
+        commits = (last.run.commit, first.run.commit)
         return HistoryStep(
             place=step.place,
-            run=first.point.run,
-            started_at=first.point.started_at,
+            run=first.run.id,
+            started_at=first.started_at,
             before=step.before,
             after=step.after,
             ratio=step.ratio,
@@ -293,7 +313,7 @@ class _Context:
                 (
                     place
                     for place, each in enumerate(points)
-                    if each.point.run == change.run or each.point.started_at >= change.started_at
+                    if each.run.id == change.run or each.started_at >= change.started_at
                 ),
                 None,
             )

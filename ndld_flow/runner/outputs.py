@@ -205,12 +205,15 @@ class Outputs:
         """Return the folders of sweeps, oldest first."""
         return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
-    def damaged_folders(self, recipe: str = "*") -> Iterator[tuple[Path, str]]:
-        """Yield the folders of runs and sweeps that have lost their record, and its name."""
-        for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD)):
-            for folder in sorted(parent.glob(f"{recipe}/*")):
-                if ID.fullmatch(folder.name) and folder.is_dir() and not (folder / record).is_file():
-                    yield folder, record
+    def damaged_folders(self, *, runs: bool = True) -> Iterator[tuple[Path, str]]:
+        """Yield the folders of sweeps, and of runs, that have lost their record, and its name."""
+        for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))[not runs :]:
+            for name in sorted(folder_names(parent, links=True)):
+                start = f"{parent}/{name}"
+                for identifier in sorted(filter(ID.fullmatch, folder_names(Path(start), links=True))):
+                    path = f"{start}/{identifier}/{record}"
+                    if not os.path.isfile(path):  # noqa: PTH113 - a Path for each of 10,000 runs takes longer
+                        yield Path(path).parent, record
 
     def latest(self, recipe: str) -> Path | None:
         """Return the folder of a recipe's newest finished run, with any verdict."""
@@ -357,6 +360,24 @@ def name_folder(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
 
 
+def folder_names(folder: Path, *, links: bool = False, missing_ok: bool = True) -> list[str]:
+    """Return the names of the folders in a folder, without temporary ones, and without links unless `links`.
+
+    Raises OSError if it is not a folder that can be listed; with `missing_ok`, only if listing it is not permitted.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=links)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        if missing_ok:
+            return []
+        raise
+
+
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
     """Return the folders of a recipe that have a record, oldest first."""
     return _sort_finished(parent.glob(f"{recipe}/*/{record}"), record)
@@ -371,8 +392,9 @@ def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
 
 def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
     """Return a sort key for folders, oldest first: by the history, else by the time in the name and of the record."""
-    started, _, _ = folder.name.partition("-")
-    return order.place(name_in_history(folder)), started, (folder / record).stat().st_mtime_ns, folder.name
+    name, identifier = name_in_history(folder), folder.name
+    written_ns = 0 if name in order.noted else (folder / record).stat().st_mtime_ns
+    return order.place(name), identifier.partition("-")[0], written_ns, identifier
 
 
 def _history(parent: Path) -> History:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +32,15 @@ class KeptLibrary:
     @property
     def size_bytes(self) -> int:
         """Return the size of its files."""
-        size = 0
-        for path in self.folder.rglob("*"):
-            with contextlib.suppress(OSError):
-                size += path.lstat().st_size if not path.is_dir() or path.is_symlink() else 0
+        size, waiting = 0, [str(self.folder)]
+        while waiting:  # a library may have 10,000 files
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        continue
+                    with contextlib.suppress(OSError):
+                        size += entry.stat(follow_symlinks=False).st_size
         return size
 
     @property

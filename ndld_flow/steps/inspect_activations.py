@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes, counted, number
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of

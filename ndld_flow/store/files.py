@@ -21,7 +21,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -210,14 +210,29 @@ def _aside_name(name: str) -> str:
     return f".{name[:_LETTERS]}.{uuid4().hex[:8]}"
 
 
-def find_leftovers(folder: Path) -> list[Path]:
-    """Return the temporary files and folders of killed processes that are older than an hour."""
-    leftovers = []
-    for path in folder.rglob(".*"):
+def find_leftovers(folder: Path, is_left_out: Callable[[str], bool] = lambda _: False) -> list[Path]:
+    """Return the temporary files and folders of killed processes that are older than an hour.
+
+    Links to folders are not followed, and folders whose path `is_left_out` are not read.
+    """
+    found = list[Path]()
+    for path in find_temporary(folder, is_left_out):
         with contextlib.suppress(OSError):  # a running process has renamed it
-            if _LEFTOVER.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
-                leftovers.append(path)
-    return leftovers
+            if time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
+                found.append(path)
+    return found
+
+
+def find_temporary(folder: Path, is_left_out: Callable[[str], bool] = lambda _: False) -> Iterator[Path]:
+    """Yield the temporary files and folders below a folder, as `find_leftovers` does, of any age."""
+    waiting = [str(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") and _LEFTOVER.fullmatch(entry.name):
+                    yield Path(entry.path)
+                if entry.is_dir(follow_symlinks=False) and not is_left_out(entry.path):
+                    waiting.append(entry.path)
 
 
 def copy_file(source: Path, target: Path) -> None:

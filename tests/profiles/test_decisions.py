@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+from ndld_flow.base.metric_directions import Better
 from ndld_flow.base.quantities import MINUS, ratio_change
 from ndld_flow.profiles.compare import verdicts
 from ndld_flow.profiles.compare.intervals import RatioInterval, median_interval, paired_ratio, unpaired_ratio
@@ -22,7 +23,7 @@ from ndld_flow.profiles.compare.rounds import (
     spread_of,
 )
 from ndld_flow.profiles.compare.verdicts import decide_ratio, geometric_mean
-from ndld_flow.records.comparison import Better, Verdict
+from ndld_flow.records.comparison import Verdict
 from ndld_flow.records.noise import Round, RoundSide
 
 JUST_BELOW, JUST_ABOVE = math.nextafter(1.25, 0), math.nextafter(1.25, 2)

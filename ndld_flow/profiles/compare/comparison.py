@@ -13,7 +13,7 @@ from ndld_flow.profiles.compare.differences import circumstances_of, find_differ
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
-from ndld_flow.profiles.compare.noise import applies, describe_noise
+from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
 from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, geometric_mean, judge, judge_layers
 from ndld_flow.records.comparison import (
@@ -27,7 +27,7 @@ from ndld_flow.records.comparison import (
     Subject,
     Verdict,
 )
-from ndld_flow.records.noise import PairedRounds
+from ndld_flow.records.noise import PairedRounds, describe_noise
 
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
 """Verdicts by rank; the overall verdict is the highest. Those that need attention outrank the others, and an

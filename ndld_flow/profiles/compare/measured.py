@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from ndld_flow.records.accuracy import higher_is_better
-from ndld_flow.records.comparison import Allowance, Better, ComparedMetric
+from ndld_flow.base.metric_directions import which_is_better
+from ndld_flow.records.comparison import Allowance, ComparedMetric
 from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.pass_counts import COUNT_METRICS, count_metrics, unit_of_count
@@ -63,9 +63,6 @@ _OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
 }
 _TENSOR_CORES = ("tensor_cores.share", "tensor_cores.off_share", "tensor_cores.unknown_share")
 _PHASES = ("enqueue", "h2d", "compute", "d2h")
-_HIGHER_IS_BETTER = ("accuracy", "throughput")
-_LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
-_ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
 
 
 def unit_of_runs(metric: str) -> str:
@@ -125,18 +122,6 @@ def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
     unit = next((metric.unit for metric in metrics if metric is not None), "")
     values = tuple(metric.value if metric is not None and math.isfinite(metric.value) else None for metric in metrics)
     return ComparedMetric(metric=name, unit=unit, better=which_is_better(name, unit), values=values)
-
-
-def which_is_better(name: str, unit: str) -> Better:
-    """Return whether less or more of a metric is better, by the last part of its name and its unit."""
-    if name in COUNT_METRICS:  # fewer instructions may take longer
-        return "neither"
-    rest, _, last = name.rpartition(".")
-    if rest.rpartition(".")[2] == "drop":  # a user's metric: its direction is unknown
-        return "neither"
-    if last in _HIGHER_IS_BETTER or higher_is_better(last) or unit == "1/s":
-        return "higher"
-    return "lower" if last in (*_LOWER_IS_BETTER, *_ERRORS) or unit in ("ms", "s", "bytes") else "neither"
 
 
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:

@@ -71,14 +71,6 @@ def applies(noise: Noise, profile: Profile) -> bool:
     return same_machine and profile.backend == noise.backend and noise.provider in profile.providers[:1]
 
 
-def describe_noise(noise: Noise) -> str:
-    """Return a description of learned noise."""
-    return (
-        f"±{noise.threshold * 100:.2g} % learned from {len(noise.samples)} A/A comparisons of {noise.model} "
-        f"on {noise.machine.cpu}, {noise.measured_at:%Y-%m-%d}"
-    )
-
-
 def _interval(a_runs_ms: Sequence[float], b_runs_ms: Sequence[float]) -> RatioInterval:
     in_turns = len(a_runs_ms) == len(b_runs_ms)
     return paired_ratio(a_runs_ms, b_runs_ms) if in_turns else unpaired_ratio(a_runs_ms, b_runs_ms)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
 
+from ndld_flow.base.metric_directions import Better
 from ndld_flow.base.quantities import apart, quantity, ratio_change
 from ndld_flow.profiles.compare.differences import PairCircumstances
 from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, two_sided_p, unpaired_ratio
 from ndld_flow.profiles.compare.measured import FEW_RUNS, LARGEST, Rules
 from ndld_flow.profiles.compare.noise import applies
-from ndld_flow.records.comparison import Better, ComparedMetric, LayerRow, LayerVerdict, MetricVerdict, Verdict
+from ndld_flow.records.comparison import ComparedMetric, LayerRow, LayerVerdict, MetricVerdict, Verdict
 from ndld_flow.records.profile import Layer, Profile
 
 ASSUMED_SINGLE_RUN = 0.25

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
-from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement, higher_is_better
+from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
-from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from ndld_flow.base.metric_directions import which_is_better
 from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.profiles.compare.measured import which_is_better
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.sweep.points import is_number, key_of, short_names, value_words
