@@ -98,6 +98,7 @@ _TYPES = {
         "Placement",
     ),
     "ndld_flow.runner.sweep.plan_sweep": ("SweepPlan",),
+    "ndld_flow.runner.site": ("SiteWritten",),
     "ndld_flow.runner.verify": ("Verified",),
     "ndld_flow.runner.verify_statement": ("StatementCheck",),
 }
@@ -156,6 +157,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.reduce.options import ReduceOptions
     from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
+    from ndld_flow.runner.site import SiteWritten
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
     from ndld_flow.runner.verify_statement import StatementCheck
@@ -265,6 +267,7 @@ __all__ = [
     "run_shard",
     "runs",
     "schema",
+    "site",
     "steps",
     "sweep",
     "tag",
@@ -961,6 +964,33 @@ def accept(
     kept = Outputs(Path(outputs))
     series, step = find_step(read_history(kept, recipe, (metric,)).series, metric, at)
     return accept_change(kept, series, step, note)
+
+
+@public
+def site(
+    folder: str | Path = "site",
+    *,
+    title: str = "Runs",
+    reports: int = 100,
+    report_size: str = "20 MB",
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> SiteWritten:
+    """Write static pages of all runs, recipes, models and machines into `folder`, or bring them up to date.
+
+    Of each recipe it has the reports of its newest `reports` runs and of tagged ones, up to `report_size` each.
+    """
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.base.quantities import parse_bytes
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.site import SiteOptions, write_site
+
+    try:
+        size_bytes = parse_bytes(report_size)
+    except ValueError as error:
+        raise RequestError(f"site: report_size: {error}") from None
+    options = SiteOptions(title, reports, size_bytes)
+    return write_site(Outputs(Path(outputs)), Path(folder), options, progress)
 
 
 @public

@@ -118,15 +118,15 @@ def list_runs(
     conditions = _Conditions(tuple(map(_parse, wanted.where)))
     folders, unreadable = _sorted_folders(outputs, recipe)
     reads_all = len(folders) > _MANY and (limit is None or limit > _MANY or wanted.reads_records)
-    briefs = _read_briefs(outputs, recipe) if reads_all else {}
+    briefs = read_briefs(outputs, recipe) if reads_all else {}
     reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions, briefs)
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
 
 
-def _read_briefs(outputs: Outputs, recipe: str) -> dict[str, Tree]:
-    """Return the folder's name -> what the index has of a run's record."""
+def read_briefs(outputs: Outputs, recipe: str = "*") -> dict[str, Tree]:
+    """Return `<recipe>/<id>` -> the parts of a run's record that the index has."""
     from ndld_flow.runner.run_index import read_index  # only for many runs
 
     recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]

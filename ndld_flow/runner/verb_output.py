@@ -91,6 +91,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         "The series of the metrics; with `accept`, the accepted change.",
         one=("ndld_flow.records.history:MetricHistory", "ndld_flow.records.history:AcceptedChange"),
     ),
+    "site": VerbOutput("The site that was written.", one=("ndld_flow.runner.site:SiteWritten",)),
     "steps": VerbOutput(
         "All steps; with a name, that step, or that part of a step.",
         one=("ndld_flow.recipe.described_steps:DescribedStep", "ndld_flow.recipe.described_steps:DescribedPart"),
