@@ -18,6 +18,8 @@ from ndld_flow.report.render import PageParts, render, write_page
 _MOST_POINTS = 400_000
 """Number of points of a page, of which each takes about 5 bytes."""
 _MOST_CHANGES = 200
+_MANY = 12
+"""Number of series from which those without a change are folded."""
 _UNKNOWN = "\N{EN DASH}"
 _DIGITS = 10
 """Digits of a commit that are shown."""
@@ -55,6 +57,7 @@ class SeriesView:
     steps: int
     trend: str
     note: str
+    is_main: bool
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,18 @@ class HistoryPage:
     left_out: int
     """Number of series that are not drawn."""
     payload: str
+
+    @property
+    def shown(self) -> tuple[SeriesView, ...]:
+        """The main series, and those that have changed; all if there are few."""
+        shown = tuple(row for row in self.series if row.is_main or row.steps or row.trend)
+        return shown if shown and len(self.series) > _MANY else self.series
+
+    @property
+    def folded(self) -> tuple[SeriesView, ...]:
+        """The other series."""
+        shown = set(self.shown)
+        return tuple(row for row in self.series if row not in shown)
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -97,10 +112,18 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         meta=_meta(history),
         changes=tuple(changes[:_MOST_CHANGES]),
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
-        series=tuple(_view(each, place if place < drawn else -1) for place, each in enumerate(ordered)),
+        series=tuple(_view(each, place if place < drawn else -1, history.main) for place, each in enumerate(ordered)),
         left_out=len(ordered) - drawn,
-        payload=_payload(ordered[:drawn], max(leading.series, 0) if leading else 0),
+        payload=_payload(
+            ordered[:drawn], max(leading.series, 0) if leading else _longest(ordered[:drawn], history.main)
+        ),
     )
+
+
+def _longest(drawn: Sequence[MetricSeries], main: Sequence[str]) -> int:
+    """Return the position of the main series with the most measurements."""
+    counts = [(each.metric in main, len(each.points)) for each in drawn]
+    return counts.index(max(counts)) if counts else 0
 
 
 def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -> Iterator[ChangeView]:
@@ -171,7 +194,7 @@ def _change(series: MetricSeries, step: HistoryStep) -> str:
     return f"{'+' if step.after > step.before else MINUS}{quantity(abs(step.after - step.before), series.unit)}"
 
 
-def _view(series: MetricSeries, place: int) -> SeriesView:
+def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
     trend = ""
     if series.trend is not None:
         relative = min(point.value for point in series.points) > 0
@@ -187,6 +210,7 @@ def _view(series: MetricSeries, place: int) -> SeriesView:
         steps=len(series.steps),
         trend=trend,
         note=short_name(series.remark or series.noise, 240),
+        is_main=series.metric in main,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from urllib.parse import quote
 
 from ndld_flow.base.quantities import counted, quantity
@@ -17,10 +18,13 @@ from ndld_flow.report.history_page import HistoryPage, collect_history
 from ndld_flow.report.page_data import SiteRunsPayload
 from ndld_flow.report.render import PageParts, render
 
-MOST_ROWS = 20_000
-"""Number of runs in the table of a page, of which each takes about 30 bytes."""
+_MOST_ROWS = 20_000
+"""Number of runs in the table of the first page, of which each takes about 20 bytes."""
+_MOST_OF_GROUP = 1_000
+"""Number of runs in the table of a model or a machine."""
 _STATIC_ROWS = 50
 """Number of runs that a page shows without JavaScript."""
+_ROWS_OF_RECIPE = 20
 _LONGEST = 120
 INDEX = "index.html"
 
@@ -51,6 +55,12 @@ class SiteRun:
     """The reason why it cannot be read."""
     report: str = ""
     """Path of its report in the site; empty if the site does not have it."""
+
+    @cached_property
+    def key(self) -> str:
+        """Return a text that differs if anything differs."""
+        metrics = [(name, metric.value, metric.unit) for name, metric in self.metrics.items()]
+        return repr([metrics if name == "metrics" else value for name, value in vars(self).items()])
 
     @property
     def tone(self) -> str:
@@ -131,6 +141,8 @@ class RunsView:
     newest: tuple[RunView, ...]
     count: int
     left_out: int
+    all_link: str
+    """Link to the table of all runs; empty if this is it."""
     payload: str
 
 
@@ -181,9 +193,14 @@ class GroupPage:
         return ((("recipes", "Recipes"),) if self.rows else ()) + (("runs", "Runs"),)
 
 
+def newest_finished(runs: Sequence[SiteRun]) -> SiteRun:
+    """Return the newest run that is not active; `runs` has the newest first."""
+    return next((run for run in runs if run.outcome != "running" or run.damage), runs[0])
+
+
 def describe_recipe(runs: Sequence[SiteRun], history: HistoryPage | None) -> RecipeState:
     """Return the state of a recipe; `runs` has the newest first. A regression matters only if the newest run passed."""
-    newest = next((run for run in runs if run.outcome != "running" or run.damage), runs[0])
+    newest = newest_finished(runs)
     if newest.tone != "passed" or history is None:
         return RecipeState(newest.recipe, newest.tone, newest.word, newest.shown)
     if history.tone == "failed":
@@ -236,7 +253,7 @@ def draw_group(kind: str, name: str, runs: Sequence[SiteRun], states: Sequence[R
         about=_meta(runs),
         facts=tuple(_facts(kind, name, runs)),
         rows=tuple(rows),
-        runs=_collect_runs(runs, paths, "../"),
+        runs=_collect_runs(runs, paths, "../", _MOST_OF_GROUP, _word_of(kind, name)),
     )
     return render(SITE_GROUP, page)
 
@@ -245,8 +262,8 @@ def draw_recipe(history: MetricHistory, runs: Sequence[SiteRun], paths: SitePath
     """Return the history of a recipe as page data, and its page with the newest runs."""
     page = collect_history(history)
     reports = {run.id: f"../{_link(run.report)}" for run in runs if run.report}
-    views = tuple(_run_view(run, paths, "../") for run in runs[:_STATIC_ROWS])
-    more = f"../{INDEX}#runs={quote(f'recipe={_quoted(short_name(runs[0].recipe, _LONGEST))}')}" if runs else ""
+    views = tuple(_run_view(run, paths, "../") for run in runs[:_ROWS_OF_RECIPE])
+    more = _filter_link(_word_of("Recipe", runs[0].recipe)) if runs else ""
     return page, render(SITE_RECIPE, page, views=views, run_count=len(runs), all_runs=more, reports=reports)
 
 
@@ -286,14 +303,14 @@ def _rows(name: str, runs: Sequence[SiteRun], own: Mapping[str, str], paths: Sit
             continue
         recipes = list(_grouped(members, "recipe"))
         links = [(short_name(recipe, 60), _link(paths.recipes[recipe])) for recipe in recipes[:6]]
-        failed = sum(run.tone == "failed" for run in members[:50])
+        failed, newest = sum(run.tone == "failed" for run in members[:50]), newest_finished(members)
         rows.append(
             RowView(
                 name=short_name(members[0].model_name if name == "model" else key, _LONGEST),
                 about=short_name(key, 200) if name == "model" and "/" in key else "",
                 link=_link(own[key]),
-                tone=members[0].tone,
-                word=members[0].word,
+                tone=newest.tone,
+                word=newest.word,
                 sentence=f"{failed} of the newest {min(len(members), 50)} failed" if failed else "",
                 runs=len(members),
                 newest=members[0].started_at,
@@ -321,12 +338,15 @@ def _columns(runs: Sequence[SiteRun]) -> tuple[list[str], list[str]]:
     return [run.host for run in runs], [run.user for run in runs]
 
 
-def _collect_runs(runs: Sequence[SiteRun], paths: SitePaths, up: str) -> RunsView:
-    drawn = runs[:MOST_ROWS]
+def _collect_runs(
+    runs: Sequence[SiteRun], paths: SitePaths, up: str, most: int = _MOST_ROWS, word: str = ""
+) -> RunsView:
+    drawn = runs[:most]
     return RunsView(
         newest=tuple(_run_view(run, paths, up) for run in drawn[:_STATIC_ROWS]),
         count=len(runs),
         left_out=len(runs) - len(drawn),
+        all_link=_filter_link(word) if word and len(runs) > len(drawn) else "",
         payload=_payload(drawn, paths, up),
     )
 
@@ -386,9 +406,15 @@ def _link(path: str) -> str:
     return quote(path)
 
 
-def _quoted(word: str) -> str:
-    """Return a word of the filter, as `exactWord` in `table.js` writes it."""
-    return '"' + word.lower().replace('"', '""') + '"'
+def _word_of(kind: str, name: str) -> str:
+    """Return the word of the filter for a group, as `exactWord` in `table.js` writes it."""
+    limit = 200 if kind == "Machine" else _LONGEST
+    shown = short_name(name.replace("\\", "/").rpartition("/")[2] if kind == "Model" else name, limit)
+    return f'{kind.lower()}="{shown.lower().replace(chr(34), chr(34) * 2)}"'
+
+
+def _filter_link(word: str) -> str:
+    return f"../{INDEX}#runs={quote(word)}"
 
 
 _STYLES = ("tokens.css", "page.css", "charts.css", "tables.css")

@@ -105,10 +105,16 @@ class RunFilter:
 
 
 def list_runs(
-    outputs: Outputs, recipe: str = "*", wanted: RunFilter | None = None, *, limit: int | None = None
+    outputs: Outputs,
+    recipe: str = "*",
+    wanted: RunFilter | None = None,
+    *,
+    limit: int | None = None,
+    briefs: Mapping[str, Tree] | None = None,
 ) -> list[RunSummary]:
     """Return runs and sweeps (of one recipe), newest first: at most `limit`, and those that cannot be read until then.
 
+    `briefs` is the result of `read_briefs`, if it was read before.
     Raises RequestError for a condition that cannot be parsed, that compares different units, or whose metrics no run
     has.
     """
@@ -118,7 +124,8 @@ def list_runs(
     conditions = _Conditions(tuple(map(_parse, wanted.where)))
     folders, unreadable = _sorted_folders(outputs, recipe)
     reads_all = len(folders) > _MANY and (limit is None or limit > _MANY or wanted.reads_records)
-    briefs = read_briefs(outputs, recipe) if reads_all else {}
+    if briefs is None:
+        briefs = read_briefs(outputs, recipe) if reads_all else {}
     reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions, briefs)
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()

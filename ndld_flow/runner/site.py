@@ -194,7 +194,7 @@ def write_site(
         try:
             runs, reports = _copy_reports(site, outputs, runs, options, report)
             states = _write_pages(site, outputs, runs, paths, report)
-            inputs = _digest(options.title, runs, states)
+            inputs = _digest(options.title, _keys(runs), states)
             if not site.is_current(INDEX, inputs):
                 site.write(INDEX, draw_index(options.title, runs, states, paths).encode(), inputs)
             site.save()
@@ -215,7 +215,7 @@ def write_site(
 
 def _read_runs(outputs: Outputs) -> list[SiteRun]:
     briefs = read_briefs(outputs)
-    return [_site_run(summary, briefs.get(summary.run, {})) for summary in list_runs(outputs)]
+    return [_site_run(summary, briefs.get(summary.run, {})) for summary in list_runs(outputs, briefs=briefs)]
 
 
 def _site_run(summary: RunSummary, brief: Mapping[str, Any]) -> SiteRun:
@@ -243,6 +243,10 @@ def _site_run(summary: RunSummary, brief: Mapping[str, Any]) -> SiteRun:
 
 def _digest(*values: object) -> str:
     return blake3(repr((__version__, *values)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _keys(runs: Sequence[SiteRun]) -> str:
+    return "\n".join(run.key for run in runs)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -281,7 +285,7 @@ def _copy_reports(
             copied = _copy_report(
                 site, source, f"runs/{_slug(run.recipe)}/{run.id if ID.fullmatch(run.id) else _slug(run.id)}", options
             )
-        count[run.recipe] = count.get(run.recipe, 0) + bool(copied)
+        count[run.recipe] = count.get(run.recipe, 0) + 1
         total += bool(copied)
         if copied and total % 100 == 0:
             report(f"{total} reports")
@@ -358,7 +362,7 @@ def _write_pages(
             if name not in known:
                 continue
             own_states = [named[recipe] for recipe in dict.fromkeys(run.recipe for run in own)]
-            inputs = _digest(kind, own, own_states)
+            inputs = _digest(kind, _keys(own), own_states)
             if not site.is_current(known[name], inputs):
                 page = draw_group(kind.capitalize(), name, own, own_states, paths)
                 site.write(known[name], page.encode("utf-8", "replace"), inputs)
@@ -375,7 +379,7 @@ def _grouped(runs: Sequence[SiteRun], name: str) -> dict[str, list[SiteRun]]:
 def _write_recipe(
     site: _Folder, outputs: Outputs, recipe: str, runs: Sequence[SiteRun], paths: SitePaths
 ) -> RecipeState:
-    inputs = _digest(runs, _facts_of(outputs))
+    inputs = _digest(_keys(runs), _facts_of(outputs))
     path = paths.recipes[recipe]
     noted = site.states.get(recipe, {})
     if noted.get("inputs") == inputs and site.is_current(path, inputs):

@@ -27,7 +27,7 @@ function columns(data) {
   const some = (/** @type {number[]} */ places) => places.some((place) => data.texts[place] !== "");
   return [
     {
-      key: "run", label: "Run", width: "minmax(176px, 1fr)", value: (row) => data.id[row], mono: true, hidden: false,
+      key: "run", label: "Run", width: "minmax(194px, 1fr)", value: (row) => data.id[row], mono: true, hidden: false,
       element: (value, row) => link(data.report[row], value),
       about: (row) => (data.report[row] ? null : "The site does not have its report"),
     },
@@ -41,10 +41,10 @@ function columns(data) {
       tone: (row) => data.texts[data.tone[row]], about: text("outcome"),
     },
     {
-      key: "metric", label: "Main metric", width: "minmax(150px, 1.4fr)", hidden: false,
-      value: (row) => [text("metric")(row), data.value[row]].filter(Boolean).join(" "),
+      key: "metric", label: "Main metric", width: "minmax(150px, 1.1fr)", value: text("metric"), hidden: false,
       about: (row) => [`${text("metric")(row)} ${data.value[row]}`, text("others")(row)].filter((part) => part.trim()).join("\n"),
     },
+    { key: "value", label: "Value", width: "minmax(84px, 0.5fr)", value: (row) => data.value[row], right: true, hidden: false },
     column("model", "Model", "minmax(110px, 1fr)", false),
     column("machine", "Machine", "minmax(120px, 1.2fr)", !some(data.machine)),
     column("user", "User", "minmax(70px, 0.5fr)", true),
