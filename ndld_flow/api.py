@@ -89,6 +89,7 @@ _TYPES = {
     "ndld_flow.runner.list_runs": ("RunSummary",),
     "ndld_flow.runner.listener": ("Listener",),
     "ndld_flow.runner.measure_model": ("Profiled",),
+    "ndld_flow.runner.mlflow_export": ("Logged",),
     "ndld_flow.runner.plan": ("Decision",),
     "ndld_flow.runner.rebuild": ("Rebuilt",),
     "ndld_flow.runner.reduce.options": ("ReduceOptions",),
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.measure_model import Profiled
+    from ndld_flow.runner.mlflow_export import Logged
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.rebuild import Rebuilt
     from ndld_flow.runner.reduce.options import ReduceOptions
@@ -189,6 +191,7 @@ __all__ = [
     "LibrariesFreed",
     "ListedOperator",
     "Listener",
+    "Logged",
     "Look",
     "Metric",
     "MetricHistory",
@@ -219,6 +222,7 @@ __all__ = [
     "RunFinished",
     "RunSummary",
     "ShardFinished",
+    "SiteWritten",
     "SourceError",
     "StatementCheck",
     "StepType",
@@ -255,6 +259,7 @@ __all__ = [
     "init_plugin",
     "inspect",
     "layers",
+    "log_to_mlflow",
     "noise",
     "offered_changes",
     "ops",
@@ -991,6 +996,35 @@ def site(
         raise RequestError(f"site: report_size: {error}") from None
     options = SiteOptions(title, reports, size_bytes)
     return write_site(Outputs(Path(outputs)), Path(folder), options, progress)
+
+
+@public
+def log_to_mlflow(
+    runs: Sequence[str] = ("latest",),
+    *,
+    every: bool = False,
+    uri: str = "",
+    experiment: str = "",
+    files: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> list[Logged]:
+    """Log runs to MLflow tracking, each once; with `every`, all runs of the recipes that `runs` names.
+
+    `uri` is that of a tracking server, by default MLFLOW_TRACKING_URI; `experiment` by default the recipe's name. With
+    `files`, the report and the record are uploaded too.
+    """
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.runner.mlflow_export import Destination, log_runs
+    from ndld_flow.runner.outputs import Outputs
+
+    kept = Outputs(Path(outputs))
+    folders: dict[Path, None] = {}
+    for run in runs:
+        found = list(kept.folders(run)) if every and run and "/" not in run else []
+        if every and not found:
+            raise RequestError(f"mlflow --all: {kept.root} has no run of a recipe {run!r}.")
+        folders |= dict.fromkeys(found or [kept.find(run)])
+    return list(log_runs(list(folders), kept, Destination(uri, experiment, files)))
 
 
 @public

@@ -126,6 +126,14 @@ EXTRAS = {
             "`check` of `export_pytorch`, and programs that train what it wrote",
             775,
         ),
+        Extra(
+            "mlflow",
+            "MLflow's client",
+            ("mlflow-skinny",),
+            ("mlflow",),
+            "`ndld-flow mlflow`: runs in MLflow tracking",
+            110,
+        ),
         Extra("ray", "Ray", ("ray",), ("ray",), "runs and sweeps on several machines", 248),
     )
 }

@@ -53,6 +53,7 @@ VERBS = {
     "runs": "List runs and sweeps, newest first.",
     "history": "Show how the metrics of a recipe changed, when, and why.",
     "site": "Write static pages of all runs, for a team.",
+    "mlflow": "Log runs to MLflow tracking.",
     "tag": "Give a run or a sweep a permanent name.",
     "fits": "Name the variant of a package for this machine.",
     "steps": "List the steps, or explain one with all its settings.",

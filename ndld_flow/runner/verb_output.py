@@ -92,6 +92,9 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.records.history:MetricHistory", "ndld_flow.records.history:AcceptedChange"),
     ),
     "site": VerbOutput("The site that was written.", one=("ndld_flow.runner.site:SiteWritten",)),
+    "mlflow": VerbOutput(
+        "What became of each run in MLflow tracking.", many=("ndld_flow.runner.mlflow_export:Logged",)
+    ),
     "steps": VerbOutput(
         "All steps; with a name, that step, or that part of a step.",
         one=("ndld_flow.recipe.described_steps:DescribedStep", "ndld_flow.recipe.described_steps:DescribedPart"),

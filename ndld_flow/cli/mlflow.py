@@ -1,0 +1,51 @@
+"""`ndld-flow mlflow`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow import api
+from ndld_flow.base.quantities import counted
+from ndld_flow.cli.completers import complete_runs
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+
+HELP = """Log runs to MLflow tracking: parameters, metrics, tags, and the report.
+
+\b
+  ndld-flow mlflow latest --uri http://tracking:5000
+  ndld-flow mlflow detector --all                    # every run of a recipe that is not there yet
+
+Each run becomes one MLflow run, in the experiment with the recipe's name. A run that is already there is not logged
+again. Without --uri, MLFLOW_TRACKING_URI decides, as for MLflow itself. It needs its client: pip install
+'ndld-flow[mlflow]'.
+
+\b
+Exit codes:  0 success; 2 there is no such run, the client is missing, or the server cannot be used
+"""
+
+
+@click.command("mlflow", help=HELP, short_help="Log runs to MLflow tracking.")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
+@click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
+@click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")
+@click.option("--experiment", default="", metavar="NAME", help="Name of the experiment [default: the recipe's].")
+@click.option("--no-files", is_flag=True, help="Do not upload the report and the record.")
+@outputs_option
+@json_option
+def command(
+    runs: tuple[str, ...], every: bool, uri: str, experiment: str, no_files: bool, outputs: Path, as_json: bool
+) -> None:
+    logged = api.log_to_mlflow(
+        runs or ("latest",), every=every, uri=uri, experiment=experiment, files=not no_files, outputs=outputs
+    )
+    if as_json:
+        print_json("mlflow", logged)
+        return
+    for each in logged:
+        where = f" {each.experiment}, {each.mlflow_run}" if each.mlflow_run else ": it has not finished"
+        if len(logged) <= 20 or each.outcome == "skipped":
+            click.echo(f"{each.outcome} {each.run}{where}")
+    if len(logged) > 1:
+        click.echo(f"{counted(sum(each.outcome == 'logged' for each in logged), 'run')} logged, of {len(logged)}")
