@@ -262,6 +262,7 @@ __all__ = [
     "log_to_mlflow",
     "noise",
     "offered_changes",
+    "openmetrics",
     "ops",
     "plan",
     "profile",
@@ -930,6 +931,15 @@ def runs(
 
     wanted = RunFilter(tuple(where), tag, model, user)
     return list_runs(Outputs(Path(outputs)), recipe, wanted, limit=limit)
+
+
+@public
+def openmetrics(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> str:
+    """Return the metrics of the newest finished run of each recipe in OpenMetrics' text format, for Prometheus."""
+    from ndld_flow.runner.list_runs import runs_openmetrics
+    from ndld_flow.runner.outputs import Outputs
+
+    return runs_openmetrics(Outputs(Path(outputs)), recipe)
 
 
 @public

@@ -22,7 +22,7 @@ from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
 from ndld_flow.records.document import Record, Tree, read_tree
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.outcomes import RunOutcome
+from ndld_flow.records.outcomes import RunOutcome, is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.runner.outputs import (
@@ -130,6 +130,25 @@ def list_runs(
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
+
+
+def runs_openmetrics(outputs: Outputs, recipe: str = "*") -> str:
+    """Return all metrics of the newest finished run of each recipe, in OpenMetrics' text format."""
+    from ndld_flow.report.exports.openmetrics import Sample, openmetrics
+
+    samples: dict[str, Sample] = {}
+    folders, _ = _sorted_folders(outputs, recipe)
+    for path, record in folders:
+        name = Path(path).parent.name
+        if record != RUN_RECORD or name in samples:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            tree = read_tree(Path(path) / record)
+            if is_complete(outputs.outcome_now(outcome_in(tree), Path(path))):
+                started_s = datetime.fromisoformat(tree["started_at"]).timestamp()
+                machine = _describe_machine(tree.get("machine"))
+                samples[name] = Sample(name, machine, tree["passed"], started_s, _metrics_of_run(tree))
+    return openmetrics(sample for _, sample in sorted(samples.items()))
 
 
 def read_briefs(outputs: Outputs, recipe: str = "*") -> dict[str, Tree]:

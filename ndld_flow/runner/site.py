@@ -2,8 +2,8 @@
 
 `site.json` in the site's folder lists every file that was written, with the digest of its contents. A file that is not
 listed, or that somebody has changed since, belongs to somebody else: it is neither replaced nor removed. Each file is
-written atomically, reports and the pages of groups before the first page, and files that are no longer needed are
-removed last: a site is complete whenever the program is stopped.
+noted in a journal and written atomically, reports and the pages of groups before the first page, and files that are no
+longer needed are removed last: a site is complete whenever the program is stopped.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ from ndld_flow.report.site_pages import (
     draw_recipe,
 )
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.list_runs import RunSummary, list_runs, read_briefs
+from ndld_flow.runner.list_runs import RunSummary, list_runs, read_briefs, runs_openmetrics
 from ndld_flow.runner.metric_history import read_history
 from ndld_flow.runner.outputs import ACCEPTED, ID, Outputs
-from ndld_flow.store.files import remember, write_bytes_atomically
+from ndld_flow.store.files import write_bytes_atomically, write_text_atomically
 
 MANIFEST = "site.json"
+JOURNAL = "site.journal"
+"""The files that were written since the list was saved: a line for each, with the digest before the path."""
 REPORT = "report.html"
+METRICS = "metrics.txt"
+"""The newest metrics in OpenMetrics' format, which Prometheus can scrape from any web server."""
 _FORMAT = 1
 _SIMPLE = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 _LINK = re.compile(rb'<a href="\./([^"#?]*)(#[^"]*)?"')
@@ -88,6 +92,8 @@ class _Entry:
     mtime_ns: int
     inputs: str
     """Digest of everything that it was made from."""
+    earlier: str = ""
+    """Digest of its contents before, if the program may have been killed while it wrote the file."""
 
 
 @dataclass
@@ -107,17 +113,29 @@ class _Folder:
         """Read the list of files; a damaged one counts as missing."""
         try:
             noted = json.loads(read_bounded(root / MANIFEST))
-            if noted["site"] != _FORMAT:
+            if noted["site"] != _FORMAT or not all(map(_stays_inside, noted["files"])):
                 raise ValueError
-            return cls(root, {path: _Entry(**entry) for path, entry in noted["files"].items()}, noted["states"])
+            site = cls(root, {path: _Entry(**entry) for path, entry in noted["files"].items()}, noted["states"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return cls(root, {}, {})
+            site = cls(root, {}, {})
+        site._read_journal()
+        return site
+
+    def _read_journal(self) -> None:
+        """Add the files that a call wrote which was killed."""
+        with contextlib.suppress(OSError):
+            for line in read_bounded(self.root / JOURNAL).decode("utf-8", "replace").splitlines():
+                digest, _, path = line.partition(" ")
+                if _stays_inside(path):
+                    before = self.entries.get(path)
+                    self.entries[path] = _Entry(digest, -1, -1, "", before.digest if before else "")
 
     def save(self) -> None:
         """Write the list of files."""
         files = {path: asdict(entry) for path, entry in sorted(self.entries.items())}
         text = json.dumps({"site": _FORMAT, "files": files, "states": self.states}, indent=0)
-        remember(self.root / MANIFEST, text)
+        write_text_atomically(self.root / MANIFEST, text)
+        (self.root / JOURNAL).unlink(missing_ok=True)
 
     def is_current(self, path: str, inputs: str) -> bool:
         """Return whether a file was made from these inputs and is as it was written; it then belongs to the site."""
@@ -134,26 +152,30 @@ class _Folder:
             return False
         try:
             status = (self.root / path).lstat()
+            if not (self.root / path).parent.resolve().is_relative_to(self.root.resolve()):
+                return False
             if (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime_ns):
                 return True
-            return blake3(read_bounded(self.root / path)).hexdigest() == entry.digest
+            return blake3(read_bounded(self.root / path)).hexdigest() in (entry.digest, entry.earlier)
         except OSError:
             return False
 
     def write(self, path: str, data: bytes, inputs: str) -> None:
         """Write a file. Raises RequestError if it would replace somebody else's, OSError."""
-        target = self.root / path
+        target, digest = self.root / path, blake3(data).hexdigest()
+        if not target.parent.resolve().is_relative_to(self.root.resolve()):
+            raise RequestError(f"site: {target.parent} is a link that leads out of the site. Remove it.")
         if os.path.lexists(target) and not self._is_own(path):
             raise RequestError(
                 f"site: {target} exists, and `ndld-flow site` has not written it, or somebody has changed it since. "
                 "Move it away, or choose another folder."
             )
-        if not target.parent.resolve().is_relative_to(self.root.resolve()):
-            raise RequestError(f"site: {target.parent} is a link that leads out of the site. Remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
+        with (self.root / JOURNAL).open("a", encoding="utf-8") as journal:
+            journal.write(f"{digest} {path}\n")
         write_bytes_atomically(target, data)
         status = target.stat()
-        self.entries[path] = _Entry(blake3(data).hexdigest(), status.st_size, status.st_mtime_ns, inputs)
+        self.entries[path] = _Entry(digest, status.st_size, status.st_mtime_ns, inputs)
         self.planned[path] = None
         self.written += 1
 
@@ -174,6 +196,14 @@ class _Folder:
                 with contextlib.suppress(OSError):  # it has other files
                     (self.root / parent).rmdir()
         return removed, kept
+
+
+def _stays_inside(path: str) -> bool:
+    """Return whether a listed path, which may have been edited, is that of a file below the site's folder."""
+    parts = path.split("/")
+    return bool(path) and not any(
+        part in ("", ".", "..") or "\\" in part or ":" in part or "\0" in part for part in parts
+    )
 
 
 def write_site(
@@ -197,6 +227,9 @@ def write_site(
             inputs = _digest(options.title, _keys(runs), states)
             if not site.is_current(INDEX, inputs):
                 site.write(INDEX, draw_index(options.title, runs, states, paths).encode(), inputs)
+            text = runs_openmetrics(outputs).encode()
+            if not site.is_current(METRICS, _digest(text)):
+                site.write(METRICS, text, _digest(text))
             site.save()
             removed, kept = site.remove_others()
         finally:
