@@ -1,6 +1,9 @@
 """Cost of a long history: each verb on outputs with 10, 100, 1,000 (and more) runs and a tenth as many sweeps.
 
-Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2]
+Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2] [--read]
+
+With `--read`, only the verbs that read many records: `runs`, `gc --dry-run`, `history` and `site`. 10,000 runs are then
+made in seconds: their artifacts are links with invented digests.
 
 One real run and one real sweep are copied into the past: each copy has records, keys, artifacts and locks of its own
 for two of five steps, and `verify` must find all of them well. Each figure is a whole process: user and system CPU
@@ -17,7 +20,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from ndld_flow.runner.outputs import Outputs  # noqa: E402 - `tests` is found beside the package
-from tests.support.long_history import lengthen_history, lengthen_sweeps  # noqa: E402
+from tests.support.long_history import lengthen_history, lengthen_quickly, lengthen_sweeps  # noqa: E402
 from tests.support.models import make_cnn  # noqa: E402
 
 TOOL = [sys.executable, "-m", "ndld_flow"]
@@ -101,12 +105,31 @@ def verbs() -> dict[str, list[str]]:
     }
 
 
-def measure(folder: Path, repeat: int) -> dict[str, Cost]:
+def reading_verbs() -> dict[str, list[str]]:
+    """Return the commands that read many records. The first use builds the index."""
+    slow = "speed.latency.median < 1 ns"
+    return {
+        "runs": ["runs"],
+        "history, new index": ["history", "nightly"],
+        "history": ["history", "nightly"],
+        "runs --where": ["runs", "--where", slow],
+        "runs --json": ["runs", "--json"],
+        "gc --dry-run, first": ["gc", "--dry-run"],
+        "gc --dry-run": ["gc", "--dry-run"],
+        "site, new": ["site"],
+        "site, nothing new": ["site"],
+    }
+
+
+_ONCE = ("gc --keep 10", "verify", "history, new index", "gc --dry-run, first", "site, new")
+
+
+def measure(folder: Path, repeat: int, known: Mapping[str, list[str]]) -> dict[str, Cost]:
     """Each verb's cost at a length of history; `gc --keep` once, as it ends that history."""
     os.chdir(folder)
     result = {}
-    for name, words in verbs().items():
-        tries = [cost([*TOOL, *words], folder) for _ in range(1 if name in ("gc --keep 10", "verify") else repeat)]
+    for name, words in known.items():
+        tries = [cost([*TOOL, *words], folder) for _ in range(1 if name in _ONCE else repeat)]
         result[name] = min(tries, key=lambda outcome: outcome.cpu_s)
     return result
 
@@ -123,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 1000], help="lengths of the history, rising")
     parser.add_argument("--repeat", type=int, default=2, help="tries of each verb; the least counts")
+    parser.add_argument("--read", action="store_true", help="only verbs that read many records")
     given = parser.parse_args()
     costs: list[dict[str, Cost]] = []
     with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as aside:
@@ -133,9 +157,14 @@ def main() -> None:
             folder = Path(aside) / str(count)
             shutil.copytree(begun, folder, symlinks=True)
             outputs = Outputs(folder / "outputs")
-            lengthen_history(outputs, "nightly", range(1, count), ["base", "speed"])
-            lengthen_sweeps(outputs, "swept", range(1, max(count // 10, 1)))
-            costs.append(measure(folder, given.repeat))
+            if given.read:
+                lengthen_quickly(outputs, "nightly", range(1, count), "speed")
+                time.sleep(3)  # records that have just been written are read again at each use
+            else:
+                lengthen_history(outputs, "nightly", range(1, count), ["base", "speed"])
+                lengthen_sweeps(outputs, "swept", range(1, max(count // 10, 1)))
+            os.chdir(folder)
+            costs.append(measure(folder, given.repeat, reading_verbs() if given.read else verbs()))
             os.chdir("/")
             shutil.rmtree(folder)
     pairs = [f"to {count:,}" for count in given.runs[1:]]

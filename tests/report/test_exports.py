@@ -665,3 +665,17 @@ def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     assert "bar [1.5, 0.25]" in chart
     assert chart.count("```") == 2
     assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""
+
+
+def test_openmetrics_has_one_block_for_each_family_and_escapes_labels() -> None:
+    hostile = 'a"b\\c\nd'
+    metrics = {"speed.latency.median": Metric(value=1.5, unit="ms"), "speed.nan": Metric(value=float("nan"))}
+    text = openmetrics([Sample(hostile, "", True, 1e9, metrics), Sample("b", "EPYC", False, 1e9, {})])
+    lines = text.splitlines()
+    assert lines[2] == 'ndld_flow_metric{recipe="a\\"b\\\\c\\\\nd",metric="speed.latency.median",unit="ms"} 1.5'
+    assert 'ndld_flow_passed{recipe="b",machine="EPYC"} 0' in lines
+    assert [line for line in lines if line.startswith("# TYPE")] == [
+        f"# TYPE {name} gauge"
+        for name in ("ndld_flow_metric", "ndld_flow_passed", "ndld_flow_started_timestamp_seconds")
+    ]
+    assert text.endswith("\n# EOF\n") and "nan" not in text
