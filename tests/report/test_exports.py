@@ -31,7 +31,7 @@ from ndld_flow.records.comparison import (
     Subject,
     Verdict,
 )
-from ndld_flow.records.measurement import Machine
+from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.exports import picture_file
@@ -42,6 +42,7 @@ from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv
 from ndld_flow.report.exports.frames import layers_frame
 from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
+from ndld_flow.report.exports.openmetrics import Sample, openmetrics
 from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 
@@ -672,7 +673,7 @@ def test_openmetrics_has_one_block_for_each_family_and_escapes_labels() -> None:
     metrics = {"speed.latency.median": Metric(value=1.5, unit="ms"), "speed.nan": Metric(value=float("nan"))}
     text = openmetrics([Sample(hostile, "", True, 1e9, metrics), Sample("b", "EPYC", False, 1e9, {})])
     lines = text.splitlines()
-    assert lines[2] == 'ndld_flow_metric{recipe="a\\"b\\\\c\\\\nd",metric="speed.latency.median",unit="ms"} 1.5'
+    assert lines[2] == 'ndld_flow_metric{recipe="a\\"b\\\\c␊d",metric="speed.latency.median",unit="ms"} 1.5'
     assert 'ndld_flow_passed{recipe="b",machine="EPYC"} 0' in lines
     assert [line for line in lines if line.startswith("# TYPE")] == [
         f"# TYPE {name} gauge"

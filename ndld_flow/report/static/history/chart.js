@@ -8,8 +8,15 @@ import { Spots } from "../scatter_points.js";
 const SIZE = { height: 330, left: 74, right: 18, top: 34, bottom: 40 };
 const MANY = 1500;
 
-/** @param {number} seconds since 1970 */
-const day = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 10);
+/**
+ * The day, or of a span of a few days the time too: equal labels would show nothing.
+ * @param {number} seconds since 1970
+ * @param {number} span in seconds
+ */
+const label = (seconds, span) => {
+  const text = new Date(seconds * 1000).toISOString();
+  return span > 4 * 86400 ? text.slice(0, 10) : text.slice(5, 16).replace("T", " ");
+};
 
 /** @param {number} seconds since 1970 */
 const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
@@ -127,6 +134,7 @@ export class HistoryChart {
    */
   grid(series, runs, { x, y, low, high, width }) {
     const total = series.value.length;
+    const span = this.data.started_s[runs[total - 1]] - this.data.started_s[runs[0]];
     const labels = Math.max(2, Math.min(total, Math.floor((width - SIZE.left) / 110)));
     const places = [...new Set(Array.from({ length: labels }, (_, number) => Math.round((number * (total - 1)) / Math.max(labels - 1, 1))))];
     const anchor = (/** @type {number} */ place) => (place === total - 1 && total > 1 ? "end" : place === 0 ? "start" : "middle");
@@ -134,7 +142,7 @@ export class HistoryChart {
       ...ticks(low, high, 5).flatMap((tick) => [
         draw("line", { class: "grid", x1: SIZE.left, x2: width - SIZE.right, y1: y(tick), y2: y(tick) }),
         draw("text", { x: SIZE.left - 8, y: y(tick) + 4, "text-anchor": "end" }, quantityText(Number(tick.toPrecision(12)), series.unit))]),
-      ...places.map((place) => draw("text", { x: x(place), y: SIZE.height - 16, "text-anchor": anchor(place) }, day(this.data.started_s[runs[place]]))),
+      ...places.map((place) => draw("text", { x: x(place), y: SIZE.height - 16, "text-anchor": anchor(place) }, label(this.data.started_s[runs[place]], span))),
     ];
   }
 
