@@ -11,13 +11,14 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
-HELP = """Log runs to MLflow tracking: parameters, metrics, tags, and the report.
+HELP = """Log runs to MLflow tracking.
 
 \b
   ndld-flow mlflow latest --uri http://tracking:5000
   ndld-flow mlflow detector --all                    # every run of a recipe that is not there yet
 
-Each run becomes one MLflow run, in the experiment with the recipe's name. A run that is already there is not logged
+Each run becomes one MLflow run, with its settings, metrics and tags, in the experiment with the recipe's name; its
+report and record are uploaded. A run that is already there is not logged
 again. Without --uri, MLFLOW_TRACKING_URI decides, as for MLflow itself. It needs its client: pip install
 'ndld-flow[mlflow]'.
 

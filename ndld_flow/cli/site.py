@@ -10,7 +10,7 @@ from ndld_flow import api
 from ndld_flow.base.quantities import counted
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
 
-HELP = """Write static pages of all runs, recipes, models and machines, for a team.
+HELP = """Write static pages of all runs, for a team.
 
 \b
   ndld-flow site                                  # into the folder site

@@ -35,7 +35,7 @@ from ndld_flow.report.site_pages import (
     draw_index,
     draw_recipe,
 )
-from ndld_flow.runner.disk import explaining_disk
+from ndld_flow.runner.disk import explaining_disk, explaining_file
 from ndld_flow.runner.list_runs import RunSummary, list_runs, read_briefs, runs_openmetrics
 from ndld_flow.runner.metric_history import read_history
 from ndld_flow.runner.outputs import ACCEPTED, ID, Outputs
@@ -216,7 +216,7 @@ def write_site(
     """
     if not outputs.root.is_dir():
         raise RequestError(f"site: there is no outputs folder {outputs.root}. Run a recipe, or name it with --outputs.")
-    with explaining_disk("site", folder), paused_garbage_collection():
+    with explaining_file(folder), explaining_disk("site", folder), paused_garbage_collection():
         folder.mkdir(parents=True, exist_ok=True)
         site = _Folder.open(folder)
         runs = _read_runs(outputs)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
-from ndld_flow.store.store import Store
+from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun
@@ -286,18 +286,18 @@ def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
 def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = make_toy(in_folder)
     shutil.rmtree(Path(toy.run()[0].folder))  # no run needs the results any more, and the next finds them
-    found = collect_garbage._find_needed
+    found = collect_garbage._read_runs
     during: list[RunFinished] = []
 
-    def find_and_run(folders: Iterable[Path], store: Store) -> Any:
-        needed = found(folders, store)
+    def find_and_run(outputs: Outputs, dropped: Collection[Path]) -> Any:
+        needed = found(outputs, dropped)
         during.append(toy.run()[0])
         return needed
 
-    monkeypatch.setattr(collect_garbage, "_find_needed", find_and_run)
+    monkeypatch.setattr(collect_garbage, "_read_runs", find_and_run)
     freed = api.gc(outputs=in_folder / "outputs")
     assert len(freed.in_use) == 3
-    monkeypatch.setattr(collect_garbage, "_find_needed", found)
+    monkeypatch.setattr(collect_garbage, "_read_runs", found)
     again, events = toy.run()
     assert again.nothing_to_do
     assert set(outcomes(events).values()) == {"reused"}
