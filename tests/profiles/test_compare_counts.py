@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ndld_flow.base.metric_directions import which_is_better
 from ndld_flow.profiles.compare.comparison import compare
-from ndld_flow.profiles.compare.measured import Measured, Rules, which_is_better
+from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, MetricVerdict, Subject
 from ndld_flow.records.profile import PassCount, Profile, without_impossible_values
 from ndld_flow.report.comparison.page import collect_comparison
