@@ -119,7 +119,6 @@ REAL = {
     ),
     "file types": wheel("file_type"),
     "objects": wheel("yolo_detection", images={"shape": [1, 3, 160, 160]}),
-    "captcha": wheel("captcha_recognition", input1={"shape": [1, 1, 64, 160]}),
 }
 
 
