@@ -151,7 +151,7 @@ def test_records_that_have_settled_are_not_read_again(root: Path, monkeypatch: p
     assert not read
 
 
-@pytest.mark.parametrize("place", range(0, 100, 9))
+@pytest.mark.parametrize("place", range(0, 100, 18))
 def test_a_damaged_index_is_rebuilt(root: Path, place: int) -> None:
     expected = answers(root)
     data = bytearray((root / INDEX).read_bytes())

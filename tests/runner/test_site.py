@@ -144,6 +144,7 @@ def test_what_others_have_written_is_not_replaced(outputs: Outputs) -> None:
         site(outputs)
 
 
+@pytest.mark.thorough
 def test_a_site_that_was_copied_goes_on_and_one_that_was_stopped_is_readable(
     outputs: Outputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         assert "<img" not in page.read_text() and "</script><b>" not in page.read_text()
 
 
+@pytest.mark.thorough
 def test_two_names_never_share_a_page(tmp_path: Path) -> None:
     for recipe in ("Nightly", "nightly", "NIGHTLY"):
         outputs = write_runs(tmp_path / "outputs", courses([10.0]), recipe=recipe)
@@ -255,7 +257,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [pytest.param(390, marks=pytest.mark.thorough), 1400])
 def test_a_browser_filters_runs_and_opens_their_pages(browser: Browser, served: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900})
     page, asked, complaints = context.new_page(), list[str](), list[str]()
