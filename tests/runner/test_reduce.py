@@ -17,6 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.reduction import captured
+from ndld_flow.reduction.cutting import cut_part
+from ndld_flow.reduction.part import Cut, Whole
 from ndld_flow.runner.events import Event, Notice
 from ndld_flow.runner.reduce.failure import failure_of_error
 from ndld_flow.runner.reduce.options import ReduceOptions
@@ -463,3 +467,26 @@ def test_failures_are_compared_by_their_words(messages: Sequence[str], same: boo
     assert first.same_as(second) is same
     assert not first.same_as(failure_of_error("error", "other step", RequestError(messages[0])))
     assert not first.same_as(failure_of_error("killed", "step", RequestError(messages[0])))
+
+
+def test_a_part_whose_rank_is_not_inferred_has_that_of_its_run(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model too large to keep all of its tensors: those of the part's edges are captured."""
+    shape = ["batch", "one", 8]
+    nodes = [
+        helper.make_node("Squeeze", ["x"], ["squeezed"], name="squeeze"),  # of which dimensions depends on the sizes
+        helper.make_node("Tanh", ["squeezed"], ["t"], name="tanh"),
+        helper.make_node("Exp", ["t"], ["y"], name="exp"),
+    ]
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "squeezing", [value], [result])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "model.onnx")
+    Path("part").mkdir()
+    monkeypatch.setattr(captured, "_ALL_AT_ONCE_BYTES", 0)
+    whole = Whole(
+        path=Path("model.onnx").absolute(), inputs={"x": InputSpec(shape=(2, 1, 8))}, samples=1, values=Path("values")
+    )
+    cut_part(whole, Cut(kept=(1,)), part := Path("part"))
+    assert [len(each.type.tensor_type.shape.dim) for each in onnx.load(part / "model.onnx").graph.output] == [2]
