@@ -473,13 +473,12 @@ def test_a_part_whose_rank_is_not_inferred_has_that_of_its_run(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model too large to keep all of its tensors: those of the part's edges are captured."""
-    shape = ["batch", "one", 8]
     nodes = [
         helper.make_node("Squeeze", ["x"], ["squeezed"], name="squeeze"),  # of which dimensions depends on the sizes
         helper.make_node("Tanh", ["squeezed"], ["t"], name="tanh"),
         helper.make_node("Exp", ["t"], ["y"], name="exp"),
     ]
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "one", 8])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "squeezing", [value], [result])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "model.onnx")
