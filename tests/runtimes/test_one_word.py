@@ -61,7 +61,7 @@ def recipe(model: Path, subject: Subject, **more: Any) -> dict[str, Any]:
             "lint": {},
             "sanitize": {},
             "agree": {"step": "check_accuracy", "candidate": "sanitize", "layers": True, **subject.steps},
-            "inside": {"step": "inspect_activations", "from": "sanitize", "every": 40, **subject.steps},
+            "inside": {"step": "inspect_activations", "from": "sanitize", "every": 20, **subject.steps},
             "base": {**speed, "from": "source"},
             "speed": {**speed, "from": "sanitize"},
             **({} if subject.steps else {"faster": {"step": "compare_profiles", "base": "base", "from": "speed"}}),
@@ -119,6 +119,9 @@ REAL = {
     ),
     "file types": wheel("file_type"),
     "objects": wheel("yolo_detection", images={"shape": [1, 3, 160, 160]}),
+    "orientation of pages": wheel("page_orientation", x=image([1, 3, 224, 224], "receipt.png", *IMAGENET)),
+    "embedding of speech": wheel("speech_embedding", input_1={"shape": [1, 76, 32, 1]}),
+    "wake word": wheel("wake_word"),
 }
 
 

