@@ -37,8 +37,12 @@ def read_accepted(outputs: Outputs) -> AcceptedChanges:
 def accept_change(outputs: Outputs, series: MetricSeries, step: HistoryStep, note: str) -> AcceptedChange:
     """Note a step as accepted, and return the note; an earlier note about it is replaced.
 
-    Raises OutputsError if the file cannot be written.
+    Raises RequestError for a note that is not UTF-8, and OutputsError if the file cannot be written.
     """
+    try:
+        note.encode()
+    except UnicodeEncodeError:
+        raise RequestError("the note is not UTF-8: write it again with other characters.") from None
     change = AcceptedChange(
         recipe=series.recipe,
         metric=series.metric,

@@ -34,6 +34,7 @@ PROFILED = ("runs=2", "passes=4", "duration=0", "warmup=0", "layer_passes=2", "s
 PROFILE = "outputs/runs/profile-model/latest/profile/profile.json"
 FIELDS = Path(__file__).parents[1] / "golden/outputs.txt"
 
+ELSEWHERE = "--outputs elsewhere/outputs"
 SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "run": [
         ("toy.yaml --trust steps.first.word=new", 0),
@@ -55,7 +56,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1),
         ("engine:engine engine:engine", 0),
     ],
-    "apply": [("busy", 0), ("busy more_threads_than_cpus --show", 0)],
+    "apply": [(f"busy {ELSEWHERE}", 0), (f"busy more_threads_than_cpus --show {ELSEWHERE}", 0)],
     "diff": [
         ("model.onnx model.onnx", 0),
         ("model.onnx other.onnx --exit-code", 1),
@@ -152,7 +153,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")
     (folder / "rtx.yaml").write_text(RTX)
-    write_busy_run(folder)
+    write_busy_run(folder / "elsewhere")  # it has no models, which `verify` would report
     assert ndld_flow("run", "rtx.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
     assert ndld_flow("attest", "packed", "-o", "packed.jsonl", cwd=folder).returncode == 0

@@ -73,6 +73,9 @@ def test_the_number_of_layers_drawn_on_a_page_is_limited() -> None:
 def test_the_payload_holds_all_positions() -> None:
     picture = picture_of(residual_profile(60))
     data = graph_payload(picture)
+    folded = data.pop("blocks")
+    assert len(list(accumulate(folded["of"]))) == 60 and max(accumulate(folded["of"])) + 1 == len(folded["titles"])
+    assert len(folded["graph"]["x"]) == len(folded["titles"]) + 2
     assert json.loads(json.dumps(data, allow_nan=False)) == data | {"node": list(data["node"])}
     xs, ys = list(accumulate(data["x"])), list(accumulate(data["y"]))
     assert [(box.x, box.y) for box in picture.layout.boxes] == list(zip(xs, ys, strict=True))

@@ -46,6 +46,7 @@ from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
+from ndld_flow.report.site_pages import SITE_GROUP, SITE_INDEX, SITE_RECIPE
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import summarize_run
@@ -547,7 +548,7 @@ def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
 
 def test_many_layers_stay_small(tmp_path: Path) -> None:
     report = draw_report(write_big(tmp_path, layer_count=5000, profiles=1))
-    assert report.stat().st_size < 560_000
+    assert report.stat().st_size < 540_000
 
 
 def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
@@ -561,7 +562,8 @@ def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
 def test_every_static_file_is_used() -> None:
     files = report_files()
     reports = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, SWEEP_PAGE, HISTORY_PAGE)
-    pages = (*reports, MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE, ENGINES_PAGE)
+    others = (MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE, ENGINES_PAGE, SITE_INDEX, SITE_GROUP, SITE_RECIPE)
+    pages = (*reports, *others)
     scripts = {module.path for page in pages for module in modules_of(page.entry, files, page.panels)}
     static = {EARLY_SCRIPT, *(name for page in pages for name in page.styles)}
     used = {*scripts, *(f"static/{name}" for name in static)}
