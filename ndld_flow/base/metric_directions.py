@@ -1,4 +1,4 @@
-"""Whether less or more of a metric is better, by its name and unit."""
+"""Directions of metrics, by their names and units: is less or more better?"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ndld_flow.records.document import VERSIONS, Document
 
 
 class Compiled(Document):
-    """What compiled a model, from what and for what: a compiled model is refused elsewhere."""
+    """The runtime, settings and model of a compiled model, which is refused with others."""
 
     document: Literal["compiled"] = "compiled"
     format_version: int = VERSIONS["compiled"]

@@ -100,7 +100,7 @@ class RecipeState:
     tone: str
     word: str
     sentence: str
-    """What its history shows, or where its newest run failed."""
+    """The change that its history shows, or the place where its newest run failed."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ _NO_LINK = b'<a title="The site does not have this file"'
 
 
 class SiteWritten(Record):
-    """What `site` wrote."""
+    """The pages that `site` wrote."""
 
     folder: str
     index: str

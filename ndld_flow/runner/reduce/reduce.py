@@ -82,9 +82,9 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
 @dataclass(frozen=True)
 class _Counts:
     nodes: int
-    """Of the whole model."""
+    """Number of nodes of the whole model."""
     runs: int
-    """Of the reduced model."""
+    """Number of runs of the reduced model."""
     failed: int
 
 
@@ -106,11 +106,11 @@ class _Reduction:
         )
         self._minimal = True
         self._message = ""
-        """Of the failure of the reduced model."""
+        """Message of the reduced model's failure."""
         self._suspects: dict[str, float] = {}
         self._original: Values = None
         self._needs_values: bool | None = True if options.keep_values else None
-        """Whether the failure needs original values; None as long as that is not known."""
+        """True if the failure needs original values; None as long as that is not known."""
 
     def _identify(self, request: Request) -> str:
         """Return a digest of the data, code and libraries for which outcomes hold."""
