@@ -108,10 +108,10 @@ class ComparisonPage:
         layered = any(profile.has_layers for profile in self.profiles)
         present = (
             ("decision", bool(self.decisions)),
-            ("gates", bool(self.gates)),
-            ("rounds", bool(self.rounds)),
             ("conditions", self.forbids),
             ("where", layered),
+            ("gates", bool(self.gates)),
+            ("rounds", bool(self.rounds)),
             ("optimized", any(profile.graphs or profile.graphs_missing for profile in self.profiles)),
             ("metrics", bool(self.profiles)),
             ("time", layered),

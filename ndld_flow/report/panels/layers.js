@@ -180,7 +180,7 @@ class LayersPart {
   }
 
   toTable() {
-    this.table.tools.scrollIntoView({ block: "nearest" });
+    this.live("layers").scrollIntoView({ block: "nearest" });
   }
 }
 
