@@ -282,7 +282,7 @@ def test_a_channel_is_opened_read_and_zoomed(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     page.get_by_role("listbox", name="Channels").focus()
     press(page, "Home", "ArrowRight", "ArrowRight", "Enter")
-    expect(page.locator(".large-view h4")).to_have_text("Channel 2 of 16")
+    expect(page.locator(".large-view h3")).to_have_text("Channel 2 of 16")
     assert page.locator(".plane").count() == 2
     page.locator(".plane").first.focus()
     press(page, "ArrowRight", "ArrowRight", "Shift+ArrowDown")
@@ -323,7 +323,7 @@ def test_the_pointer_shows_values_and_drags(pages: Pages) -> None:
 )
 def test_tensors_without_a_map_are_a_matrix_or_a_strip(pages: Pages, tensor: str, title: str) -> None:
     page = pages.show(tensor=tensor)
-    expect(page.locator(".large-view h4")).to_contain_text(title)
+    expect(page.locator(".large-view h3")).to_contain_text(title)
     assert page.get_by_role("button", name="All channels").is_hidden()
     box = page.locator(".plane").first.bounding_box()
     assert box
@@ -346,7 +346,7 @@ def test_channels_are_a_table_that_is_exported_as_csv(pages: Pages) -> None:
     assert float(saved[1][1]) == pytest.approx(worst.minimum, rel=1e-5)
     first.click()
     assert state(page)["channel"] == worst.channel
-    expect(page.locator(".large-view h4")).to_have_text(f"Channel {worst.channel} of 16")
+    expect(page.locator(".large-view h3")).to_have_text(f"Channel {worst.channel} of 16")
 
 
 def test_channels_are_in_the_requested_order(pages: Pages) -> None:

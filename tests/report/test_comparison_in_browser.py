@@ -103,7 +103,7 @@ def test_another_base_inverts_every_ratio_verdict_and_colour(show: Open) -> None
     assert page.locator('[data-live="decision"] .interval').get_attribute("class") == "interval regressed"
     metrics = page.locator('[data-live="metrics"] tr', has_text="layers.sum")
     expect(metrics).to_contain_text("+69 %")
-    expect(page.locator("#where h4").first).to_contain_text("From B half to A main")
+    expect(page.locator("#where h3").first).to_contain_text("From B half to A main")
     second = {row["Name"]: row for row in rows_of(page)}
     conv = "p2o.Conv.50"
     assert float(second[conv]["delta ms"]) == -float(first[conv]["delta ms"]) > 0
@@ -155,7 +155,7 @@ def test_the_base_is_changed_by_keyboard_and_kept_in_the_address(show: Open) -> 
 @pytest.mark.thorough
 def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None:
     page = show("three", "#layers&base=B&against=C&profile=1")
-    expect(page.locator("#where h4").first).to_contain_text("From B half to C tuned")
+    expect(page.locator("#where h3").first).to_contain_text("From B half to C tuned")
     expect(page.locator("#layers h2")).to_be_in_viewport()
     page.locator(".bar nav").get_by_role("link", name="Metrics").click()
     expect(page).to_have_url(re.compile("#metrics&base=B&against=C$"))
@@ -184,7 +184,7 @@ def test_a_candidate_is_chosen_among_three(show: Open) -> None:
     page = show("three")
     group = page.locator(".bar").get_by_role("radiogroup", name="Candidate")
     group.get_by_role("radio", name="C").check()
-    expect(page.locator("#where h4").first).to_contain_text("From A main to C tuned")
+    expect(page.locator("#where h3").first).to_contain_text("From A main to C tuned")
     group.get_by_role("radio", name="A").check()  # takes the base's place: they change over
     expect(page.locator("h1")).to_have_text("main and half against tuned")
     expect(show("pair").locator(".bar").get_by_role("radiogroup", name="Candidate")).to_be_hidden()
@@ -374,7 +374,7 @@ def test_coverage_agrees_with_the_comparison_and_links_to_unmatched_layers(show:
 def test_process_runs_are_in_the_order_of_measurement(show: Open) -> None:
     page = show("three")
     page.locator('[data-live="runs"]').scroll_into_view_if_needed()
-    expect(page.locator('[data-live="runs"] h4')).to_contain_text("measured in turns")
+    expect(page.locator('[data-live="runs"] h3')).to_contain_text("measured in turns")
     letters = page.locator(".run text").all_text_contents()
     assert letters == ["A", "B", "C"] * 6
     page.locator(".run").nth(1).hover()

@@ -121,7 +121,7 @@ class PassesPlot {
       this.along = along;
       this.draw(this.width);
     })] : [];
-    host.replaceChildren(make("h4", {}, "Passes"), this.legend, make("figure", { class: "picture" }, this.host), this.notes);
+    host.replaceChildren(make("h3", { class: "minor" }, "Passes"), this.legend, make("figure", { class: "picture" }, this.host), this.notes);
     this.buildLegend();
     this.writeNotes();
     drawAtWidth(this.host, (width) => this.draw(width));

@@ -3,7 +3,7 @@
 import { all } from "./elements.js";
 import { drawAllPictures, redrawPictures } from "./charts.js";
 import { Sections } from "./sections.js";
-import { listenForFilterKey } from "./widgets.js";
+import { listenForFilterKey, watchScrolling } from "./widgets.js";
 
 /** @param {HTMLElement} button its `data-copy` is the id of the element whose text is copied */
 export async function copy(button) {
@@ -91,6 +91,7 @@ export function startConveniences() {
   const sections = new Sections();
   preparePrinting(sections);
   listenForFilterKey();
+  for (const box of all(".scroll")) watchScrolling(box);
   addEventListener("hashchange", () => openTarget(sections));
   openTarget(sections);
 }

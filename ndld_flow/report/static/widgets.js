@@ -132,7 +132,26 @@ export function selectionSummary(model) {
       ...[min, max, total, mean].map((value) => cell(column, value)))];
   });
   const table = make("table", { class: "dense" },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
+    make("thead", {}, make("tr", {}, make("td"), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
     make("tbody", {}, ...lines));
-  return [make("div", { class: "summary" }, list, make("div", { class: "scroll" }, table))];
+  return [make("div", { class: "summary" }, list, scrollBox(table))];
 }
+
+const scrollObserver = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth + 1) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+
+/**
+ * A box that is narrower than its table scrolls with the arrow keys, once it has the focus.
+ * @param {HTMLElement} box
+ */
+export function watchScrolling(box) {
+  scrollObserver.observe(box);
+  return box;
+}
+
+/** @param {(Node | string)[]} children */
+export const scrollBox = (...children) => watchScrolling(make("div", { class: "scroll" }, ...children));

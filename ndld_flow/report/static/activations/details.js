@@ -76,7 +76,7 @@ function tensorFacts(data, place) {
   const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Subnormal", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
   for (const [label, key, text] of optional) if (sides.some((side) => side[key] > 0)) rows.push(row(label, (values) => (values[key] > 0 ? text(values[key]) : "0")));
   const table = make("table", { class: "dense tensor-facts" },
-    make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
+    make("thead", {}, make("tr", {}, make("td"), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
   const metrics = Object.entries(tensor.divergence?.metrics ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${name === "snr_db" ? decibels(Number(value)) : plainMetric(Number(value))}`);
   return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
 }

@@ -331,7 +331,7 @@ export class LargeView {
     this.layWidth = 0;
     /** @type {PlaneView} */
     this.view = { x: 0, y: 0, across: 1, down: 1, width: 1, height: 1, cursor: null, fit: { across: 1, down: 1 } };
-    this.title = make("h4", {});
+    this.title = make("h3", { class: "minor" });
     this.readout = make("output", { class: "readout mono", "aria-live": "polite" });
     this.divider = make("div", { class: "divider", role: "slider", tabindex: 0, "aria-label": "Split between reference and candidate", "aria-valuemin": 0, "aria-valuemax": 100 });
     this.stage = make("div", { class: "planes" });

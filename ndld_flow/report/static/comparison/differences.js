@@ -5,7 +5,7 @@
 import { drawAtWidth, scale } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
 import { changeText, milliseconds, share } from "../quantities.js";
-import { makeSwitch, tooltip } from "../widgets.js";
+import { makeSwitch, scrollBox, tooltip } from "../widgets.js";
 import { badge, named, signedMs } from "./data.js";
 
 /** @typedef {ReturnType<RowPair["deltasBy"]>[number]} Change */
@@ -106,7 +106,7 @@ function drawWaterfallAt(figure, view, pair, width) {
 export class Waterfall {
   /** @param {HTMLElement} host */
   constructor(host) {
-    this.title = make("h4");
+    this.title = make("h3", { class: "minor" });
     const figure = make("figure", { class: "picture waterfall" });
     /** @type {{view: View, pair: RowPair} | null} */
     this.shown = null;
@@ -154,9 +154,9 @@ export function drawLargest(host, view, pair, choose) {
       make("td", { class: "track" }, deltaBar(change, "ms", most)));
   };
   const title = rows.length > shown.length ? `The ${shown.length} largest of ${rows.length} changes` : "Layers that changed";
-  host.replaceChildren(make("h4", {}, title), make("div", { class: "scroll" }, make("table", { class: "bars deltas largest" },
+  host.replaceChildren(make("h3", { class: "minor" }, title), scrollBox(make("table", { class: "bars deltas largest" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Layer"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
-      make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th", { class: "n", scope: "col" }, "%"), make("th"))),
+      make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th", { class: "n", scope: "col" }, "%"), make("td"))),
     make("tbody", {}, ...shown.map(line)))));
 }
 
@@ -218,10 +218,10 @@ function deltaTable(title, deltas, unit, view, pick) {
   const amounts = shown.map((change) => (unit === "ms" ? change.delta : change.before ? change.delta / change.before : 0));
   const most = Math.max(...amounts.map(Math.abs), 1e-12);
   const more = deltas.length > shown.length ? ` (the ${shown.length} largest of ${deltas.length})` : "";
-  return make("div", {}, make("h4", {}, `${title}${more}`),
-    make("div", { class: "scroll" }, make("table", { class: "bars deltas" },
-      make("thead", {}, make("tr", {}, make("th"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
-        make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th"))),
+  return make("div", {}, make("h3", { class: "minor" }, `${title}${more}`),
+    scrollBox(make("table", { class: "bars deltas" },
+      make("thead", {}, make("tr", {}, make("td"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
+        make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("td"))),
       make("tbody", {}, ...shown.map((change) => deltaRow(change, unit, most, pick))))));
 }
 
@@ -313,7 +313,7 @@ function coverageKeys(pair) {
  * @param {(method: string) => void} pick
  */
 export function drawCoverage(host, view, pair, pick) {
-  host.replaceChildren(make("h4", {}, "Layer time that is matched in the other"),
+  host.replaceChildren(make("h3", { class: "minor" }, "Layer time that is matched in the other"),
     make("table", { class: "bars coverage" }, make("tbody", {},
       coverageBar(view, pair, view.base, pick), coverageBar(view, pair, view.candidate, pick))),
     coverageKeys(pair));

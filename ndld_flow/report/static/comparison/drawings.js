@@ -66,7 +66,7 @@ export class Timelines {
   build(view) {
     const timed = view.profile.reports.flatMap(({ layers, timeline }, place) => (timeline ? [{ layers, timeline, place }] : []));
     const rooms = timed.map(() => make("div", { "data-live": "timeline" }));
-    const pictures = timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]);
+    const pictures = timed.flatMap(({ place }, number) => [make("h3", { class: "minor" }, named(view.subject(place))), rooms[number]]);
     if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
     const texts = (/** @type {TextPlace[]} */ column) => column.map((place) => view.texts[place]);
     const spans = timed.map(({ layers, timeline }) => new TimelineData(timeline, { role: texts(layers.role), name: texts(layers.name) }, view.texts));
@@ -287,7 +287,7 @@ export function drawTypes(host, view, pair, pick) {
     label: view.subject(place).label, series: view.subject(place).series,
     types: pair.types(place), wholeMs: pair.rows.sums[place],
   }));
-  const title = make("h4", {}, "Time by type, ", ...places.flatMap((place, number) => [number ? ", " : "", named(view.subject(place))]));
+  const title = make("h3", { class: "minor" }, "Time by type, ", ...places.flatMap((place, number) => [number ? ", " : "", named(view.subject(place))]));
   const inner = make("div");
   host.replaceChildren(title, inner);
   return new TypeChart(inner, reports, { pick });

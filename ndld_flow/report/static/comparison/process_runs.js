@@ -90,7 +90,7 @@ export function drawRuns(host, view) {
   }
   const figure = make("figure", { class: "picture" });
   const how = inTurns ? "measured in turns, from left to right" : "not measured in turns: one report after the other";
-  host.replaceChildren(make("h4", {}, `Process runs by ${metric.metric}, ${how}`), figure);
+  host.replaceChildren(make("h3", { class: "minor" }, `Process runs by ${metric.metric}, ${how}`), figure);
   drawAtWidth(figure, (width) => drawRunsAt(figure, view, metric, points, width));
 }
 
@@ -107,7 +107,7 @@ export function drawSpread(host, view) {
   }
   const inner = make("div");
   const most = Math.max(...measured.map(({ report }) => report.sample_count));
-  host.replaceChildren(make("h4", {}, `Passes of the timing pass, up to ${count(most)} of each`), inner);
+  host.replaceChildren(make("h3", { class: "minor" }, `Passes of the timing pass, up to ${count(most)} of each`), inner);
   latencyDistribution(inner, measured.map(({ report, subject }) => ({
     label: `${subject.letter}  ${subject.label}`, series: subject.series, latency: /** @type {Record<string, number>} */ (report.latency),
     quartiles_ms: /** @type {number[]} */ (report.quartiles_ms), runs: [report.samples.filter((ms) => ms !== null)],

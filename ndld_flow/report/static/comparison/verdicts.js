@@ -4,7 +4,7 @@
 
 import { make } from "../elements.js";
 import { changeText, quantityText, ratioText, threeDigits } from "../quantities.js";
-import { tooltip } from "../widgets.js";
+import { scrollBox, tooltip } from "../widgets.js";
 import { named, verdictOf, verdictWord, WORST_FIRST } from "./data.js";
 
 // A ratio with its interval against the band of its threshold: the reason of a verdict as a picture.
@@ -76,6 +76,10 @@ function intervalBar(verdict, ratios) {
     onpointerleave: () => tooltip.hide(),
   }, piece("u", 1 / (1 + threshold), 1 + threshold), piece("b", 1), piece("i", low ?? ratio, high ?? ratio), piece("em", ratio));
 }
+
+/** @param {RatioScale} ratios */
+const intervalHead = (ratios) =>
+  make("th", { scope: "col", class: "plot" }, make("span", { class: "unseen" }, "Interval"), intervalAxis(ratios));
 
 /** @param {RatioScale} ratios */
 function intervalAxis(ratios) {
@@ -151,7 +155,7 @@ export function drawDecision(host, choice) {
   const ratios = new RatioScale(decisions);
   const heads = [several && make("th", { scope: "col" }, "Profile"), make("th", { scope: "col" }, "Against ", named(choice.payload.subjects[choice.base])),
     make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "n" }, "Ratio"), make("th", { scope: "col", class: "n" }, "Change"),
-    make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))];
+    intervalHead(ratios)];
   const rows = decisions.flatMap((decision) => [
     make("tr", {}, ...[
       several && make("th", { scope: "row", class: "clip" }, make("bdi", {}, decision.profile)),
@@ -161,7 +165,7 @@ export function drawDecision(host, choice) {
     ].filter((cell) => cell !== false)),
     ...(decisions.length > 1 ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
   ]);
-  host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "decisions" },
+  host.replaceChildren(scrollBox(make("table", { class: "decisions" },
     make("thead", {}, make("tr", {}, ...heads.filter((head) => head !== false))), make("tbody", {}, ...rows))));
 }
 
@@ -270,8 +274,8 @@ export function drawMetrics(host, about, view) {
   const ratios = new RatioScale(verdicts);
   const single = view.candidates.length === 1;
   const head = (/** @type {number} */ place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "");
-  host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "compared-metrics" },
+  host.replaceChildren(scrollBox(make("table", { class: "compared-metrics" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Metric"), ...subjects.map((_, place) => head(place)),
-      ...(single ? [make("th", { scope: "col", class: "n" }, "Change"), make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))] : []))),
+      ...(single ? [make("th", { scope: "col", class: "n" }, "Change"), make("th", { scope: "col" }, "Verdict"), intervalHead(ratios)] : []))),
     make("tbody", {}, ...ordered.map((metric) => metricRow(view, metric, ratios))))));
 }

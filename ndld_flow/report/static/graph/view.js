@@ -292,7 +292,7 @@ export class GraphView {
     const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     const zoom = make("div", { class: "graph-zoom" },
       button("+", "Zoom in", () => this.zoomBy(1.4)), button("−", "Zoom out", () => this.zoomBy(1 / 1.4)),
-      button("Fit", "Show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
+      button("Fit", "Fit: show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
     return make("div", { class: "tools graph-tools" }, field, this.status, this.levels, this.choice, zoom);
   }
 

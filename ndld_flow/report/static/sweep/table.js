@@ -7,7 +7,7 @@ import { copy } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
 import { changeText, quantityText, ratioText, share } from "../quantities.js";
 import { TableModel, TableView } from "../table.js";
-import { selectionSummary } from "../widgets.js";
+import { scrollBox, selectionSummary } from "../widgets.js";
 
 // Columns of the table of points, from SweepData.
 
@@ -213,7 +213,7 @@ const reference = (data, row) => shellWord(`${data.id}#${data.number[row]}`);
  */
 function pointHead(row, data) {
   const report = data.text("report", row);
-  return make("h4", { class: "point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
+  return make("h3", { class: "minor point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
     make("span", { class: `outcome ${data.text("outcome", row)}` }, data.text("outcome", row)),
     data.rank[row] ? ` rank ${data.rank[row]} of ${data.rank.filter(Boolean).length} ` : " ", report ? make("a", { href: report }, "its own report") : "");
 }
@@ -250,8 +250,8 @@ function describePoint(row, data) {
     metrics.append(make("dt", {}, make("bdi", {}, dimension.label)), make("dd", {}, dimension.text(row)));
   }
   return [pointHead(row, data), make("div", { class: "summary point-detail" },
-    make("div", {}, list, data.steps[row].length ? make("div", { class: "scroll" }, stepsList(row, data)) : ""),
-    make("div", {}, make("h4", {}, "For the recipe"), copyBox(data.text("lines", row)),
+    make("div", {}, list, data.steps[row].length ? scrollBox(stepsList(row, data)) : ""),
+    make("div", {}, make("h3", { class: "minor" }, "For the recipe"), copyBox(data.text("lines", row)),
       make("details", { class: "plain" }, make("summary", {}, `All metrics`), metrics)))];
 }
 
@@ -272,6 +272,6 @@ function describeTwo(first, second, data) {
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
     make("tbody", {}, ...differing.map((dimension) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, dimension.label)),
       ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(dimension.text(row), 40)))), make("td", { class: "n" }, change(dimension))))));
-  return [make("h4", {}, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
-    copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), make("div", { class: "scroll" }, table)];
+  return [make("h3", { class: "minor" }, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
+    copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), scrollBox(table)];
 }
