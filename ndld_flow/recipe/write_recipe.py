@@ -125,8 +125,8 @@ def write_recipe(
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
-    trial = _try(model, options, ask, progress)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
+    trial = try_model(model, options, ask, progress)
+    name = name_recipe(model)
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
     bound = "20 %" if options.precision == "int8" else "5 %"
     text = _TEMPLATE.format(
@@ -134,7 +134,7 @@ def write_recipe(
         model=json.dumps(os.path.relpath(model)),
         target=short_name(str(path)),
         name=name,
-        inputs="\n".join(_input_lines(trial, options.images)) or "  {}",
+        inputs="\n".join(input_lines(trial, _images_of(trial, options.images))) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
         steps="".join(_steps(options, result)),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
@@ -146,8 +146,21 @@ def write_recipe(
     return WrittenRecipe(path, trial)
 
 
-def _try(model: Path, options: RecipeOptions, ask: AskShape, progress: Callable[[int, int, str], None]) -> InputTrial:
-    """Return inputs that the model accepts, or likely ones with the error."""
+def name_recipe(model: Path) -> str:
+    """Return the name of the recipe for a model."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
+
+
+def try_model(
+    model: Path,
+    options: RecipeOptions,
+    ask: AskShape = lambda *_: None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> InputTrial:
+    """Return inputs that the model accepts, or likely ones with the error.
+
+    Raises ModelError for a model that cannot be read, RequestError if an option does not fit it.
+    """
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.likely_inputs import likely_inputs
 
@@ -211,32 +224,39 @@ def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> N
         raise RequestError(f"--images: no input of {model} takes images; it has {declared}.")
 
 
-def _input_lines(trial: InputTrial, images: Path | None) -> Iterator[str]:
-    """Yield a line for each input, and comments on the origin of its sizes."""
+def _images_of(trial: InputTrial, images: Path | None) -> dict[str, str]:
+    """Return the images by the input that takes them."""
+    picture = next((likely for likely in trial.inputs if likely.image_layout), None)
+    return {picture.spec.name: os.path.relpath(images)} if images is not None and picture is not None else {}
+
+
+def input_lines(trial: InputTrial, files: Mapping[str, str | Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each input, and comments on the origin of its sizes; `files` has those of inputs that read
+    files.
+    """
     if trial.error:
         yield "  # The model was not run, or not at the sizes below. Set those you use."
     elif any(likely.free for likely in trial.inputs):
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
-    picture = next((likely for likely in trial.inputs if likely.image_layout), None)
     for likely in trial.inputs:
+        data = files.get(likely.spec.name)
         entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
-        if images is not None and likely is picture:
-            entry += _image_settings(likely, images)
+        if data is not None:
+            entry += [f"data: {json.dumps(data)}", *(_image_settings(likely) if likely.image_layout else ())]
         else:
             entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
         notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
-        if images is not None and likely is picture and not likely.mean:
+        if data is not None and likely.image_layout and not likely.mean:
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
-        if images is not None and likely is picture and not likely.fitting:
+        if data is not None and likely.image_layout and not likely.fitting:
             notes.append("images are stretched; set `resize:` to letterbox or crop if the model expects that")
         note = f"   # {'; '.join(notes)}" if notes else ""
         yield f"  {json.dumps(likely.spec.name)}: {{{', '.join(entry)}}}{note}"
 
 
-def _image_settings(likely: LikelyInput, images: Path) -> Iterator[str]:
-    yield f"data: {json.dumps(os.path.relpath(images))}"
+def _image_settings(likely: LikelyInput) -> Iterator[str]:
     if likely.image_layout == "NHWC":
         yield "layout: NHWC"
     yield from (f"{name}: {value}" for name, value in likely.fitting.items())
