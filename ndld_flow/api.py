@@ -49,6 +49,7 @@ _TYPES = {
     "ndld_flow.machine.check": ("Check",),
     "ndld_flow.models.op_reference": ("ListedOperator",),
     "ndld_flow.profiles.compare.measured": ("Rules",),
+    "ndld_flow.recipe.optimize_recipe": ("OptimizeOptions",),
     "ndld_flow.recipe.step_types": ("StepType",),
     "ndld_flow.recipe.write_recipe": (
         "AskShape",
@@ -66,6 +67,7 @@ _TYPES = {
     ),
     "ndld_flow.records.engine_lock": ("EngineComparison",),
     "ndld_flow.records.noise": ("Noise",),
+    "ndld_flow.records.optimization": ("Optimization",),
     "ndld_flow.records.package": ("PackageFit",),
     "ndld_flow.records.profile": (
         "Layer",
@@ -128,6 +130,7 @@ if TYPE_CHECKING:
     from ndld_flow.machine.check import Check
     from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
+    from ndld_flow.recipe.optimize_recipe import OptimizeOptions
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.bisection import Bisection
@@ -138,6 +141,7 @@ if TYPE_CHECKING:
     from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
+    from ndld_flow.records.optimization import Optimization
     from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
@@ -203,6 +207,8 @@ __all__ = [
     "NodeSelect",
     "Noise",
     "OfferedChange",
+    "Optimization",
+    "OptimizeOptions",
     "OutputsError",
     "PackageFit",
     "Part",
@@ -264,6 +270,7 @@ __all__ = [
     "offered_changes",
     "openmetrics",
     "ops",
+    "optimize",
     "plan",
     "profile",
     "rebuild",
@@ -707,6 +714,37 @@ def reduce(
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
     return reduce_recipe(request, Path(to), options or ReduceOptions(), listener or ignore)
+
+
+@public
+def optimize(
+    model: str | Path,
+    options: OptimizeOptions | None = None,
+    *,
+    output: str | Path | None = None,
+    write: str | Path | None = None,
+    overwrite: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> Optimization | None:
+    """Find the fastest variant of a model that stays right, prove it on held-out data, and write it to `output`.
+
+    Without a variant that is faster than the source at 95 % confidence, the source is delivered. With `write`, only the
+    sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
+    before anything runs, and ModelError for a model that does not run.
+    """
+    from ndld_flow.recipe.optimize_recipe import OptimizeOptions
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.optimize.optimize import optimize_model, write_search
+    from ndld_flow.runner.request import request_recipe
+
+    options = options or OptimizeOptions()
+    if write is not None:
+        write_search(Path(model), options, Path(write), overwrite=overwrite, listener=listener or ignore)
+        return None
+    request = request_recipe(model, outputs=outputs, output=output, trust=trust)
+    return optimize_model(Path(model), options, request, listener or ignore)
 
 
 @public

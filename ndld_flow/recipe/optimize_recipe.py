@@ -182,7 +182,7 @@ class Composer:
             head=self._head(
                 f"{self.name}-proof",
                 variant.runtime,
-                [*self._steps(variant, threads), *self._proof_steps(variant)],
+                self._proof_steps(variant, threads),
                 "\n  - profiling@steps.base: quick",
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
@@ -202,17 +202,24 @@ class Composer:
         """Return the steps of the search; those of one variant, or those that all variants change."""
         steps = variant.steps if variant is not None else {}
         result = variant.result if variant is not None else "made"
-        lines = ["clean: {step: sanitize, from: source}   # fold constants, fuse operators"]
-        lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', _CLEAN)}"]
-        lines += [f"made: {steps.get('made', _CLEAN)}{'' if variant is not None else '   # variants replace it'}"]
+        lines = []
+        if variant is None or not variant.is_source:
+            lines.append("clean: {step: sanitize, from: source}   # fold constants, fuse operators")
+            lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', _CLEAN)}"]
+            lines.append(
+                f"made: {steps.get('made', _CLEAN)}{'' if variant is not None else '   # variants replace it'}"
+            )
         lines.append(f"agree: {{step: check_accuracy, reference: source, candidate: {result}{self._judged(False)}}}")
         lines.append(f"speed: {{step: profile, from: {result}{self._threads(threads)}}}")
         return lines
 
-    def _proof_steps(self, variant: Variant) -> Iterator[str]:
-        yield f"held: {{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
-        yield f"base: {{step: profile, from: source, backend: {self.base_runtime}{self._threads(None)}}}"
-        yield "versus: {step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: [versions]}"
+    def _proof_steps(self, variant: Variant, threads: int | None) -> list[str]:
+        """Return the steps of the search, and those on held-out samples and against the source."""
+        *made, speed = self._steps(variant, threads)
+        held = f"{{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
+        base = f"{{step: profile, from: source, backend: {self.base_runtime}{self._threads(None)}}}"
+        versus = "{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: [versions]}"
+        return [*made, f"held: {held}   # other samples", f"base: {base}", speed, f"versus: {versus}"]
 
     def _threads(self, threads: int | None) -> str:
         given = self.options.threads
@@ -253,8 +260,10 @@ def read_model(
     trial = try_model(model, RecipeOptions(shapes=options.shapes), progress=progress)
     if trial.error:
         shapes = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
-        raise ModelError(f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
-                         f"If only its sizes are wrong, give them, such as {shapes or '--shape NAME=SHAPE'}.")
+        raise ModelError(
+            f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
+            f"If only its sizes are wrong, give them, such as {shapes or '--shape NAME=SHAPE'}."
+        )
     samples = _split(options.data, trial)
     variants, left_out = _choose_variants(model, options, samples)
     return Composer(model, options, trial, samples, variants, left_out)

@@ -42,6 +42,7 @@ VERSIONS: Mapping[str, int] = {
     "images": 1,
     "model diff": 1,
     "noise": 2,
+    "optimization": 1,
     "package": 1,
     "precision search": 1,
     "profile": 5,

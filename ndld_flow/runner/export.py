@@ -13,8 +13,9 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.export import ExportRecord
+from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
-from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
+from ndld_flow.records.run_record import RunRecord, metrics_of
 from ndld_flow.store.files import write_text_atomically, writing_atomically
 from ndld_flow.store.kinds import CompiledModel, Engine, Onnx, Package
 
@@ -58,10 +59,27 @@ def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
     records = {step.name: step.record for step in run.steps if step.record is not None}
     for export in exports:
         try:
-            _export(export, run, records[export.step], folder / export.step)
+            _export(export, run, records[export.step].artifact, folder / export.step)
         except OSError as error:
             raise OutputsError(f"{export.path}: the result cannot be written ({error.strerror}).") from None
     return tuple(str(export.path) for export in exports)
+
+
+def check_output(output: Path) -> None:
+    """Raise RequestError, before anything runs, for a file that no export could write: a model's ends in `.onnx`."""
+    if output.suffix != Path(Onnx.main).suffix:
+        raise RequestError(f"--output {output}: a model's file ends in {Path(Onnx.main).suffix}.")
+    _refuse_foreign(Export("", output), [output])
+
+
+def export_source(output: Path, folder: Path) -> tuple[str, ...]:
+    """Copy the model that a run read to a file, as `export_results` does with a result; return its path."""
+    run, export = read_run_record(folder), Export("source", output)
+    try:
+        _export(export, run, run.source.artifact, Path(run.source.path).parent)
+    except OSError as error:
+        raise OutputsError(f"{output}: the model cannot be written ({error.strerror}).") from None
+    return (str(output),)
 
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
@@ -102,27 +120,27 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
             )
 
 
-def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:
-    if record.artifact.kind == Package.kind:
-        _export_package(export, run, record, folder)
+def _export(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
+    if artifact.kind == Package.kind:
+        _export_package(export, run, artifact, folder)
         return
-    main = _MAINS[record.artifact.kind]
-    others = [file.path for file in record.artifact.files if file.path != main]
+    main = _MAINS[artifact.kind]
+    others = [file.path for file in artifact.files if file.path != main]
     targets = {
         find_file(folder, name): export.path.with_name(exported)
         for name in others
-        if (exported := _name_beside(name, record.artifact.kind, export.path))
+        if (exported := _name_beside(name, artifact.kind, export.path))
     }
     targets[find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))
-    if _is_exported(export, run, record, list(targets.values())):
+    if _is_exported(export, run, artifact, list(targets.values())):
         return
     export.record_path.unlink(missing_ok=True)  # until the end, the files have no record
     for source, target in targets.items():
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)
     digests = {target.name: _sha256(target) for target in reversed(targets.values())}
-    write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+    write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
 def _name_beside(name: str, kind: str, path: Path) -> str:
@@ -135,35 +153,35 @@ def _name_beside(name: str, kind: str, path: Path) -> str:
     return Path(name).name if kind == Onnx.kind or name == CompiledModel.data else ""
 
 
-def _export_package(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:
+def _export_package(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
     """Write all files of a package as one zip, whose bytes depend on nothing else."""
     from ndld_flow.packages.archive import write_zip
 
     _refuse_foreign(export, [export.path])
-    if _is_exported(export, run, record, [export.path]):
+    if _is_exported(export, run, artifact, [export.path]):
         return
     export.record_path.unlink(missing_ok=True)
     with writing_atomically(export.path) as written:
-        write_zip({file.path: find_file(folder, file.path) for file in record.artifact.files}, written)
+        write_zip({file.path: find_file(folder, file.path) for file in artifact.files}, written)
     digests = {export.path.name: _sha256(export.path)}
-    write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+    write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
-def _is_exported(export: Export, run: RunRecord, record: StepRecord, targets: Sequence[Path]) -> bool:
+def _is_exported(export: Export, run: RunRecord, artifact: ArtifactRecord, targets: Sequence[Path]) -> bool:
     """Return whether files, which match their record where they exist, are this run's: their times then stay."""
     try:
         written = read_document(ExportRecord, export.record_path)
     except (OSError, ValueError):
         return False
     complete = {path.name for path in targets} == written.sha256.keys() and all(path.is_file() for path in targets)
-    return complete and written == _describe(run, record, export.step, written.sha256)
+    return complete and written == _describe(run, artifact, export.step, written.sha256)
 
 
-def _describe(run: RunRecord, record: StepRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:
+def _describe(run: RunRecord, artifact: ArtifactRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:
     return ExportRecord(
         sha256=dict(digests),
         step=step,
-        artifact=record.artifact.digest,
+        artifact=artifact.digest,
         source=run.source.location,
         source_digest=run.source.artifact.digest,
         run=f"{run.recipe_name}/{run.id}",

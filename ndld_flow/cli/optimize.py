@@ -1,0 +1,116 @@
+"""`ndld-flow optimize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow import api
+from ndld_flow.cli.options import Loudness, NamedPath, json_option, loudness_options, outputs_option, print_json
+from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Target
+from ndld_flow.recipe.write_recipe import parse_shape
+
+HELP = """Find the fastest variant of a model that stays right.
+
+\b
+  ndld-flow optimize model.onnx --data photos/ --keep 'cosine >= 0.999' -o fast.onnx
+  ndld-flow optimize model.onnx --data photos/ --for any --budget '10 min' -o fast.onnx
+  ndld-flow optimize model.onnx --data photos/ --write search.yaml
+
+It composes a sweep over variants of the model: cleaned up, in INT8, with smaller weights, in other runtimes. Each must
+pass --keep against the model in ONNX Runtime before it is measured. A third of the data is held out: the best variant
+must pass on these samples too, and be at least 1 % faster than the model at 95 % confidence, measured in alternating
+passes; else the next best is tried. If nothing is faster, the model itself is delivered.
+
+Ctrl-C ends the search and concludes with the best so far; the same command continues a search that was interrupted.
+Without --data, inputs are random: INT8 is not tried, and accuracy is only as good as random inputs.
+
+\b
+Exit codes:  0 the delivered model is right, and not slower than the source (`faster` of --json shows whether it is
+             faster); 2 an option does not fit, or the model does not run
+"""
+
+
+@click.command("optimize", help=HELP, short_help="Find the fastest variant of a model that stays right.")
+@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
+@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="CONDITION",
+    help="What must hold, by any metric of `check_accuracy`, such as 'cosine >= 0.999'. [default: its own judgement]",
+)
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(["onnxruntime", "openvino", "any"]),
+    default="onnxruntime",
+    show_default=True,
+    help="The runtime that the model is for; `any` tries both.",
+)
+@click.option("--budget", default="", metavar="TIME", help="No further variant starts after this time: '10 min'.")
+@click.option("--threads", default="", metavar="N[,M...]", help="Numbers of threads to try. [default: the runtime's]")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
+@click.option("--metric", type=click.Path(path_type=Path), help="A Python file with your own metric; needs --trust.")
+@click.option("--labels", type=click.Path(path_type=Path), help="Its labels, a .csv or .json that names files.")
+@click.option("--output", "-o", type=NamedPath(path_type=Path), metavar="FILE.onnx", help="The file to deliver.")
+@click.option("--write", type=NamedPath(path_type=Path), metavar="RECIPE.yaml", help="Only write the sweep, and stop.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file of --write.")
+@click.option("--trust", is_flag=True, help="Allow the code of --metric.")
+@outputs_option
+@loudness_options
+@json_option
+def command(
+    model: Path,
+    data: tuple[str, ...],
+    keep: tuple[str, ...],
+    target: Target,
+    budget: str,
+    threads: str,
+    shapes: tuple[str, ...],
+    metric: Path | None,
+    labels: Path | None,
+    output: Path | None,
+    write: Path | None,
+    overwrite: bool,
+    trust: bool,
+    outputs: Path,
+    loudness: Loudness | None,
+    as_json: bool,
+) -> int:
+    from ndld_flow.cli.progress import choose_listener
+
+    options = OptimizeOptions(
+        target, data, keep, budget, _read_threads(threads), dict(map(parse_shape, shapes)), metric, labels
+    )
+    with choose_listener(as_json=False, loudness="quiet" if as_json else loudness) as listener:
+        found = api.optimize(
+            model,
+            options,
+            output=output,
+            write=write,
+            overwrite=overwrite,
+            outputs=outputs,
+            trust=trust,
+            listener=listener,
+        )
+    if found is None:
+        click.echo(f"{write}\nRun it with: ndld-flow run {write}")
+        return 0
+    if as_json:
+        print_json("optimize", found)
+        return found.exit_code
+    for line in (*found.conclude(), f"report {found.report}"):
+        click.echo(line)
+    return found.exit_code
+
+
+def _read_threads(text: str) -> tuple[int, ...]:
+    try:
+        threads = tuple(int(number) for number in text.split(",")) if text else ()
+    except ValueError:
+        threads = (0,)
+    if any(number < 1 for number in threads):
+        raise click.UsageError("--threads takes numbers from 1, separated by commas: 1,2,4.")
+    return threads

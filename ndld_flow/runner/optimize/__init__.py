@@ -1,0 +1,1 @@
+"""`optimize`: the fastest variant of a model that is still right."""

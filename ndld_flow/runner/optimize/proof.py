@@ -1,0 +1,138 @@
+"""Prove a variant: it is right on samples that the search has not seen, and faster than the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.recipe.optimize_recipe import Composer, Variant
+from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed, VariantOutcome
+from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
+from ndld_flow.records.run_record import RunRecord, StepRecord
+from ndld_flow.runner.events import Event, RunFinished
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run_request import run_request
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The outcome of the proof of a variant, and what it measured."""
+
+    variant: Variant
+    threads: int | None
+    recipe: Path
+    outcome: VariantOutcome
+    why: str
+    record: RunRecord | None = None
+    """The record of the run; None if it ended with an error."""
+    speed: Speed | None = None
+    accuracy: str = ""
+    worst_sample: str = ""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    finished: RunFinished | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the variant is right and faster."""
+        return self.outcome == "delivered"
+
+    @property
+    def source(self) -> ArtifactRecord:
+        """Return the source; only of a run that finished."""
+        assert self.record is not None
+        return self.record.source.artifact
+
+    @property
+    def model(self) -> ArtifactRecord:
+        """Return the model that was measured; only of a run that finished."""
+        assert self.record is not None
+        return self.source if self.variant.is_source else _step(self.record, "made").artifact
+
+
+def prove(
+    composer: Composer, variant: Variant, threads: int | None, folder: Path, request: Request, listener: Listener
+) -> Proof:
+    """Run the proof of a variant, and export the model to the request's output if it passes.
+
+    An error of its steps fails it, and is not raised; that the output cannot be written is.
+    """
+    suffix = f"-{threads}-threads" if threads is not None else ""
+    recipe = folder / f"{name_recipe(Path(f'{variant.name}{suffix}.yaml'))}.yaml"
+    write_text_atomically(recipe, composer.compose_proof(variant, threads, recipe, request.output or Path("fast.onnx")))
+    output = None if variant.is_source else request.output
+
+    def listen(event: Event) -> None:
+        if not isinstance(event, RunFinished):
+            listener(event)
+
+    try:
+        finished = run_request(replace(request, recipe=recipe, output=output), listen)
+    except OutputsError:
+        raise
+    except NdldFlowError as error:
+        return Proof(variant, threads, recipe, "failed", str(error))
+    assert isinstance(finished, RunFinished)
+    record = read_run_record(Path(finished.folder))
+    outcome, why = _judge(record)
+    held = _step(record, "held")
+    accuracy = read_stored(Accuracy, find_file(Path(finished.folder) / "held", AccuracyDocument.main))
+    return Proof(
+        variant,
+        threads,
+        recipe,
+        outcome,
+        why,
+        record,
+        _speed(Path(finished.folder)),
+        held.summary,
+        accuracy.worst_sample or "",
+        held.metrics,
+        finished,
+    )
+
+
+def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
+    """Return the outcome of a run, and why it is not delivered."""
+    wrong = {"held": [*_failures(record, "held")], "agree": [*_failures(record, "agree")]}
+    if wrong["held"]:
+        return "not right on held-out data", "; ".join(wrong["held"])
+    if wrong["agree"]:
+        return "not right", "; ".join(wrong["agree"])
+    if record.passed:
+        return "delivered", ""
+    return "not faster", next(
+        (step.record.summary for step in record.steps if step.name == "versus" and step.record), ""
+    )
+
+
+def _failures(record: RunRecord, name: str) -> Iterator[str]:
+    step = _step(record, name)
+    if not step.passed:
+        yield step.summary
+    for gate in record.gates:
+        if gate.gate.startswith(f"{name}.") and not gate.passed:
+            yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}"
+
+
+def _step(record: RunRecord, name: str) -> StepRecord:
+    return next(step.record for step in record.steps if step.name == name and step.record is not None)
+
+
+def _speed(folder: Path) -> Speed | None:
+    """Return the ratio that alternating passes gave; None if none was measured."""
+    try:
+        comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
+    except (OSError, NdldFlowError):
+        return None
+    found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
+    return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
