@@ -36,6 +36,7 @@ _LONG = lazy_pattern(rf"\S{{{_MAX_WORD + 1},}}")
 
 VERBS = {
     "run": "Run a recipe; finished work is reused.",
+    "optimize": "Find the fastest variant of a model that stays right.",
     "plan": "Show what a run would do, and why, without running it.",
     "collect": "Join the shards of a sweep into one sweep with one report.",
     "profile": "Measure one model, and show where its time goes.",
@@ -46,7 +47,6 @@ VERBS = {
     "rebuild": "Build the engines of a run again, and show how they differ.",
     "reduce": "Reduce a model to the part with which a recipe still fails.",
     "bisect": "Find the release in which a recipe began to fail.",
-    "optimize": "Find the fastest variant of a model that stays right.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as a picture or a page.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from ndld_flow.base.quantities import counted, percent, ratio_change, seconds
+from ndld_flow.base.quantities import counted, ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.measurement import Metric
 
+OPTIMIZATION_RECORD = "optimization.json"
+"""Name of the record, beside the recipes and in the folder of the search."""
 VariantOutcome = Literal["delivered", "slower", "failed", "not right", "not faster", "not right on held-out data"]
 """`slower`: others were faster in the search; `failed`: it could not be made or run; `not right`: a condition failed in
 the search; `not faster`: at 95 % confidence it is not 1 % faster than the source; `delivered`."""

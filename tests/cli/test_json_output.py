@@ -68,6 +68,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         ("toy.yaml steps.first.word --values a,bb,ccc --gate 'first.length <= 3' --trust", 0),
         ("toy.yaml steps.first.word --values a,bb --trust", 2),
     ],
+    "optimize": [("model.onnx --budget '1 ms'", 0)],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],
     "inspect": [
         ("model.onnx", 0),
@@ -113,6 +114,7 @@ WRONG = {
     "rebuild": "nowhere",
     "reduce": "nowhere.yaml",
     "bisect": "nowhere.yaml steps.first.word --values a,b",
+    "optimize": "model.onnx --keep 'cosin >= 0.9'",
     "noise": "nowhere.onnx",
     "inspect": "torn.onnx",
     "runs": "a/b",
@@ -199,7 +201,8 @@ def test_every_verb_with_json_has_a_schema_and_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=pytest.mark.thorough) if verb == "noise" else verb for verb in SCENES]
+    "verb",
+    [pytest.param(verb, marks=pytest.mark.thorough) if verb in ("noise", "optimize") else verb for verb in SCENES],
 )
 def test_what_a_verb_prints_has_the_published_schema(verb: str, folder: Path) -> None:
     known = validator(verb)

@@ -51,6 +51,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
         "options": BisectOptions(values=("a", "bb")),
         "trust": True,
     },
+    "optimize": {"model": "torn.onnx"},
     "frame": {"result": []},
     "figures": {"result": []},  # of another type: a sweep takes long
     "diff": {"before": "model.onnx", "after": "model.onnx"},

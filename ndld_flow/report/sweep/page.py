@@ -10,9 +10,12 @@ from pathlib import Path
 
 import yaml
 
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, seconds
 from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.records.document import read_document
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.render import PageParts, render, write_page
@@ -75,6 +78,8 @@ class HeadView:
     verdict: SweepVerdict
     figures: tuple[Figure, ...]
     best: BestView | None
+    conclusion: tuple[str, ...]
+    """The lines of `optimize`; empty for a sweep that it did not run."""
     started_at: datetime
     machine: str
     """Description on one line."""
@@ -92,7 +97,7 @@ class RepeatView:
     versions: tuple[Fact, ...]
 
 
-def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
+def collect_head(record: SweepRecord, verdict: SweepVerdict, optimization: Optimization | None = None) -> HeadView:
     """Return the overview."""
     settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
@@ -103,6 +108,7 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
         verdict=verdict,
         figures=tuple(_figures(record, verdict)),
         best=_best_view(record),
+        conclusion=tuple(map(visible_text, optimization.conclude())) if optimization is not None else (),
         started_at=record.started_at,
         machine=", ".join(machine),
     )
@@ -252,14 +258,18 @@ _TITLES = {
 }
 
 
-def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepPage:
-    """Convert a record to page data; `churn` describes engines that were built several times."""
+def collect_page(
+    record: SweepRecord, churn: Sequence[ChurnView] = (), optimization: Optimization | None = None
+) -> SweepPage:
+    """Convert a record to page data; `churn` describes engines that were built several times, `optimization` is that of
+    the sweep of `optimize`.
+    """
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]
     ordered = sorted(record.points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
     return SweepPage(
-        head=collect_head(record, sweep_verdict(record)),
+        head=collect_head(record, sweep_verdict(record), optimization),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         point_count=len(record.points),
@@ -313,5 +323,14 @@ def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None
     Raises an `OutputsError` if it cannot be written.
     """
     with paused_garbage_collection():
-        text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects)))
+        optimization = _read_optimization(folder)
+        text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects), optimization))
     return write_page(folder / "report.html", text, "ndld-flow report")
+
+
+def _read_optimization(folder: Path) -> Optimization | None:
+    """Return the record that `optimize` left in the folder; None without a readable one."""
+    try:
+        return read_document(Optimization, folder / OPTIMIZATION_RECORD)
+    except (OSError, ValueError, NdldFlowError):
+        return None

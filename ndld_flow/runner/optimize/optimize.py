@@ -16,9 +16,9 @@ from pathlib import Path
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import quantity
 from ndld_flow.recipe.optimize_recipe import Composer, OptimizeOptions, Variant, read_model
-from ndld_flow.records.optimization import Optimization, TriedVariant, VariantOutcome
-from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, TriedVariant, VariantOutcome
+from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
@@ -31,7 +31,6 @@ from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
-RECORD = "optimization.json"
 _MOST_NOT_FASTER = 2
 """Number of variants that may turn out not faster than the source: those that follow were slower in the search."""
 
@@ -239,9 +238,9 @@ def _command(proof: Proof, request: Request) -> str:
 
 def _record(found: Optimization, folder: Path, search: _Search, request: Request) -> None:
     """Write the record beside its recipes, and on top of the page of the search."""
-    write_text_atomically(folder / RECORD, found.to_json())
+    write_text_atomically(folder / OPTIMIZATION_RECORD, found.to_json())
     if search.finished is None:
         return
     swept = Path(search.finished.folder)
-    write_text_atomically(swept / RECORD, found.to_json())
+    write_text_atomically(swept / OPTIMIZATION_RECORD, found.to_json())
     draw_sweep(read_sweep_record(swept), swept, Outputs(request.outputs).store.object_folder)
