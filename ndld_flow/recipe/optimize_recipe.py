@@ -275,8 +275,7 @@ def _check_keep(options: OptimizeOptions) -> None:
 
     if (options.metric is None) != (options.labels is None):
         raise RequestError("give both --metric and --labels: your own metric judges outputs by their labels.")
-    own = {} if options.metric is None else {"metric": options.metric, "labels": options.labels}
-    step = CheckAccuracy.model_construct(**own)  # not read: only the declarations of its metrics are
+    step = CheckAccuracy.model_construct(metric=options.metric, labels=options.labels)  # only declares its metrics
     for text in options.keep:
         match = _KEEP.fullmatch(text)
         try:

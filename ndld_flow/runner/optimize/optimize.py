@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import quantity
 from ndld_flow.recipe.optimize_recipe import Composer, OptimizeOptions, Variant, read_model
@@ -137,7 +139,14 @@ def _warn(composer: Composer, listener: Listener) -> None:
 
 def _folder(composer: Composer, outputs: Path) -> Path:
     options = composer.options
-    identity = [str(composer.model.absolute()), options.target, *options.data, "", *options.keep, str(options.threads)]
+    identity: list[JsonValue] = [
+        str(composer.model.absolute()),
+        options.target,
+        *options.data,
+        "",
+        *options.keep,
+        str(options.threads),
+    ]
     folder = outputs / "optimizations" / f"{composer.name.removeprefix('optimize-')}-{digest_json(identity)[:8]}"
     make_folder(folder)
     return folder
