@@ -324,10 +324,15 @@ def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
         return name, path
     if Path(text).exists() or not equals:
         pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
-        free = pictures[:1] or [likely.spec.name for likely in trial.inputs if likely.data == "random"]
+        free = (
+            names
+            if len(names) == 1
+            else pictures[:1] or [likely.spec.name for likely in trial.inputs if likely.data == "random"]
+        )
         if len(free) == 1:
             return free[0], text
-        raise RequestError(f"--data {text}: the model has several inputs; write one of them: {', '.join(names)}=PATH.")
+        listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
+        raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")
     raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")
 
 

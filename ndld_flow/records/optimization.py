@@ -133,7 +133,7 @@ class Optimization(Document):
 
     def _losers(self) -> str:
         lost = [
-            f"{each.name}: {each.outcome}{f' ({short_name(each.why, 110)})' if each.why else ''}"
+            f"{each.name}: {each.outcome}{f' ({short_name(each.why, 80)})' if each.why else ''}"
             for each in self.variants
             if each.outcome != "delivered"
         ]

@@ -99,7 +99,7 @@ def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
     with pytest.raises(api.RequestError, match=r"00.npy is the only file"):
         split((f"x={one}",), tried)
-    with pytest.raises(api.RequestError, match="several inputs; write one of them: x, z=PATH"):
+    with pytest.raises(api.RequestError, match="the model has 2 inputs; write x=PATH or z=PATH"):
         split((str(two),), tried)
     with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):
         split((f"x={one}", f"z={two}"), tried)
