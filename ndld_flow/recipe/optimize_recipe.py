@@ -55,8 +55,7 @@ sweep:
 {time}"""
 _HEAD = """\
 name: {name}
-defaults:
-  - profiling@steps.speed: quick{base_profile}
+defaults:{profiled}
   - _self_
 model: {model}                # relative to the current directory
 
@@ -162,18 +161,26 @@ class Composer:
             model_name=short_name(self.model.name),
             target=short_name(str(target)),
             notes="".join(f"# {note}\n" for note in self.left_out),
-            head=self._head(self.name, self.base_runtime, self._steps(), ""),
+            head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             conditions=json.dumps(_conditions(self.options.keep, "agree")),
             time=f"  time: {self.options.budget}\n" if self.options.budget else "",
         )
 
-    def compose_proof(self, variant: Variant, threads: int | None, target: Path, output: Path) -> str:
-        """Return the text of the recipe that checks a variant on held-out samples and compares it with the source."""
+    def is_base(self, variant: Variant) -> bool:
+        """Return whether a variant is the source in the runtime in which others are compared with it."""
+        return variant.is_source and variant.runtime == self.base_runtime
+
+    def compose_proof(
+        self, variant: Variant, threads: int | None, target: Path, output: Path, *, measured: bool = True
+    ) -> str:
+        """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
+        the source.
+        """
         keep = self.options.keep
         gates = [*_conditions(keep, "agree"), *_conditions(keep, "held")]
-        if not variant.is_source or variant.runtime != self.base_runtime:
+        if measured:
             gates.append(f"versus.latency.median.ratio_high <= {AT_LEAST}")
         return _PROOF.format(
             variant=variant.name,
@@ -182,16 +189,16 @@ class Composer:
             head=self._head(
                 f"{self.name}-proof",
                 variant.runtime,
-                self._proof_steps(variant, threads),
-                "\n  - profiling@steps.base: quick",
+                self._proof_steps(variant, threads, measured),
+                _PROFILED + "\n  - profiling@steps.base: quick" if measured else "",
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
 
-    def _head(self, name: str, runtime: str, steps: Sequence[str], base_profile: str) -> str:
+    def _head(self, name: str, runtime: str, steps: Sequence[str], profiled: str) -> str:
         return _HEAD.format(
             name=name,
-            base_profile=base_profile,
+            profiled=profiled,
             model=json.dumps(os.path.relpath(self.model)),
             inputs="\n".join(input_lines(self.trial, self.samples.search)) or "  {}",
             runtime=runtime,
@@ -213,13 +220,14 @@ class Composer:
         lines.append(f"speed: {{step: profile, from: {result}{self._threads(threads)}}}")
         return lines
 
-    def _proof_steps(self, variant: Variant, threads: int | None) -> list[str]:
+    def _proof_steps(self, variant: Variant, threads: int | None, measured: bool) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
         *made, speed = self._steps(variant, threads)
         held = f"{{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
         base = f"{{step: profile, from: source, backend: {self.base_runtime}{self._threads(None)}}}"
         versus = "{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: [versions]}"
-        return [*made, f"held: {held}   # other samples", f"base: {base}", speed, f"versus: {versus}"]
+        checked = [*made, f"held: {held}   # other samples"]
+        return [*checked, f"base: {base}", speed, f"versus: {versus}"] if measured else checked
 
     def _threads(self, threads: int | None) -> str:
         given = self.options.threads
@@ -240,6 +248,7 @@ class Composer:
         return text
 
 
+_PROFILED = "\n  - profiling@steps.speed: quick"
 _CLEAN = "{step: sanitize, from: clean}"
 
 

@@ -206,7 +206,7 @@ def test_a_bound_that_int8_violates_leaves_the_float_model(here: Path) -> None:
         assert "Nothing pays" in found.conclude()[1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_source_that_returns_only_nan_is_not_delivered(here: Path) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {e = Exp(x) n = Neg(e) y = Sqrt(n)}'

@@ -24,9 +24,9 @@ from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
-from ndld_flow.runner.export import check_output, export_source
+from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.optimize.proof import Proof, prove
+from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
@@ -61,6 +61,8 @@ class _Search:
     points: list[_Point] = field(default_factory=list)
     stopped_because: str = ""
     finished: SweepFinished | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    clock: float = field(default_factory=time.perf_counter)
 
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
@@ -77,29 +79,33 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
 
     Ctrl-C during the search ends it, and its best so far is proved. Raises NdldFlowError if nothing can be searched.
     """
-    started, clock = datetime.now(UTC), time.perf_counter()
     if request.output is not None:
         check_output(request.output)
     composer = read_model(model, options)
     _warn(composer, listener)
     folder = _folder(composer, request.outputs)
     search = _run_search(composer, folder, request, listener)
-    proofs = _prove_best(composer, search, folder, request, listener)
+    prover = Prover(composer, folder, request, listener)
+    proofs = _prove_best(search, prover)
     delivered = next((proof for proof in proofs.values() if proof.passed), None)
     faster = delivered is not None
     if delivered is None:
         source = Variant("source", composer.base_runtime, is_source=True)
-        delivered = prove(composer, source, None, folder, replace(request, output=None), listener)
+        delivered = prover.prove(source, None)
         if not delivered.passed:
             raise ModelError(f"the source does not pass its own check: {delivered.why}")
-    ran = delivered.finished
+    found = _describe_result(prover, search, proofs, delivered, faster=faster)
+    _record(found, folder, search, request)
+    return found
+
+
+def _describe_result(
+    prover: Prover, search: _Search, proofs: dict[int, Proof], delivered: Proof, *, faster: bool
+) -> Optimization:
+    composer, options, ran, sweep = prover.composer, prover.composer.options, delivered.finished, search.finished
     assert ran is not None  # it passed
-    exported = ran.exported
-    if request.output is not None and delivered.variant.is_source:
-        exported = export_source(request.output, Path(ran.folder))
-    sweep = search.finished
-    found = Optimization(
-        model=str(model),
+    return Optimization(
+        model=str(composer.model),
         target=options.target,
         keep=options.keep,
         search_samples=composer.samples.counts[0],
@@ -115,21 +121,19 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         digest=delivered.model.digest,
         size_bytes=sum(file.size_bytes for file in delivered.model.files),
         source_bytes=sum(file.size_bytes for file in delivered.source.files),
-        exported=exported,
+        exported=delivered.exported,
         speed=delivered.speed if faster else None,
         accuracy=delivered.accuracy if faster else "",
         worst_sample=delivered.worst_sample if faster else "",
         metrics=dict(delivered.metrics),
         recipe=str(delivered.recipe),
-        command=_command(delivered, request),
+        command=_command(delivered, prover.request),
         run=ran.run,
         sweep=sweep.sweep if sweep is not None else "",
         report=sweep.report if sweep is not None else ran.report,
-        started_at=started,
-        wall_s=time.perf_counter() - clock,
+        started_at=search.started_at,
+        wall_s=time.perf_counter() - search.clock,
     )
-    _record(found, folder, search, request)
-    return found
 
 
 def _warn(composer: Composer, listener: Listener) -> None:
@@ -158,6 +162,7 @@ def _run_search(composer: Composer, folder: Path, request: Request, listener: Li
     write_text_atomically(recipe, composer.compose_sweep(recipe))
     variants = {variant.name: variant for variant in composer.variants}
     seen: dict[int, PointFinished] = {}
+    search = _Search()
 
     def listen(event: Event) -> None:
         if isinstance(event, PointFinished):
@@ -169,7 +174,8 @@ def _run_search(composer: Composer, folder: Path, request: Request, listener: Li
         finished = run_request(replace(request, recipe=recipe, output=None), listen)
     except KeyboardInterrupt:
         listener(Notice(text="interrupted: concluding with the best so far; Ctrl-C again ends this too", warning=True))
-        return _Search([_interrupted_point(event, variants) for event in seen.values()], "Ctrl-C")
+        points = [_interrupted_point(event, variants) for event in seen.values()]
+        return replace(search, points=points, stopped_because="Ctrl-C")
     assert isinstance(finished, SweepFinished)
     record = read_sweep_record(Path(finished.folder))
     points = []
@@ -181,7 +187,8 @@ def _run_search(composer: Composer, folder: Path, request: Request, listener: Li
         rank = float("inf") if point.rank is None else point.rank
         threads = _threads_of(point.values.get("speed.threads"))
         points.append(_Point(point.number, variant, threads, point.outcome, point.reason, latency, rank))
-    return _Search(sorted(points, key=lambda point: point.rank), record.stopped_because, finished)
+    ranked = sorted(points, key=lambda point: point.rank)
+    return replace(search, points=ranked, stopped_because=record.stopped_because, finished=finished)
 
 
 def _interrupted_point(event: PointFinished, variants: dict[str, Variant]) -> _Point:
@@ -196,18 +203,15 @@ def _threads_of(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _prove_best(
-    composer: Composer, search: _Search, folder: Path, request: Request, listener: Listener
-) -> dict[int, Proof]:
+def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
     """Prove points from the best on, until one passes; return the proofs by the number of the point."""
     proofs: dict[int, Proof] = {}
     for point in sorted(search.points, key=lambda point: point.rank):
-        is_base = point.variant.is_source and point.variant.runtime == composer.base_runtime and not point.threads
-        if point.outcome != "passed" or is_base:
+        if point.outcome != "passed" or (prover.composer.is_base(point.variant) and point.threads is None):
             continue
-        listener(Notice(text=f"proving {point.name} on held-out samples, and against the source in alternating passes"))
-        proof = proofs[point.number] = prove(composer, point.variant, point.threads, folder, request, listener)
-        listener(Notice(text=f"{point.name}: {proof.outcome}{f': {proof.why}' if proof.why else ''}"))
+        prover.listener(Notice(text=f"proving {point.name}: held-out samples, then alternating passes with the source"))
+        proof = proofs[point.number] = prover.prove(point.variant, point.threads)
+        prover.listener(Notice(text=f"{point.name}: {proof.outcome}{f': {proof.why}' if proof.why else ''}"))
         if proof.passed or sum(each.outcome == "not faster" for each in proofs.values()) >= _MOST_NOT_FASTER:
             break
     return proofs

@@ -17,6 +17,7 @@ from ndld_flow.records.optimization import Speed, VariantOutcome
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.runner.events import Event, RunFinished
+from ndld_flow.runner.export import Export, export_results, export_source
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
@@ -40,6 +41,7 @@ class Proof:
     worst_sample: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     finished: RunFinished | None = None
+    exported: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -59,46 +61,67 @@ class Proof:
         return self.source if self.variant.is_source else _step(self.record, "made").artifact
 
 
-def prove(
-    composer: Composer, variant: Variant, threads: int | None, folder: Path, request: Request, listener: Listener
-) -> Proof:
-    """Run the proof of a variant, and export the model to the request's output if it passes.
+@dataclass(frozen=True)
+class Prover:
+    """Proves variants by recipes in a folder."""
 
-    An error of its steps fails it, and is not raised; that the output cannot be written is.
-    """
-    suffix = f"-{threads}-threads" if threads is not None else ""
-    recipe = folder / f"{name_recipe(Path(f'{variant.name}{suffix}.yaml'))}.yaml"
-    write_text_atomically(recipe, composer.compose_proof(variant, threads, recipe, request.output or Path("fast.onnx")))
-    output = None if variant.is_source else request.output
+    composer: Composer
+    folder: Path
+    request: Request
+    listener: Listener
 
-    def listen(event: Event) -> None:
-        if not isinstance(event, RunFinished):
-            listener(event)
+    def prove(self, variant: Variant, threads: int | None) -> Proof:
+        """Check a variant on held-out samples; if it is right, compare it with the source; if it is faster, export it.
 
-    try:
-        finished = run_request(replace(request, recipe=recipe, output=output), listen)
-    except OutputsError:
-        raise
-    except NdldFlowError as error:
-        return Proof(variant, threads, recipe, "failed", str(error))
-    assert isinstance(finished, RunFinished)
-    record = read_run_record(Path(finished.folder))
-    outcome, why = _judge(record)
-    held = _step(record, "held")
-    accuracy = read_stored(Accuracy, find_file(Path(finished.folder) / "held", AccuracyDocument.main))
-    return Proof(
-        variant,
-        threads,
-        recipe,
-        outcome,
-        why,
-        record,
-        _speed(Path(finished.folder)),
-        held.summary,
-        accuracy.worst_sample or "",
-        held.metrics,
-        finished,
-    )
+        An error of its steps fails it, and is not raised; that a file cannot be written is.
+        """
+        proof = self._run(variant, threads, measured=False)
+        if proof.passed and not self.composer.is_base(variant):
+            proof = self._run(variant, threads, measured=True)
+        output = self.request.output
+        if not proof.passed or output is None:
+            return proof
+        assert proof.finished is not None  # it passed
+        run = Path(proof.finished.folder)
+        if variant.is_source:
+            return replace(proof, exported=export_source(output, run))
+        return replace(proof, exported=export_results([Export("made", output)], run))
+
+    def _run(self, variant: Variant, threads: int | None, *, measured: bool) -> Proof:
+        suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
+        recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
+        output = self.request.output or Path("fast.onnx")
+        write_text_atomically(recipe, self.composer.compose_proof(variant, threads, recipe, output, measured=measured))
+
+        def listen(event: Event) -> None:
+            if not isinstance(event, RunFinished):
+                self.listener(event)
+
+        try:
+            finished = run_request(replace(self.request, recipe=recipe, output=None), listen)
+        except OutputsError:
+            raise
+        except NdldFlowError as error:
+            return Proof(variant, threads, recipe, "failed", str(error))
+        assert isinstance(finished, RunFinished)
+        run = Path(finished.folder)
+        record = read_run_record(run)
+        outcome, why = _judge(record)
+        held = _step(record, "held")
+        accuracy = read_stored(Accuracy, find_file(run / "held", AccuracyDocument.main))
+        return Proof(
+            variant=variant,
+            threads=threads,
+            recipe=recipe,
+            outcome=outcome,
+            why=why,
+            record=record,
+            speed=_speed(run) if measured else None,
+            accuracy=held.summary,
+            worst_sample=accuracy.worst_sample or "",
+            metrics=held.metrics,
+            finished=finished,
+        )
 
 
 def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
@@ -129,10 +152,7 @@ def _step(record: RunRecord, name: str) -> StepRecord:
 
 
 def _speed(folder: Path) -> Speed | None:
-    """Return the ratio that alternating passes gave; None if none was measured."""
-    try:
-        comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
-    except (OSError, NdldFlowError):
-        return None
+    """Return the ratio that alternating passes gave; None if they gave none."""
+    comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
