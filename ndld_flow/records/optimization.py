@@ -128,7 +128,11 @@ class Optimization(Document):
         if self.is_source and not self.speed:
             return "No cost in accuracy: it is the source"
         held = f"{counted(self.held_samples, 'held-out sample')}{' of random inputs' if self.random_inputs else ''}"
-        sample = f"; worst sample {short_name(self.worst_sample, 100)}" if self.worst_sample else ""
+        sample = (
+            f"; worst sample {short_name(self.worst_sample, 100)}"
+            if self.worst_sample and self.worst_sample not in self.accuracy
+            else ""
+        )
         return f"On {held}: {self.accuracy}{sample}"
 
     def _losers(self) -> str:

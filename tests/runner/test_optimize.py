@@ -18,7 +18,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.recipe import optimize_recipe
 from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Samples, read_model
 from ndld_flow.records.optimization import Optimization
-from ndld_flow.runner.events import Event, Notice, PointFinished
+from ndld_flow.runner.events import Event, Notice, PointFinished, StepStarted
 
 SIDE = 48
 CHANNELS = 64
@@ -229,5 +229,15 @@ def test_an_interrupted_search_concludes_with_the_best_so_far(here: Path) -> Non
 
     found = api.optimize(model, OptimizeOptions(data=(str(data),)), output="fast.onnx", listener=listen)
     assert found is not None and found.stopped_because == "Ctrl-C" and not found.sweep
+    first = [event for event in heard if isinstance(event, PointFinished)]
     assert len(found.variants) == 2 and Path("fast.onnx").exists()
     assert any(isinstance(each, Notice) and "best so far" in each.text for each in heard)
+    heard.clear()
+    resumed = api.optimize(model, OptimizeOptions(data=(str(data),)), output="fast.onnx", listener=heard.append)
+    assert resumed is not None
+    assert resumed.sweep
+    assert len(resumed.variants) == 5
+    texts = [event.text if isinstance(event, Notice) else "" for event in heard]
+    searching = heard[: next(place for place, text in enumerate(texts) if text.startswith("measuring the best again"))]
+    measured = {event.name for event in searching if isinstance(event, StepStarted) and event.name.startswith("speed#")}
+    assert not measured & {f"speed#{event.number}" for event in first}, "what was measured is not measured again"
