@@ -168,9 +168,9 @@ class Composer:
             time=f"  time: {self.options.budget}\n" if self.options.budget else "",
         )
 
-    def is_base(self, variant: Variant) -> bool:
-        """Return whether a variant is the source in the runtime in which others are compared with it."""
-        return variant.is_source and variant.runtime == self.base_runtime
+    def is_base(self, variant: Variant, threads: int | None) -> bool:
+        """Return whether a variant is what all others are compared with: the source, with the settings of `base`."""
+        return variant.is_source and variant.runtime == self.base_runtime and threads is None
 
     def compose_proof(
         self, variant: Variant, threads: int | None, target: Path, output: Path, *, measured: bool = True

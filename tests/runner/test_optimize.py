@@ -19,6 +19,8 @@ from ndld_flow.recipe import optimize_recipe
 from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Samples, read_model
 from ndld_flow.records.optimization import Optimization
 from ndld_flow.runner.events import Event, Notice, PointFinished, StepStarted
+from tests.support import pages
+from tests.support.models import make_cnn
 
 SIDE = 48
 CHANNELS = 64
@@ -204,6 +206,30 @@ def test_a_bound_that_int8_violates_leaves_the_float_model(here: Path) -> None:
     if not found.faster:
         assert exported_digests()["fast.onnx"] and Path("fast.onnx").read_bytes() == model.read_bytes()
         assert "Nothing pays" in found.conclude()[1]
+
+
+@pytest.mark.slow
+def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
+    """Of a model of microseconds, conversions cost more than INT8 saves; the budget leaves only INT8 to try."""
+    model = make_cnn(here / "model.onnx")
+    found = optimize(model, pages.ROOT / "pipelines/images/pages", keep=("cosine >= 0.9",), budget="1 ms")
+    assert [variant.name for variant in found.variants] == ["INT8, minmax"]
+    if found.faster:  # by 1 % at least, at 95 % confidence
+        assert found.speed is not None and found.speed.high <= 0.99
+    else:
+        assert outcomes(found) == {"INT8, minmax": "not faster"}
+        assert Path("fast.onnx").read_bytes() == model.read_bytes()
+        assert "Nothing pays" in found.conclude()[1]
+
+
+def test_the_source_with_other_threads_is_no_base(here: Path) -> None:
+    composer = read_model(write_model(here / "model.onnx", layers=1), OptimizeOptions(threads=(1, 2)))
+    source = composer.variants[0]
+    assert composer.is_base(source, None)
+    assert not composer.is_base(source, 1), "it must be compared"
+    proof = composer.compose_proof(source, 1, Path("p.yaml"), Path("o.onnx"))
+    assert "speed: {step: profile, from: source, threads: 1}" in proof
+    assert "ratio_high <= 0.99" in proof
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.quantities import quantity
+from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.recipe.optimize_recipe import Composer, OptimizeOptions, Variant, read_model
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, TriedVariant, VariantOutcome
@@ -51,7 +51,7 @@ class _Point:
 
     @property
     def name(self) -> str:
-        return self.variant.name + (f", {self.threads} threads" if self.threads is not None else "")
+        return self.variant.name + (f", {counted(self.threads, 'thread')}" if self.threads is not None else "")
 
 
 @dataclass
@@ -207,7 +207,7 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
     """Prove points from the best on, until one passes; return the proofs by the number of the point."""
     proofs: dict[int, Proof] = {}
     for point in sorted(search.points, key=lambda point: point.rank):
-        if point.outcome != "passed" or (prover.composer.is_base(point.variant) and point.threads is None):
+        if point.outcome != "passed" or prover.composer.is_base(point.variant, point.threads):
             continue
         prover.listener(Notice(text=f"proving {point.name}: held-out samples, then alternating passes with the source"))
         proof = proofs[point.number] = prover.prove(point.variant, point.threads)
@@ -223,7 +223,7 @@ def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Pro
     for point in points:
         proof = proofs.get(point.number)
         outcome, why = (proof.outcome, proof.why) if proof is not None else _lost(point)
-        if not faster and point.variant == delivered.variant:
+        if not faster and point.variant == delivered.variant and point.threads == delivered.threads:
             outcome, why = "delivered", ""
         described.append(
             TriedVariant(

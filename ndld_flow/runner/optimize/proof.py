@@ -76,7 +76,7 @@ class Prover:
         An error of its steps fails it, and is not raised; that a file cannot be written is.
         """
         proof = self._run(variant, threads, measured=False)
-        if proof.passed and not self.composer.is_base(variant):
+        if proof.passed and not self.composer.is_base(variant, threads):
             proof = self._run(variant, threads, measured=True)
         output = self.request.output
         if not proof.passed or output is None:
