@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import NewerFormatError, RequestError
-from ndld_flow.base.user_folders import cache_folder
+from ndld_flow.base import user_folders
 from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
@@ -161,7 +161,7 @@ def collect_garbage(
 def _may_keep_libraries() -> bool:
     """Return whether the user's cache folder may have libraries: importing all runtimes takes a tenth of a second."""
     try:
-        with os.scandir(cache_folder()) as entries:
+        with os.scandir(user_folders.cache_folder()) as entries:
             return any(entry.name != "commands" and any(Path(entry.path).glob("*/*")) for entry in entries)
     except (OSError, RuntimeError):
         return False

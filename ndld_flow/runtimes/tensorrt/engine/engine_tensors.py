@@ -16,7 +16,7 @@ from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 _FLOATS = ("float32", "float16", "bfloat16")
 """The inputs of an engine may have another float type than the model's: `--inputIOFormats=fp16:chw` of trtexec."""
-_UNTYPED = "None"
+_UNTYPED = ""
 """The type of a tensor that a step has made an output of a model, if shape inference does not know it."""
 
 
