@@ -7,7 +7,8 @@ from collections.abc import Mapping
 _A_RECIPE = "`ndld-flow init model.onnx` writes a recipe for a model, and `ndld-flow run` executes it"
 _VERBS: Mapping[str, str] = {
     **dict.fromkeys(("benchmark", "bench", "perf", "measure", "trtexec", "time"), "did you mean `profile`?"),
-    **dict.fromkeys(("convert", "optimize", "optimise", "quantize", "build", "export", "simplify", "fp16"), _A_RECIPE),
+    **dict.fromkeys(("convert", "quantize", "build", "export", "simplify", "fp16"), _A_RECIPE),
+    "optimise": "did you mean `optimize`?",
     **dict.fromkeys(("check", "validate", "lint", "accuracy"), f"this is a step of a recipe: {_A_RECIPE}"),
     **dict.fromkeys(("ls", "list", "history", "log", "status"), "did you mean `runs`?"),
     **dict.fromkeys(("show", "info", "print", "model", "summary"), "did you mean `inspect`?"),

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ class PageParts:
     """Folder of the scripts of its panels; empty for a page without."""
 
 
+_SPACES = re.compile(r"/\*.*?\*/\n?|^[ \t]+", re.DOTALL | re.MULTILINE)
+"""Comments and indentation of styles, which pages do not contain."""
 EARLY_SCRIPT = "theme.js"
 """A script of every page. It runs before the first paint, so that a chosen theme does not flash."""
 
@@ -72,7 +75,7 @@ def _equal_in_all(parts: PageParts) -> dict[str, object]:
     """Return the parts that all pages of a kind share, cached for the many points of a sweep."""
     early, late = _static_text(EARLY_SCRIPT), _closing_no_tag(parts.entry, bundle(parts.entry, panels=parts.panels))
     return {
-        "style": "\n".join(map(_static_text, parts.styles)),
+        "style": "\n".join(_SPACES.sub("", _static_text(name)) for name in parts.styles),
         "early_script": early,
         "script": late,
         # Only these two scripts may run: even a name that escapes the escaping stays text.

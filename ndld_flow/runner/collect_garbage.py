@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.base import user_folders
+from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
