@@ -523,7 +523,7 @@ def test_a_profile_leaves_as_json_markdown_and_trace(page: Page, half: Profile) 
 @pytest.mark.thorough
 def test_paper_is_white_and_holds_every_profile(browser: Browser, quickstart: Path, tmp_path: Path) -> None:
     watch = Watch()
-    page = watch.open(browser, quickstart / "report.html", color_scheme="dark")
+    page = watch.open(browser, draw_report(quickstart), color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     for place in (0, 1):
