@@ -118,7 +118,7 @@ def refuse_shared(readings: Sequence[Any]) -> None:
 
 
 def _by_callgrind(run: Callable[[], None], passes: int, report: Callable[[int], object]) -> list[int]:
-    """Run passes, each of which Callgrind counts in a file of its own."""
+    """Run passes; Callgrind writes the counts of each to its own file."""
     valgrind = ValgrindRequests()
     if not valgrind.is_in_valgrind:
         raise BackendError("the process that counts does not run in Valgrind.")

@@ -40,7 +40,7 @@ class Speed(Record):
 
 
 class Optimization(Document):
-    """What `optimize` delivers, and why."""
+    """The model that `optimize` delivers, with the reasons."""
 
     document: Literal["optimization"] = "optimization"
     format_version: int = VERSIONS["optimization"]

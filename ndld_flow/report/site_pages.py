@@ -19,7 +19,7 @@ from ndld_flow.report.page_data import SiteRunsPayload
 from ndld_flow.report.render import PageParts, render
 
 _MOST_ROWS = 20_000
-"""Number of runs in the table of the first page, of which each takes about 20 bytes."""
+"""Number of runs in the table of the first page; each takes about 20 bytes."""
 _MOST_OF_GROUP = 1_000
 """Number of runs in the table of a model or a machine."""
 _STATIC_ROWS = 50

@@ -1,4 +1,4 @@
-"""Write a site of all runs: static pages that any web server can host, of which only the changed ones are rewritten.
+"""Write a site of all runs: static pages that any web server can host. Only those that changed are rewritten.
 
 `site.json` in the site's folder lists every file that was written, with the digest of its contents. A file that is not
 listed, or that somebody has changed since, belongs to somebody else: it is neither replaced nor removed. Each file is

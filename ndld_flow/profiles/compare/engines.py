@@ -35,7 +35,7 @@ CHOICES: tuple[LayerAspect, ...] = ("type", "precision", "tactic", "formats", "s
 """Aspects that make two engines different; a name alone does not."""
 _NAMED = 3
 _NO_TYPE = "unknown"
-"""Type of a layer of which an export has only the name."""
+"""Type of a layer whose export has only its name."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _row(before: EngineSide, after: EngineSide, row: LayerRow) -> MatchedEngineL
 
 
 def compare_sides(before: EngineSide, after: EngineSide) -> EngineComparison:
-    """Compare two engines of which one or both have no lock, such as exports of layers.
+    """Compare two engines without a lock for one or both, such as exports of layers.
 
     Without the digests of the files, the engines may differ in weights, and in everything that an export leaves out:
     they are different or undecided, never equal.
