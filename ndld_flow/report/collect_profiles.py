@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeVar
 
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.measurement import LatencySummary, Machine, percentile
 from ndld_flow.records.profile import BatchPoint, PassCount, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text
+
+View = TypeVar("View")
 
 
 def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
@@ -23,6 +26,13 @@ def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
         step: short_name(profile.label if times[profile.label] == 1 else f"{profile.label} ({step})")
         for step, profile in profiles.items()
     }
+
+
+def views_by_profile(profiles: Mapping[str, Profile], view: Callable[[str, Profile], View | None]) -> tuple[View, ...]:
+    """Return the views of profiles with layers, by title and profile; those that are None are left out."""
+    titles = profile_titles(profiles)
+    views = (view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
+    return tuple(each for each in views if each is not None)
 
 
 _SERIES = 10  # colours in tokens.css

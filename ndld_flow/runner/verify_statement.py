@@ -163,7 +163,7 @@ def _load_line(line: str, place: str) -> JsonValue:
 
 
 def _load(text: str) -> JsonValue:
-    """Parse JSON without repeated keys, of which readers choose different ones. Raises ValueError."""
+    """Parse JSON. Raises ValueError for repeated keys too, because readers disagree on which one counts."""
     try:
         value: JsonValue = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
     except RecursionError:

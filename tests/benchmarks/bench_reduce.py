@@ -84,7 +84,7 @@ _MEASURED = {
     "ours": {"left", "error", "unsuitable"},
     "rival": {"rival_trials", "rival_error", "unsuitable"},
 }
-"""Tool -> keys of which a line has one once that tool was measured."""
+"""Tool -> keys; a line has one of them once that tool was measured."""
 
 
 def _read(path: Path | None) -> dict[str, dict[str, Any]]:

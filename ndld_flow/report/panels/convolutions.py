@@ -13,7 +13,7 @@ from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.roofline import moved_bytes
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.collect_profiles import views_by_profile
 from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.tables import Column, Table, Value
 from ndld_flow.report.value_text import shape_text
@@ -71,9 +71,7 @@ class ConvolutionsView:
 
 def collect(profiles: Mapping[str, Profile]) -> tuple[ConvolutionsView, ...]:
     """Return a view of each profile with convolutions."""
-    titles = profile_titles(dict(profiles))
-    views = (_view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
-    return tuple(view for view in views if view is not None)
+    return views_by_profile(profiles, _view)
 
 
 def is_convolution(layer: Layer) -> bool:

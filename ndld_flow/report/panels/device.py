@@ -51,7 +51,7 @@ class DeviceView:
 
 def collect(profiles: Mapping[str, Profile]) -> tuple[DeviceView, ...]:
     """Return the devices of the profiles that record properties or have published peaks."""
-    titles = profile_titles(dict(profiles))
+    titles = profile_titles(profiles)
     devices: dict[str, list[str]] = {}
     first: dict[str, Profile] = {}
     for step, profile in profiles.items():

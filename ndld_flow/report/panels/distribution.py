@@ -52,7 +52,7 @@ class DistributionView:
 
 def collect(profiles: Mapping[str, Profile]) -> tuple[DistributionView, ...]:
     """Return the histograms of each profile with enough layers."""
-    titles = profile_titles(dict(profiles))
+    titles = profile_titles(profiles)
     views = (
         DistributionView(titles[step], tuple(_histograms(profile)))
         for step, profile in profiles.items()

@@ -11,7 +11,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_layers import ELEMENTWISE
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.collect_profiles import views_by_profile
 from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.panels.convolutions import without_empty_columns
 from ndld_flow.report.tables import Column, Table, Value
@@ -52,9 +52,7 @@ class PointwiseView:
 
 def collect(profiles: Mapping[str, Profile]) -> tuple[PointwiseView, ...]:
     """Return a view of each profile with pointwise layers."""
-    titles = profile_titles(dict(profiles))
-    views = (_view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
-    return tuple(view for view in views if view is not None)
+    return views_by_profile(profiles, _view)
 
 
 def is_pointwise(layer: Layer) -> bool:

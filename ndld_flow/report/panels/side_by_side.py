@@ -12,7 +12,7 @@ from ndld_flow.report.panel import profiles_panel
 
 def collect(profiles: Mapping[str, Profile]) -> StacksView | None:
     """Return the profiles side by side; None for fewer than two with times."""
-    titles = profile_titles(dict(profiles))
+    titles = profile_titles(profiles)
     return collect_stacks([(titles[step], profile) for step, profile in profiles.items()])
 
 

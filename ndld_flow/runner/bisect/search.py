@@ -1,4 +1,4 @@
-"""The search for the first bad of several ordered values, some of which cannot be judged."""
+"""Search for the first bad value in an ordered list where some values cannot be judged."""
 
 from __future__ import annotations
 

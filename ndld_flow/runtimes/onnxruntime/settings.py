@@ -235,8 +235,8 @@ class OnnxruntimeSettings(_ModelSettings):
     """ONNX Runtime: microseconds for which threads busy-wait before they sleep, from release 1.26; by default ONNX
     Runtime chooses."""
     block_base: Annotated[int, Field(ge=0, le=1024)] = 0
-    """ONNX Runtime: divide the work of an operator into blocks that get smaller towards its end, of which 4 is a good
-    base on a CPU whose cores differ or are shared; 0 gives each thread equal parts."""
+    """ONNX Runtime: divide the work of an operator into blocks that get smaller towards its end. A base of
+    4 is good on a CPU whose cores differ or are shared; 0 gives each thread equal parts."""
     flush_denormals: bool = False
     """ONNX Runtime: compute with 0 in place of numbers below 1.2e-38, which some CPUs compute many times slower."""
     affinity: Annotated[str, Field(pattern=r"^(\d+([,-]\d+)*(;\d+([,-]\d+)*)*)?$", max_length=4000)] = ""

@@ -380,7 +380,7 @@ export class GraphView {
   /** @param {GraphMode[]} modes */
   setModes(modes) {
     this.whole.options.modes = modes;
-    this.modes = this.blocks && this.data !== this.whole.data ? this.blocks.modes(modes) : modes;
+    this.modes = this.shownBlocks?.modes(modes) ?? modes;
     this.choice.replaceChildren(...this.modes.map((mode) =>
       make("button", { type: "button", "data-mode": mode.key, onclick: () => this.setMode(mode.key) }, mode.title)));
     this.choice.hidden = modes.length < 2;
@@ -432,6 +432,11 @@ export class GraphView {
 
   // The view
 
+  // The blocks, while they are shown.
+  get shownBlocks() {
+    return this.data === this.whole.data ? null : this.blocks;
+  }
+
   size() {
     return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
   }
@@ -446,7 +451,7 @@ export class GraphView {
   }
 
   describeLevel() {
-    const shown = this.data === this.whole.data ? "nodes" : "blocks";
+    const shown = this.shownBlocks ? "blocks" : "nodes";
     for (const button of all("button", this.levels)) button.setAttribute("aria-pressed", String(button.dataset.level === shown));
     this.element.dataset.level = shown;
     this.canvas.setAttribute("aria-label", `Graph of ${this.options.label}: ${count(this.data.layers)} ${shown}. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`);
@@ -457,7 +462,7 @@ export class GraphView {
    * @param {Iterable<number>} nodes
    */
   shownNodes(nodes) {
-    return this.blocks && this.data !== this.whole.data ? this.blocks.around(nodes) : new Set(nodes);
+    return this.shownBlocks?.around(nodes) ?? new Set(nodes);
   }
 
   fullScreen() {
