@@ -336,7 +336,7 @@ def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
     toy.run()
     made = next(outputs.folders())
     second = made.name.partition("-")[0]
-    for age, end in enumerate("cab"):  # names do not show the order within a second; the listed run comes first
+    for age, end in enumerate("cab", 1):  # names do not show the order within a second; the listed run comes first
         shutil.copytree(made, made.parent / f"{second}-{end}00000")
         os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
     assert [folder.name[-6] for folder in outputs.folders()] == [made.name[-6], "c", "a", "b"]
