@@ -112,11 +112,11 @@ def test_workers_share_the_work(toy: SweepToy) -> None:
 
 @pytest.mark.thorough
 def test_a_step_that_takes_too_long_fails_alone(toy: SweepToy) -> None:
-    text = toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.seconds: [0.0, 60.0]")
-    record, _ = toy.write(text).run("sweep.timeout={tint: 3 s}")
-    slow = [point for point in record.points if point.values["tint.seconds"] == 60.0]
+    text = toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.seconds: [0.0, 600.0]")
+    record, _ = toy.write(text).run("sweep.timeout={tint: 8 s}")
+    slow = [point for point in record.points if point.values["tint.seconds"] == 600.0]
     assert {point.outcome for point in slow} == {"failed"}
-    assert slow[0].reason.startswith("step tint: it took longer than 3.0 s")
+    assert slow[0].reason.startswith("step tint: it took longer than 8.0 s")
     assert sum(point.outcome == "passed" for point in record.points) == 6
 
 
