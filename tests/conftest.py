@@ -57,9 +57,9 @@ def pytest_configure() -> None:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     # How long an example takes says more of the machine than of the code.
-    # 40 examples, as most tests ask for that have a number of their own: each push draws others.
+    # 20 examples, as most tests ask for that have a number of their own: each push draws others.
     settings.register_profile(
-        "any_machine", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "any_machine", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("any_machine")
     # A worker costs each of thousands of runs half a second and its imports; `isolated_steps` is for those it is about.
@@ -163,6 +163,16 @@ def coarse_pictures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_pictures_of_sweeps() -> Iterator[None]:
+    """Leave out what sweeps draw for others to embed: that takes half of a toy sweep's time."""
+    from ndld_flow.runner.sweep import run_sweep
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_sweep, "write_sweep_exports", lambda record, folder: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def unsynced_files() -> Iterator[None]:
     """Leave out `fsync`, which waits for the disk a dozen times in each run: no test takes the power away."""
     with pytest.MonkeyPatch.context() as patch:
@@ -217,9 +227,12 @@ def isolated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweeps leave out what they draw for others to embed: that takes half of a toy sweep's time."""
-    monkeypatch.setattr("ndld_flow.runner.sweep.run_sweep.write_sweep_exports", lambda record, folder: None)
+def pictures_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps write what they draw for others to embed, as they do for users."""
+    from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+    from ndld_flow.runner.sweep import run_sweep
+
+    monkeypatch.setattr(run_sweep, "write_sweep_exports", write_sweep_exports)
 
 
 @pytest.fixture(scope="session")

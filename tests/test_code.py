@@ -32,6 +32,7 @@ NEEDS_TORCH = ROOT / "ndld_flow/export/pytorch/onnx_operators.py"
 """It is copied beside exported modules, and only imported there."""
 
 
+@pytest.mark.thorough
 def test_every_module_imports_by_itself() -> None:
     """No module needs another to be imported first."""
     modules = [

@@ -34,7 +34,7 @@ def pairs(draw: st.DrawFn, elements: st.SearchStrategy[float], dtype: type = np.
     return draw(drawn), draw(drawn)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(pairs(st.floats(-1e3, 1e3, width=32)))
 def test_metrics_match_numpy(pair: tuple[Values, Values]) -> None:
     r, c = (array.astype(np.float64) for array in pair)
@@ -57,7 +57,7 @@ def test_metrics_match_numpy(pair: tuple[Values, Values]) -> None:
         assert result["psnr_db"] == pytest.approx(10 * math.log10(np.ptp(r) ** 2 / np.mean((c - r) ** 2)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(pairs(st.floats(-5, 5, width=16).map(round)), st.integers(2, 5))
 def test_ranks_match_sorted_order(pair: tuple[Values, Values], k: int) -> None:
     r, c = pair  # whole numbers: equal ones are common
@@ -87,7 +87,7 @@ def kl_of(p: Values, q: Values) -> float:
     return float(np.mean(np.maximum(rows, 0.0)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data(), st.integers(1, 4), st.integers(2, 6), st.sampled_from([-1, 0, 1]))
 def test_kl_divergence_matches_its_definition(data: st.DataObject, rows: int, classes: int, axis: int) -> None:
     drawn = hnp.arrays(np.float64, (rows, classes), elements=st.floats(-30, 30))
@@ -131,7 +131,7 @@ ANY_FLOAT = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(pairs(ANY_FLOAT), st.booleans())
 def test_metrics_of_any_values_are_finite(pair: tuple[Values, Values], softmax: bool) -> None:
     r, c = pair
@@ -149,7 +149,7 @@ def test_metrics_of_any_values_are_finite(pair: tuple[Values, Values], softmax: 
     assert agreement.only_reference_nonfinite == np.count_nonzero(~np.isfinite(r) & ~same)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(pairs(st.floats(-100, 100, width=32)), st.sampled_from([-900, -520, 520, 900]))
 def test_scaling_both_outputs_keeps_ratios(pair: tuple[Values, Values], power: int) -> None:
     # Squares of such float64 overflow or vanish.
@@ -160,7 +160,7 @@ def test_scaling_both_outputs_keeps_ratios(pair: tuple[Values, Values], power: i
     assert scaled.get("psnr_db") == (pytest.approx(plain["psnr_db"]) if "psnr_db" in plain else None)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(pairs(st.floats(-1e3, 1e3, width=32)), min_size=1, max_size=4))
 def test_metrics_of_samples_are_combined(samples: list[tuple[Values, Values]]) -> None:
     agreement = Agreement(Measuring(atol=1.0))
@@ -212,7 +212,7 @@ def test_fp16_overflows_are_counted() -> None:
     assert agreement.only_candidate_nonfinite == 2
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data(), st.sampled_from([np.int8, np.uint8, np.int64, np.bool_]))
 def test_integers_and_bools_are_compared_for_equality(data: st.DataObject, dtype: type) -> None:
     drawn = hnp.arrays(dtype, data.draw(hnp.array_shapes(max_dims=2, max_side=5)))

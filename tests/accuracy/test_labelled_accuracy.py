@@ -288,7 +288,7 @@ def test_names_match_by_their_suffixes(tmp_path: Path) -> None:
 NAMES = st.lists(st.text("ab/.", min_size=1, max_size=6).filter(lambda name: name.strip("./")), unique=True, max_size=6)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(names=NAMES, samples=NAMES)
 def test_every_sample_and_every_label_must_match(
     names: list[str], samples: list[str], tmp_path_factory: pytest.TempPathFactory

@@ -162,7 +162,7 @@ def test_limits_match_the_dtype(precision: str) -> None:
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(np_st.arrays(np.float32, st.integers(0, 30), elements=FLOATS), min_size=1, max_size=4),
     st.sampled_from(sorted(LIMITS)),
@@ -216,7 +216,7 @@ def test_ranges_of_other_dtypes_match_numpy() -> None:
 MODEST = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, math.nan, math.inf])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.data(),
     st.lists(st.integers(1, 20), min_size=1, max_size=3),

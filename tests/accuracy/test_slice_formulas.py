@@ -99,7 +99,7 @@ def arrays(seed: int, shape: tuple[int, ...], units: Sequence[float]) -> list[Ar
     return list(drawn)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([(1, 3, 5), (1, 4), (2, 3), (1, 6, 2, 3), (7,), (1, 2, 1)]),
@@ -133,7 +133,7 @@ def check_formulas(seed: int, shape: tuple[int, ...], units: list[float]) -> Non
     assert reference.unseen == (tuple(at for at, is_seen in enumerate(seen) if not is_seen) if axis is not None else ())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 3, 5), (1, 6, 2, 3), (7,)]))
 def test_the_error_of_one_tensor_matches_its_formula(seed: int, shape: tuple[int, ...]) -> None:
     sample = arrays(seed, shape, [2.0, 30.0, 1.0])[0]

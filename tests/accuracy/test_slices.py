@@ -18,6 +18,7 @@ from tests.accuracy.test_check_accuracy import compare
 from tests.support import accuracy_cases as cases
 from tests.support import models_precision
 from tests.support.models_run import run_step
+from tests.support.representatives import thorough_except
 
 RANDOM = np.random.default_rng(0)
 BOXES = RANDOM.uniform(0, 320, (4, 400))
@@ -305,7 +306,7 @@ def test_the_search_for_precision_judges_by_slices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["class map", "class probabilities", "several tasks", pytest.param("transformer", marks=pytest.mark.thorough)],
+    thorough_except(["class map", "class probabilities", "several tasks", "transformer"], "class map"),
 )
 def test_conversions_of_generated_models_pass(name: str, tmp_path: Path) -> None:
     subject = next(each for each in cases.subjects(tmp_path, fetched=False) if each.name == name)

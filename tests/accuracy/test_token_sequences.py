@@ -159,6 +159,7 @@ def test_the_margin_of_a_flipped_token_is_that_of_the_reference(tmp_path: Path) 
     assert output.median_margin is not None and output.median_margin > min(filter(None, output.margins))
 
 
+@pytest.mark.thorough
 def test_equal_decoders_flip_no_token_and_a_loop_is_weak_evidence(tmp_path: Path) -> None:
     source = decoder_model("standard")
     given = decoder_given("standard", tmp_path)
@@ -176,6 +177,7 @@ def test_equal_decoders_flip_no_token_and_a_loop_is_weak_evidence(tmp_path: Path
     assert any("the reference chose" in note for note in accuracy.notes)
 
 
+@pytest.mark.thorough
 def test_layers_and_activations_read_the_tokens_of_the_reference(tmp_path: Path) -> None:
     source = decoder_model("standard")
     given = decoder_given("standard", tmp_path)

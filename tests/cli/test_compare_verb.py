@@ -93,10 +93,10 @@ def test_a_run_is_expanded_to_its_profiles(standing: Path) -> None:
 @pytest.mark.parametrize(
     ("references", "names"),
     [
-        (["pair:base", "pair:speed"], ["pair:base", "pair:speed"]),
+        pytest.param(["pair:base", "pair:speed"], ["pair:base", "pair:speed"], marks=pytest.mark.thorough),
         (["first", "latest"], None),
         (["first:base", "profile-model"], ["first:base", "profile-model"]),
-        (["first", "pair"], ["first", "pair"]),
+        pytest.param(["first", "pair"], ["first", "pair"], marks=pytest.mark.thorough),
         (["pair:base", "pair:base"], ["pair:base (1)", "pair:base (2)"]),
     ],
 )
@@ -124,6 +124,7 @@ def test_files_and_folders_are_compared_too(standing: Path) -> None:
     assert {subject.kind for subject in comparison.subjects} == {"profile"}
 
 
+@pytest.mark.thorough
 def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
     rules = Rules(allow=frozenset(["unknown"]))
     fp32, fp16 = (str(a100_exports() / precision) for precision in ("fp32", "fp16"))
@@ -144,8 +145,8 @@ def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--gate", "latency.median <= 100 s"], 0),
-        (["--gate", "latency.median <= 1 us"], 1),
+        pytest.param(["--gate", "latency.median <= 100 s"], 0, marks=pytest.mark.thorough),
+        pytest.param(["--gate", "latency.median <= 1 us"], 1, marks=pytest.mark.thorough),
         (["--gate", "latency.median <= 100 s", "--gate", "model.bytes <= 1 B"], 1),
         (["--gate", "latncy.median <= 5 %"], 2),
         (["--gate", "fast"], 2),
@@ -256,6 +257,7 @@ def test_profile_prints_a_triage(standing: Path) -> None:
     assert found["triage"]["top"][0]["share"] > 0
 
 
+@pytest.mark.thorough
 def test_profile_measures_each_time_and_explains_wrong_settings(standing: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     api.profile("model.onnx", QUICK)
@@ -340,6 +342,7 @@ def test_a_run_writes_files_for_other_programs(standing: Path) -> None:
     assert len(rows) == len(profile.layers) + 1
 
 
+@pytest.mark.thorough
 def test_layers_are_available_as_a_data_frame(standing: Path) -> None:
     table = api.layers("pair:speed")
     assert len(table) > 3
@@ -360,6 +363,7 @@ def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
     assert api.report("pair") == (standing / "outputs/runs/pair/latest/report.html").resolve()
 
 
+@pytest.mark.thorough
 def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
     settings = "base: base, rounds: 0, when_undecided: pass, gates: ['latency.min <= 100 s']"
     decide = f"  decide: {{step: compare_profiles, {settings}}}\n"

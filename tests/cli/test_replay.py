@@ -281,6 +281,7 @@ def test_an_exported_result_must_still_be_there(folder: Path) -> None:
     assert (folder / "result.onnx").is_file()
 
 
+@pytest.mark.thorough
 def test_the_recipe_of_the_best_point_must_still_be_there(folder: Path) -> None:
     best = folder / "aside/best.yaml"
     best.parent.mkdir()
@@ -532,6 +533,7 @@ def test_changed_code_changes_what_is_listed(elsewhere: Path, monkeypatch: pytes
     assert replay_verb("schema") is None
 
 
+@pytest.mark.thorough
 def test_code_and_targets_that_the_user_names_leave_no_receipt(elsewhere: Path) -> None:
     (elsewhere / "mine.py").write_text(STEP)
     for arguments in (["schema", "recipe.json"], ["schema", "--from", "mine.py"], ["steps", "--from", "mine.py"]):

@@ -14,6 +14,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.compose import compose_recipe
 from tests.support.models import make_cnn
+from tests.support.representatives import thorough_except
 
 RECIPE = "name: r\nmodel: model.onnx\nsteps:\n  lint: {}\n"
 ODD_NAMES = [
@@ -43,6 +44,7 @@ def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
     assert (found.returncode, found.stderr) == (141, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_reader_of_a_table_that_goes_ends_the_program_quietly(folder: Path) -> None:
     found = shell("(sleep 0.1; tool diff model.onnx model.onnx) | true", folder)
@@ -95,7 +97,9 @@ def test_a_folder_whose_name_is_not_utf8_is_refused(folder: Path, monkeypatch: p
     assert list(odd.iterdir()) == [odd / "r.yaml"]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize(
+    "name", thorough_except(ODD_NAMES, "end\\", "${x}", "a,b", "new\nline", "quo'te", "[list]", "é")
+)
 def test_recipes_build_on_others_in_folders_with_odd_names(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,7 +206,7 @@ def test_hostile_names_are_only_text() -> None:
     assert image_of(graph, ".png", Look()).size[0] < 20_000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.text(max_size=60), st.integers(4, 40))
 def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
     visible = shown(text, limit)
@@ -234,6 +234,7 @@ def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, messa
         picture_bytes(SMALL, suffix, look)
 
 
+@pytest.mark.thorough
 def test_too_many_pixels_are_refused_with_advice() -> None:
     graph = DrawnGraph(tuple(DrawnNode(str(place), "Relu") for place in range(20_000)), ())
     with pytest.raises(RequestError, match=r"--scale below 0\.\d+ times") as refused:

@@ -51,7 +51,7 @@ def goes_down(points: tuple[Point, ...]) -> bool:
     return all(y0 <= y1 for (_, y0), (_, y1) in pairwise(points))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(graphs(), st.sampled_from(["down", "right"]), st.sampled_from([None, 1.6]))
 def test_every_layout_is_valid(
     graph: tuple[list[Extent], Edges, list[int]], direction: str, aspect: float | None
@@ -68,7 +68,7 @@ def test_every_layout_is_valid(
     assert lay_out(extents, edges, tensors, direction, aspect) == layout  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 def test_edges_go_down_except_those_that_close_a_cycle(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph
@@ -83,7 +83,7 @@ def test_edges_go_down_except_those_that_close_a_cycle(graph: tuple[list[Extent]
             assert start.y + start.height <= end.y and goes_down(route.points)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 def test_edges_touch_their_nodes_and_pass_through_no_other(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph
@@ -112,7 +112,7 @@ def strictly_crossed(piece: Box, box: Box) -> bool:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 def test_only_cycles_are_broken_and_layers_increase(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, _ = graph
@@ -139,7 +139,7 @@ def reaches(edges: Edges, start: int, end: int) -> bool:
     return end in result
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 def test_crossings_are_counted_and_no_vertex_is_lost(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph

@@ -237,9 +237,7 @@ def test_models_with_sparse_weights_are_drawn(tmp_path: Path) -> None:
     assert labels(read_graph(path, Reading(constants=True)), "constant")
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.thorough) for name in ("det", "rec")), "silero"]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.thorough) for name in ("det", "rec", "silero")])
 def test_real_models_are_drawn(name: str, sample_model: Callable[[str], Path]) -> None:
     for reading in (Reading(), Reading(constants=True), Reading(depth=9)):
         graph = read_graph(sample_model(name), reading)

@@ -147,12 +147,17 @@ class ImageProgram:
 
 
 @pytest.fixture(scope="module")
-def image_program(debug: CppBuild, tmp_path_factory: pytest.TempPathFactory) -> ImageProgram:
-    """A program whose inputs have all settings of images, among them one with a hostile name."""
+def image_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose inputs have all settings of images, among them one with a hostile name."""
     folder = tmp_path_factory.mktemp("images")
     images, model = write_images(folder), image_model(folder / "model.onnx")
-    project = export(model, settings_of(images["rgb.png"]), folder / "project")
-    return ImageProgram(debug.build(project), project, model, images)
+    return export(model, settings_of(images["rgb.png"]), folder / "project")
+
+
+@pytest.fixture(scope="module")
+def image_program(debug: CppBuild, image_project: Path) -> ImageProgram:
+    folder = image_project.parent
+    return ImageProgram(debug.build(image_project), image_project, folder / "model.onnx", write_images(folder))
 
 
 def settings_of(image: Path) -> dict[str, dict[str, Any]]:
@@ -167,11 +172,13 @@ def check_conversion(made: ImageProgram, image: Path, results: Path) -> None:
     assert_same(read_arrays(results, "output"), expected)
 
 
+@pytest.mark.thorough
 def test_images_are_converted_as_in_python(image_program: ImageProgram, tmp_path: Path) -> None:
     for name, image in image_program.images.items():
         check_conversion(image_program, image, tmp_path / name)
 
 
+@pytest.mark.thorough
 def test_without_arguments_it_runs_on_the_first_sample(image_program: ImageProgram, tmp_path: Path) -> None:
     printed = run(image_program.program, "--outputs", tmp_path / "o", "--iterations", "3", "--warmup", "1")
     expected = python_inputs(image_program.model, settings_of(image_program.images["rgb.png"]))
@@ -179,6 +186,7 @@ def test_without_arguments_it_runs_on_the_first_sample(image_program: ImageProgr
     assert "latency of 3 runs: min" in printed
 
 
+@pytest.mark.thorough
 def test_random_values_are_repeatable_and_in_range(image_program: ImageProgram, tmp_path: Path) -> None:
     line = ["--shape", "line=3x48x31", "--write-inputs"]
     run(image_program.program, "--random", "--seed", "7", *line, tmp_path / "a")
@@ -191,6 +199,7 @@ def test_random_values_are_repeatable_and_in_range(image_program: ImageProgram, 
     assert a[0].min() >= 0 and a[0].max() < 1 and abs(a[0].mean() - 0.5) < 0.05
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -235,11 +244,11 @@ def test_what_it_cannot_read_is_an_error(
     assert message in fails(image_program.program, *arguments)
 
 
-def test_the_sources_are_formatted(image_program: ImageProgram) -> None:
+def test_the_sources_are_formatted(image_project: Path) -> None:
     """Also the generated ones: the hostile names are in them."""
     if shutil.which("clang-format") is None:
         pytest.skip("there is no clang-format")
-    sources = [path for path in image_program.project.rglob("*") if path.suffix in (".cpp", ".h")]
+    sources = [path for path in image_project.rglob("*") if path.suffix in (".cpp", ".h")]
     assert len(sources) > 12
     assert run("clang-format", "--version")
     done = subprocess.run(
@@ -248,13 +257,16 @@ def test_the_sources_are_formatted(image_program: ImageProgram) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_no_name_of_a_model_is_more_than_text(image_program: ImageProgram) -> None:
-    project = image_program.project
+@pytest.mark.thorough
+def test_a_line_break_in_a_name_is_escaped(image_program: ImageProgram) -> None:
     described = run(image_program.program, "--describe")
     assert len(described.splitlines()) == 2 * len(IMAGE_INPUTS), "a line break in a name is shown as \\x0a"
-    readme = (project / "README.md").read_text()
+
+
+def test_no_name_of_a_model_is_more_than_text(image_project: Path) -> None:
+    readme = (image_project / "README.md").read_text()
     assert "<b>" not in readme and "`|" not in readme and "\u202e" not in readme
-    names = [path.name for path in project.rglob("*")]
+    names = [path.name for path in image_project.rglob("*")]
     assert all(name.isascii() and not set(name) & set('"\\$`<>|\n') for name in names)
 
 

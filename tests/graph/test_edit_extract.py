@@ -347,7 +347,7 @@ def _chosen_nodes(draw: st.DrawFn) -> tuple[str, list[str]]:
     ) + "\n}", chosen
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(_chosen_nodes(), st.booleans(), st.sampled_from(["extract", "cut"]))
 def test_any_extracted_nodes_compute_equal_values(graph: tuple[str, list[str]], flag: bool, word: str) -> None:
     """Fed with what the whole model computes at the cut, the part computes what the whole model computes."""

@@ -509,7 +509,7 @@ def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], mess
     assert message in refusal(FUNCTIONS, "set_function_attributes", function="Leaky", **settings_)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_selection_becomes_a_function_and_is_inlined_again_or_refused(data: st.DataObject) -> None:
     ops = data.draw(st.lists(st.sampled_from(["Neg", "Relu", "Add", "Mul"]), min_size=3, max_size=9))

@@ -228,7 +228,7 @@ _STEPS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=st.lists(st.sampled_from(sorted(_STEPS)), min_size=2, max_size=8), tap=st.integers(0, 7))
 def test_moving_transposes_keeps_all_values(steps: list[str], tap: int) -> None:
     lines = [_STEPS[step].format(o=f"v{i + 1}", i=f"v{i}") for i, step in enumerate(steps)]

@@ -883,7 +883,7 @@ _OPERATIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(_OPERATIONS, min_size=1, max_size=6))
 def test_any_list_of_edits_gives_a_valid_model_or_an_error(operations: list[dict[str, Any]]) -> None:
     try:

@@ -164,7 +164,7 @@ def test_the_result_is_valid_or_refused(
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @_walks
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_many_results_are_valid_or_refused(

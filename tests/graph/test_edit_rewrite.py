@@ -370,7 +370,7 @@ def test_malformed_rules_are_reported(change: dict[str, Any], message: str) -> N
     assert message in refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **rule)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_rewriting_random_graphs_keeps_outputs(data: st.DataObject) -> None:
     result, nodes = ["x"], []

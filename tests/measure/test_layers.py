@@ -283,6 +283,7 @@ def test_macs_of_operators(
     assert [(layer.type, layer.macs) for layer in layers] == [(kind, macs)]
 
 
+@pytest.mark.thorough
 def test_macs_of_resnet_50(tmp_path: Path) -> None:
     """4.09 GMACs at 224x224 (He et al. 2015 count 3.8 for the variant that strides in 1x1 convolutions)."""
     feeds = {"gpu_0/data_0": np.zeros((1, 3, 224, 224), np.float32)}

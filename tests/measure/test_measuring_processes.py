@@ -342,7 +342,7 @@ def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, m
 
 @pytest.mark.usefixtures("executed_workers")
 @pytest.mark.parametrize(
-    "moment", [*(pytest.param(moment, marks=pytest.mark.thorough) for moment in ("loading", "warming up")), "pass "]
+    "moment", [pytest.param(moment, marks=pytest.mark.thorough) for moment in ("loading", "warming up", "pass ")]
 )
 def test_an_interrupt_ends_the_worker(moment: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def interrupt(done: int, total: int, what: str) -> None:
@@ -408,6 +408,7 @@ def is_worker(process: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 @needs_proc
 def test_another_measurement_is_noticed(model: Path, tmp_path: Path) -> None:

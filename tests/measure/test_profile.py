@@ -195,6 +195,7 @@ def test_fp16_on_the_cpu_is_traced_through_the_casts_it_needs(tmp_path: Path) ->
     assert all(layer.onnx_nodes == () for layer in result.layers if layer.type == "Cast")
 
 
+@pytest.mark.thorough
 def test_every_node_of_a_real_model_is_accounted_for(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     det = sample_model("det")
     _, result = profile(det, tmp_path, {"x": {"shape": [1, 3, 320, 320]}})
@@ -241,7 +242,13 @@ def test_free_dimensions_are_fixed_before_optimizing(tmp_path: Path) -> None:
         profile(tmp_path / "m.onnx", tmp_path / "again", free_dimensions={"m": 3})
 
 
-@pytest.mark.parametrize("settings", [{"execution": "parallel", "inter_op_threads": 2}, {"memory_arena": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"execution": "parallel", "inter_op_threads": 2},
+        pytest.param({"memory_arena": False}, marks=pytest.mark.thorough),
+    ],
+)
 def test_other_session_settings(settings: dict[str, Any], tmp_path: Path) -> None:
     _, result = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, **settings)
     assert len(result.layer_pass_ms) == 3

@@ -43,6 +43,7 @@ from ndld_flow.store.kinds import Engine, Onnx, ProfileDocument
 from tests.support.engine_standins import Standins, make_standins
 from tests.support.models_engine import constrain
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
+from tests.support.representatives import thorough_except
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 NONZERO = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
@@ -107,7 +108,7 @@ def bench_of(
     return Bench(standins, folder, standins.library(backend, release), backend)
 
 
-@pytest.fixture(params=["tensorrt", "tensorrt_rtx"])
+@pytest.fixture(params=thorough_except(["tensorrt", "tensorrt_rtx"], "tensorrt_rtx"))
 def bench(request: pytest.FixtureRequest, standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     release = {"tensorrt": "10.8", "tensorrt_rtx": "1.7"}[request.param]
     return bench_of(request.param, release, standins, tmp_path, monkeypatch)

@@ -51,7 +51,7 @@ def test_a_small_tensor_matches_values_computed_by_hand() -> None:
     assert (numbers.histogram[0], numbers.histogram[8], numbers.histogram[-1]) == (1, 2, 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     arrays.arrays(
         st.sampled_from([np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.uint64, np.bool_]),

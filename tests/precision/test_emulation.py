@@ -94,7 +94,7 @@ EXACT = ("Add", "Mul", "Max", "Neg", "Relu", "Abs", "Identity", "Concat", "Split
 BLOCKABLE = ("Add", "Mul", "Max", "If", "Concat")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.data(),
     st.lists(st.sampled_from(EXACT), min_size=1, max_size=12),

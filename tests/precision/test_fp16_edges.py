@@ -24,6 +24,7 @@ from tests.support.fp16_checks import agree, check, convert, count, kinds, norma
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_engine import SEVERAL_FREE, SHAPE_TENSOR, make_fp8
 from tests.support.models_run import run_step, write_model
+from tests.support.representatives import thorough_except
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -251,8 +252,10 @@ def test_tensorrt_rtx_parses_the_result(name: str, keep_io: str, tmp_path: Path)
     parse_strongly_typed(path)
 
 
-@pytest.mark.parametrize("settings", ["{}", '{"block": {"op_types": ["BatchNormalization", "Softmax"]}}'])
-@pytest.mark.parametrize("name", ["det", "rec"])
+@pytest.mark.parametrize(
+    "settings", thorough_except(["{}", '{"block": {"op_types": ["BatchNormalization", "Softmax"]}}'], "{}")
+)
+@pytest.mark.parametrize("name", thorough_except(["det", "rec"], "det"))
 def test_tensorrt_rtx_parses_real_models(
     name: str, settings: str, sample_model: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.fp16_checks import Feeds, check, convert, run
 from tests.support.random_graphs import OTHER, UNARY, RandomGraph
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.data(),
     st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=12),
@@ -72,7 +72,7 @@ def break_one(model: onnx.ModelProto, data: st.DataObject) -> None:
         del values[data.draw(st.integers(0, max(len(values) - 1, 0))) :]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(BREAKABLE), st.integers(1, 3))
 def test_a_broken_model_is_converted_or_refused_with_a_message(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, build: Callable[[], onnx.ModelProto], breaks: int

@@ -42,6 +42,7 @@ from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_run import Ran, run_step, write_model
 from tests.support.precision_checks import ELEMENTS, FLOATS, ask, computes_in, ports_of, run_typed, typed
 from tests.support.random_graphs import OTHER, UNARY, RandomGraph
+from tests.support.representatives import thorough_except
 
 FLOAT, HALF, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 X: Feeds = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
@@ -74,7 +75,7 @@ def constrained(model: onnx.ModelProto | Path, folder: Path, **wanted: Any) -> d
 # Random graphs ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=10))
 def test_random_constraints_on_random_graphs_are_obeyed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str]
@@ -171,7 +172,7 @@ def test_everything_fp16_is_valid_and_agrees(name: str, tmp_path: Path) -> None:
 FOR_RTX = [name for name in CASES if name not in {*UNKNOWN_TO_RTX, "func"}]
 
 
-@pytest.mark.parametrize("name", [*FOR_RTX, *MORE_FOR_RTX, "det", "rec"])
+@pytest.mark.parametrize("name", [*FOR_RTX, *thorough_except([*MORE_FOR_RTX, "det", "rec"])])
 def test_tensorrt_rtx_parses_the_result_strongly_typed(
     name: str, sample_model: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from tests.support.command_line import ndld_flow
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_fp16 import sensitive_batch_norm_model
 from tests.support.models_run import Ran, run_step, write_model
+from tests.support.representatives import thorough_except
 
 PASSED, NO = 0, 1
 
@@ -127,6 +128,7 @@ def test_a_variance_out_of_range_reports_its_effect_on_a_channel(tmp_path: Path)
     assert "clamping them scales a channel by 17.5" in result.kept[0].evidence[0].sentence
 
 
+@pytest.mark.thorough
 def test_a_long_sum_broken_by_rounding_alone_is_found(tmp_path: Path) -> None:
     result, _ = search(tmp_path, models_precision.long_sum_model())
     check(result)
@@ -210,7 +212,7 @@ def test_bf16_fails_by_rounding_and_not_by_range(tmp_path: Path) -> None:
     assert "fits bf16" in said(result, "difference")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", thorough_except(["fp16", "bf16"], "fp16"))
 def test_nodes_of_an_unsorted_model_are_found(tmp_path: Path, precision: str) -> None:
     """ONNX Runtime loads such a model; positions of nodes must be those of the sorted one."""
     model = models_precision.long_sum_model()

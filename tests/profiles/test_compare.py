@@ -620,6 +620,7 @@ def test_a_session_is_divided_into_comparisons() -> None:
     assert samples[0].ratio == pytest.approx(13 / 12)
 
 
+@pytest.mark.thorough
 def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
     """On a machine where two sides differ by up to 5 % for no reason that their runs show."""
     dice = random.Random(3)
@@ -642,7 +643,7 @@ def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
 # All profiles
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(RUNS, RUNS, st.booleans())
 def test_swapping_base_and_candidate_inverts_verdicts(
     base: list[float], candidate: list[float], together: bool
@@ -672,7 +673,7 @@ def test_only_ratios_count_above_the_floor(runs: list[float], factor: float) -> 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.lists(ANY, max_size=3), max_size=6), st.lists(st.lists(ANY, min_size=2, max_size=2), max_size=4))
 def test_broken_numbers_never_raise(runs: list[list[float]], layers: list[list[float]]) -> None:
     broken = profile_of(runs, [layer("n" * 10_000, ms=samples) for samples in layers], layer_runs=(1, 1))

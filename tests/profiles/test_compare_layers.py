@@ -173,7 +173,7 @@ def contents(rows: Sequence[LayerRow], order: Sequence[int]) -> set[tuple[tuple[
     return {tuple(row.layers[order.index(number)] for number in range(len(order))) for row in rows}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(PROFILES)
 def test_every_layer_is_in_one_row_and_rows_follow_the_base(profiles: list[Profile]) -> None:
     rows = match_layers(profiles)
@@ -188,7 +188,7 @@ def test_every_layer_is_in_one_row_and_rows_follow_the_base(profiles: list[Profi
         assert alone == all(method == "unmatched" for method in row.methods)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(PROFILES)
 def test_rows_do_not_depend_on_the_base(profiles: list[Profile]) -> None:
     usual = contents(match_layers(profiles), range(len(profiles)))

@@ -624,7 +624,7 @@ def profiles(draw: st.DrawFn) -> Profile:
 
 
 # Failing cases are not made smaller: with so many numbers that takes minutes.
-@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(made=profiles())
 def test_any_profile_is_diagnosed(made: Profile) -> None:
     for insight in triage(made).insights:

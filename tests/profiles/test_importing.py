@@ -640,7 +640,7 @@ def read_or_refuse(path: Path) -> Profile | None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_and_noisy_files_are_read_or_refused(tmp_path: Path, name: str, data: st.DataObject) -> None:
     text = GOOD[name]
@@ -655,7 +655,7 @@ def test_truncated_and_noisy_files_are_read_or_refused(tmp_path: Path, name: str
         read_or_refuse(file)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     head=st.sampled_from(
         ['{"Layers":[', '[{"latencyMs":', '[{"timeMs":', '{"model_digest":"backend runs"', "&&&& RUNNING T"]
@@ -699,7 +699,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers=st.lists(st.dictionaries(KEYS, VALUES, max_size=6) | VALUES, max_size=4), bound=VALUES)
 def test_unexpected_values_are_read_or_refused(tmp_path: Path, layers: list[Any], bound: Any) -> None:
     engine = {"Layers": layers, "Bindings": bound, "I/O Tensors": bound}

@@ -185,7 +185,7 @@ def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path) -> None:
         read_profile(tmp_path / "x.json")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_and_noisy_files_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(TEXT)))

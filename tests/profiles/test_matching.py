@@ -68,6 +68,7 @@ def test_names_shifted_by_one_layer_are_not_trusted(samples: dict[tuple[str, str
     assert any(match.confidence == 1 and match.method == "weights" for match in outcome)
 
 
+@pytest.mark.thorough
 def test_most_confident_matches_are_right_and_most_layers_are_matched(
     samples: dict[tuple[str, str, str], Sample],
 ) -> None:

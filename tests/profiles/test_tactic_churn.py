@@ -50,7 +50,7 @@ def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
 def test_exactly_the_planted_changes_are_found(changes: list[set[int]], dice: random.Random) -> None:
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]

@@ -222,7 +222,7 @@ def recipes(draw: st.DrawFn) -> str:
     return "".join([*parts, *groups[0], *groups[1], draw(comment)])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(recipes(), st.sampled_from(KEYS), VALUES)
 def test_setting_one_value_keeps_the_rest(text: str, key: str, value: Any) -> None:
     words = key.split(".")
@@ -240,7 +240,7 @@ def test_setting_one_value_keeps_the_rest(text: str, key: str, value: Any) -> No
         assert lines_of(text, name) == lines_of(result, name)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(recipes())
 def test_a_sweep_is_cut_out_of_any_layout(text: str) -> None:
     wanted = {key: value for key, value in yaml.safe_load(text).items() if key != "sweep"}

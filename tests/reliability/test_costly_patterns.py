@@ -29,7 +29,7 @@ _patterns = st.recursive(
 )
 
 
-@settings(max_examples=50, database=None)
+@settings(max_examples=20, database=None)
 @given(_patterns, st.text("abA1_/.é", max_size=9))
 def test_patterns_match_like_regular_expressions(pattern: str, name: str) -> None:
     """In names, whose letters are mostly ASCII, they are Python's."""

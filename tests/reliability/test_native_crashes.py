@@ -40,6 +40,7 @@ def _dividing() -> Any:
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
+@pytest.mark.thorough
 def test_a_trap_while_folding_is_the_steps_failure(tmp_path: Path, tally: Callable[[str], Tally]) -> None:
     count = tally("models that crash native code")
     _write(tmp_path, _dividing(), {"clean": {"step": "sanitize"}})

@@ -45,6 +45,7 @@ from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, 
 from ndld_flow.report.exports.openmetrics import Sample, openmetrics
 from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
+from tests.support.representatives import thorough_except
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -232,7 +233,7 @@ def test_names_do_not_break_a_table(name: str) -> None:
         assert not any(bad in shown for bad in ("<img", "http://", "www.", "|", "\n", "`", "](", "$"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_name_is_displayed_literally(name: str) -> None:
     from ndld_flow.base.text import visible_name
@@ -372,6 +373,7 @@ def test_hostile_names_are_drawn(name: str, tmp_path: Path) -> None:
         assert picture.size[0] == picture_file.WIDTH_IN * picture_file.DPI
 
 
+@pytest.mark.thorough
 def test_a_comment_fits_the_limit_of_github() -> None:
     name = "|<" * 5_000
     labels = [f"{name}{place}" for place in range(9)]
@@ -433,6 +435,7 @@ def colours_in(path: Path) -> set[tuple[int, ...]]:
     return {colour for count, colour in found if count > 200 and isinstance(colour, tuple)}
 
 
+@pytest.mark.thorough
 def test_the_image_is_opaque_and_shows_all_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture_file, "DPI", 200)
     comparison = two_profiles()
@@ -457,7 +460,7 @@ def test_text_of_an_image_fits() -> None:
     assert picture_text("\u202eab🔥c", 1.0, 10) == "\ufffdab□c"
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("suffix", thorough_except([".png", ".svg"], ".svg"))
 def test_equal_data_gives_equal_images(tmp_path: Path, suffix: str) -> None:
     comparison, measured = two_profiles(), [profiles_of(["main", "branch"])]
     first = comparison_picture(comparison, measured, tmp_path / f"a{suffix}").read_bytes()

@@ -179,6 +179,7 @@ def test_precision_and_metadata(tmp_path: Path) -> None:
     assert conv.precision == "fp32" and (PRECISION_KEY, "fp32") in conv.metadata
 
 
+@pytest.mark.thorough
 def test_constants_are_nodes_on_request(tmp_path: Path) -> None:
     path = make_tfm(tmp_path / "tfm.onnx")
     hidden, drawn = document(path), document(path, constants=True)

@@ -304,6 +304,7 @@ def test_a_damaged_build_is_reported_and_the_rest_drawn(tmp_path: Path) -> None:
     assert "engine/build.json cannot be read" in words and "Engines" not in words
 
 
+@pytest.mark.thorough
 def test_five_thousand_layers_stay_small(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build(layers=detector(1180)))
     assert len(page) < 1_000_000

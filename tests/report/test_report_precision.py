@@ -373,6 +373,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     assert "&lt;/script&gt;&lt;img" in text
 
 
+@pytest.mark.thorough
 def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
     run = run_record(search_steps()[:1], recipe=RECIPE)
     found = {"search/precision.json": search(5000, kept=range(40, 2000, 40))}

@@ -663,8 +663,8 @@ def test_names_are_escaped_in_markdown() -> None:
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (made.builds, ["trade_off.svg", "parallel.svg", "effects.svg"]),
-        (made.batches, ["curve.svg", "parallel.svg", "effects.svg"]),
+        pytest.param(made.builds, ["trade_off.svg", "parallel.svg", "effects.svg"], marks=pytest.mark.thorough),
+        pytest.param(made.batches, ["curve.svg", "parallel.svg", "effects.svg"], marks=pytest.mark.thorough),
         (made.hostile, ["parallel.svg", "effects.svg"]),
         (made.failed_only, ["parallel.svg"]),
         (made.none_tried, []),

@@ -250,7 +250,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changed=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
 def test_malformed_recipes_are_refused(changed: dict[str, Any], here: Path) -> None:
     recipe = {"name": "toy", "model": "model.onnx", "steps": {"lint": {}}, **changed}

@@ -93,6 +93,7 @@ def test_the_second_user_computes_nothing(toy: SweepToy, bucket: str, monkeypatc
     assert (freed.record_count, freed.kept_record_count) == (2, 1)  # the damaged one is young
 
 
+@pytest.mark.thorough
 def test_the_second_job_of_the_documentation_computes_nothing(bucket: str, tmp_path: Path) -> None:
     [block] = [block for block in blocks() if block.title == ".github/workflows/shared.yml"]
     workflow = yaml.safe_load(block.text)
@@ -117,6 +118,7 @@ def run_job(folder: Path, steps: list[dict[str, str]], variables: dict[str, str]
     return done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_shards_without_a_common_disk_are_collected(bucket: str, toy: SweepToy) -> None:
     for index in (1, 2, 3):
         api.run_shard(toy.recipe, f"{index}/3", outputs=toy.folder / f"pod{index}", trust=True, cache=bucket, push=True)

@@ -205,6 +205,7 @@ def test_a_device_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         assert tickets(tmp_path / "locks") == []
 
 
+@pytest.mark.thorough
 @several_cpus
 def test_sets_of_cpus_exclude_each_other_where_they_overlap(tmp_path: Path) -> None:
     one, two = sorted(os.sched_getaffinity(0))[:2]

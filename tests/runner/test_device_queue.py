@@ -84,6 +84,7 @@ def test_killed_processes_free_their_place_at_once(open_folder: Path) -> None:
     assert all(after[0] - before[1] < 10 for before, after in pairwise(held))  # a place that expires takes longer
 
 
+@pytest.mark.thorough
 @as_others
 def test_a_crowd_of_false_tickets_is_passed_over_without_a_trace(open_folder: Path) -> None:
     story = Story("crowd", open_folder)

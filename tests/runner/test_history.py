@@ -16,7 +16,7 @@ from tests.support.long_history import lengthen_history
 from tests.support.toys import make_toy
 
 COUNTING = """
-import collections, json, sys
+import collections, json, os, sys
 from pathlib import Path
 from ndld_flow import api
 from ndld_flow.base import stamps
@@ -31,7 +31,6 @@ def hear(event, arguments):
         opened[Path(arguments[0]).name] += 1
 
 sys.addaudithook(hear)
-one = "toy/" + sorted(path.name for path in Path("outputs/runs/toy").glob("2*"))[-1]  # the newest
 verbs = {
     "plan": lambda: api.plan("toy.yaml", trust=True),
     "run": lambda: api.run("toy.yaml", trust=True),
@@ -43,16 +42,20 @@ verbs = {
     "gc": lambda: api.gc(keep=3),
 }
 told = {}
-for name, verb in verbs.items():
-    verb()  # imports, and notes of digests
-    opened.clear()
-    looking = True
-    verb()
-    looking = False
-    told[name] = [sum(opened.values()), opened["run.json"]]
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    one = "toy/" + sorted(path.name for path in Path("outputs/runs/toy").glob("2*"))[-1]  # the newest
+    counts = told[Path(folder).name] = {}
+    for name, verb in verbs.items():
+        verb()  # imports, and notes of digests
+        opened.clear()
+        looking = True
+        verb()
+        looking = False
+        counts[name] = [sum(opened.values()), opened["run.json"]]
 print(json.dumps(told))
 """
-LENGTHS = (3, 30)
+LENGTHS = (3, 12)
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +66,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[i
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(begun)
         api.run(make_toy(begun).recipe, trust=True)
-    found = {}
-    for length in LENGTHS:
-        folder = begun.with_name(str(length))
+    folders = [begun.with_name(str(length)) for length in LENGTHS]
+    for length, folder in zip(LENGTHS, folders, strict=True):
         shutil.copytree(begun, folder, symlinks=True)
         lengthen_history(Outputs(folder / "outputs"), "toy", range(1, length), [])
-        ended = subprocess.run([sys.executable, "-c", COUNTING], cwd=folder, capture_output=True, text=True, check=True)
-        found[length] = json.loads(ended.stdout)
-    return found
+    command = [sys.executable, "-c", COUNTING, *folders]
+    ended = subprocess.run(command, cwd=begun, capture_output=True, text=True, check=True)
+    return {int(length): counts for length, counts in json.loads(ended.stdout).items()}
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "tag", "report"])

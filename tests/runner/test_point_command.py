@@ -38,7 +38,7 @@ ANY_VALUE: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(ANY_VALUE)
 def test_any_value_is_read_back(value: JsonValue) -> None:
     try:

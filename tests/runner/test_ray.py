@@ -119,6 +119,7 @@ def test_a_node_that_does_not_see_the_folder_is_refused(
     assert not deeds.store.record_path(make_key(make_task(deeds, name="there").works[0].parts)).exists()
 
 
+@pytest.mark.thorough
 def test_exceptions_of_steps_are_raised_in_the_driver(deeds: Deeds, on_ray: OnRay) -> None:
     with pytest.raises(ModelError, match=r"step one: too big in its model.onnx"):
         on_ray.submit(make_task(deeds, "act: refuse, word: too big"), deeds.store).result(60)

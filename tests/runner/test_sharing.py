@@ -25,6 +25,7 @@ from ndld_flow.runner.devices import FOLDER_VARIABLE
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.store import Store
+from tests.support.representatives import thorough_except
 from tests.support.sweep_toys import make_sweep_toy
 from tests.support.toys import make_toy
 
@@ -165,7 +166,7 @@ def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: User
 
 
 @as_others
-@pytest.mark.parametrize("through_cache", [False, True])
+@pytest.mark.parametrize("through_cache", thorough_except([False, True], False))
 def test_two_users_share_the_points_of_a_sweep(users: Users, outputs: Path, through_cache: bool) -> None:
     """In one outputs folder, or each in their own with a cache in the shared folder."""
     cache = str(outputs / "cache") if through_cache else ""

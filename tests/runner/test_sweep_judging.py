@@ -26,7 +26,7 @@ FLAKY = GAUGE.replace("class Gauge", "class Flaky").replace(
 
 
 @pytest.fixture
-def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch, without_pictures: None) -> SweepToy:
+def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
     monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
     return make_sweep_toy(in_folder)
 

@@ -29,7 +29,7 @@ STATES = {
 
 
 @pytest.fixture
-def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch, without_pictures: None) -> SweepToy:
+def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
     monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
     toy = make_sweep_toy(in_folder)
     weigh = GAUGE.replace("class Gauge", "class Weigh").replace('"scales"', '"balance"').replace('"gauge "', '"weigh "')

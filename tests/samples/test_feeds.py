@@ -68,7 +68,7 @@ FLOATS = ["float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "int4", "uint4"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(
     dtype=st.sampled_from(FLOATS + INTEGERS),
     low=st.integers(0, 6),

@@ -172,7 +172,7 @@ def test_a_batch_repeats_the_first_row_only(in_folder: Path) -> None:
     assert make_feeds([m], fixed, batch=3)["m"].values.tolist() == [[1, 2], [3, 4], [1, 2]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     pattern=st.lists(st.one_of(st.integers(1, 3), st.none()), max_size=3),
     rows=st.integers(1, 4),

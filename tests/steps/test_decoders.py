@@ -13,6 +13,7 @@ from ndld_flow import api
 from ndld_flow.steps.sanitize import Sanitize
 from tests.support.decoders import HEAD, STYLES, VOCABULARY, Style, decode, decoder_model, full_pass
 from tests.support.models_run import run_step
+from tests.support.representatives import thorough_except
 
 _TOKENS = np.random.default_rng(9).integers(0, VOCABULARY, (1, 8))
 
@@ -38,7 +39,7 @@ def _inputs(style: Style) -> dict[str, Any]:
     return inputs | {"position_ids": {"shape": [1, 1], "data": "ones"}}
 
 
-@pytest.mark.parametrize("style", ["standard", "group", pytest.param("multi_head", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("style", thorough_except(["standard", "group", "multi_head"], "standard"))
 def test_a_recipe_checks_converts_compares_and_measures_a_decoder(style: Style, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(decoder_model(style, quantized=True), model)

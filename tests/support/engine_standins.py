@@ -45,6 +45,12 @@ class Standins:
         return self.built[key]
 
 
+_CUDART: list[Path] = []
+"""The library of this process: each folder in `LD_LIBRARY_PATH` would start a server of workers of its own."""
+
+
 def make_standins(tmp_path_factory: pytest.TempPathFactory) -> Standins:
     """The stand-ins in folders of their own; skips the test where nothing compiles C."""
-    return Standins(tmp_path_factory.mktemp("standins"), compile_cudart(tmp_path_factory.mktemp("cudart")), {})
+    if not _CUDART:
+        _CUDART.append(compile_cudart(tmp_path_factory.mktemp("cudart")))
+    return Standins(tmp_path_factory.mktemp("standins"), _CUDART[0], {})

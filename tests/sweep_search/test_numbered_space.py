@@ -10,7 +10,7 @@ from ndld_flow.sweep_search.space import Choices, Numbers, Space, values_of
 from tests.support.search_spaces import STEPPED, identities, points_of, spaces
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(space=spaces())
 def test_numbers_follow_the_grid_without_excluded_points(space: Space) -> None:
     numbered = NumberedSpace(space)
@@ -19,7 +19,7 @@ def test_numbers_follow_the_grid_without_excluded_points(space: Space) -> None:
     assert [numbered.number(place) for place in places] == list(range(numbered.count))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(space=spaces())
 def test_excluded_points_have_no_number(space: Space) -> None:
     numbered, whole = NumberedSpace(space), NumberedSpace(Space(space.axes))

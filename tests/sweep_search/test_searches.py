@@ -32,7 +32,7 @@ def ask_all(space: Space, options: SearchOptions) -> list[Assignment]:
 
 
 @pytest.mark.parametrize("method", EXHAUSTIVE)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(space=spaces(), seed=st.integers(0, 3))
 def test_a_finite_space_is_exhausted_without_repetition(method: Method, space: Space, seed: int) -> None:
     search = make_search(space, SearchOptions(method, ONE, seed=seed))
@@ -44,7 +44,7 @@ def test_a_finite_space_is_exhausted_without_repetition(method: Method, space: S
 
 
 @pytest.mark.parametrize("method", PLAIN)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(space=spaces(), counts=st.lists(st.integers(1, 9)), saturation=st.sampled_from(SATURATIONS))
 def test_the_batch_size_does_not_change_the_points(
     method: Method, space: Space, counts: list[int], saturation: Saturation | None
