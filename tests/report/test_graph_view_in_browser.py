@@ -374,6 +374,13 @@ def test_a_block_opens_at_a_click(browser: Browser, watch: Watch, tmp_path: Path
     assert all(in_sight(page, node) for node in range(3, 8))
     page.mouse.click(*place(page, 4))
     assert page.evaluate("picked") == [4]
+    page.get_by_role("button", name="Blocks").click()
+    page.evaluate("view.setMode('latency'); view.setModes([{ ...familyMode(graph), ofBlocks: undefined }])")
+    expect(page.locator(".graph")).to_have_attribute("data-mode", "family")
+    assert page.evaluate("view.data.layers") == 64, "blocks cannot show what cannot be added up"
+    expect(page.get_by_role("button", name="Blocks")).to_be_hidden()
+    page.evaluate("view.setModes([familyMode(graph)])")
+    expect(page.get_by_role("button", name="Blocks")).to_be_visible()
     page.context.close()
 
 

@@ -265,7 +265,6 @@ export class GraphView {
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
     this.levels = make("div", { class: "graph-levels", role: "group", "aria-label": "Show" }, ...["blocks", "nodes"].map((level) =>
       make("button", { type: "button", "data-level": level, onclick: () => this.showLevel(level) }, level === "blocks" ? "Blocks" : "Nodes")));
-    this.levels.hidden = !this.folded;
     this.canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "graph" });
     this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
@@ -377,10 +376,19 @@ export class GraphView {
     this.repaint();
   }
 
-  /** @param {GraphMode[]} modes */
+  /**
+   * Offer modes. Blocks cannot show one that cannot be added up: then the nodes are shown.
+   * @param {GraphMode[]} modes
+   */
   setModes(modes) {
     this.whole.options.modes = modes;
-    this.modes = this.shownBlocks?.modes(modes) ?? modes;
+    const folded = (this.folded && this.blocks?.modes(modes)) ?? [];
+    this.levels.hidden = !folded.length;
+    if (this.shownBlocks && !folded.length) {
+      this.showLevel("nodes");
+      return;
+    }
+    this.modes = this.shownBlocks ? folded : modes;
     this.choice.replaceChildren(...this.modes.map((mode) =>
       make("button", { type: "button", "data-mode": mode.key, onclick: () => this.setMode(mode.key) }, mode.title)));
     this.choice.hidden = modes.length < 2;
