@@ -146,8 +146,28 @@ class RunsView:
     payload: str
 
 
-@dataclass(frozen=True)
-class IndexPage:
+@dataclass(frozen=True, kw_only=True)
+class RunsPage:
+    """A page with a table of runs, and the sections that have lines."""
+
+    recipes: tuple[RowView, ...] = ()
+    models: tuple[RowView, ...] = ()
+    machines: tuple[RowView, ...] = ()
+    runs: RunsView
+
+    @property
+    def payload(self) -> str:
+        return self.runs.payload
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title) of the sections."""
+        names = ("recipes", "runs", "models", "machines")
+        return tuple((name, name.capitalize()) for name in names if getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexPage(RunsPage):
     """The first page."""
 
     title: str
@@ -155,42 +175,16 @@ class IndexPage:
     word: str
     sentence: str
     meta: str
-    recipes: tuple[RowView, ...]
-    models: tuple[RowView, ...]
-    machines: tuple[RowView, ...]
-    runs: RunsView
-
-    @property
-    def payload(self) -> str:
-        return self.runs.payload
-
-    @property
-    def sections(self) -> tuple[tuple[str, str], ...]:
-        """(anchor, title) of the sections."""
-        named = (("recipes", "Recipes"), ("runs", "Runs"), ("models", "Models"), ("machines", "Machines"))
-        return tuple((anchor, title) for anchor, title in named if anchor == "runs" or getattr(self, anchor))
 
 
-@dataclass(frozen=True)
-class GroupPage:
+@dataclass(frozen=True, kw_only=True)
+class GroupPage(RunsPage):
     """The page of a model, a machine, or a recipe without a history."""
 
     kind: str
     name: str
     about: str
     facts: tuple[tuple[str, str], ...]
-    rows: tuple[RowView, ...]
-    """Its recipes."""
-    runs: RunsView
-
-    @property
-    def payload(self) -> str:
-        return self.runs.payload
-
-    @property
-    def sections(self) -> tuple[tuple[str, str], ...]:
-        """(anchor, title) of the sections."""
-        return ((("recipes", "Recipes"),) if self.rows else ()) + (("runs", "Runs"),)
 
 
 def newest_finished(runs: Sequence[SiteRun]) -> SiteRun:
@@ -252,7 +246,7 @@ def draw_group(kind: str, name: str, runs: Sequence[SiteRun], states: Sequence[R
         name=short_name(name.replace("\\", "/").rpartition("/")[2] if kind == "Model" else name, 100),
         about=_meta(runs),
         facts=tuple(_facts(kind, name, runs)),
-        rows=tuple(rows),
+        recipes=tuple(rows),
         runs=_collect_runs(runs, paths, "../", _MOST_OF_GROUP, _word_of(kind, name)),
     )
     return render(SITE_GROUP, page)
