@@ -76,7 +76,8 @@ def export_source(output: Path, folder: Path) -> tuple[str, ...]:
     """Copy the model that a run read to a file, as `export_results` does with a result; return its path."""
     run, export = read_run_record(folder), Export("source", output)
     try:
-        _export(export, run, run.source.artifact, Path(run.source.path).parent)
+        path = Path(run.source.path)
+        _export(export, run, run.source.artifact, path.parent, path)
     except OSError as error:
         raise OutputsError(f"{output}: the model cannot be written ({error.strerror}).") from None
     return (str(output),)
@@ -120,7 +121,10 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
             )
 
 
-def _export(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
+def _export(
+    export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path, main_file: Path | None = None
+) -> None:
+    """Copy an artifact from a folder; `main_file` is its main file, if that has a name of its own there."""
     if artifact.kind == Package.kind:
         _export_package(export, run, artifact, folder)
         return
@@ -131,7 +135,7 @@ def _export(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Pa
         for name in others
         if (exported := _name_beside(name, artifact.kind, export.path))
     }
-    targets[find_file(folder, main)] = export.path
+    targets[main_file or find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))
     if _is_exported(export, run, artifact, list(targets.values())):
         return
