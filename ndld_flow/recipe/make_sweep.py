@@ -12,10 +12,11 @@ from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, parse_constraint, parse_expression
+from ndld_flow.recipe.overrides import AxisError
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_variations
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, overlap, read_axes
+from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, overlap, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points
@@ -251,6 +252,7 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     if not mistakes.problems and count_points(space) == 0:
         mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
     start = ValueCheck(axes.read, space, variations, base, known).check(mistakes)
+    short = _read_short(section, axes, variations, mistakes)
     if mistakes.problems or base is None:
         raise RecipeError([_of_override(problem) for problem in mistakes.in_order()])
     return Sweep(
@@ -261,9 +263,35 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
         objectives=goals[0],
         constraints=goals[1],
         axes=tuple(axes.read),
+        short=short,
         variations=variations,
         where=where,
     )
+
+
+def _read_short(section: SweepSection, axes: Axes, variations: Variations, mistakes: Mistakes) -> Changes:
+    """Return the settings of first measurements, by key from the root."""
+    short: dict[str, JsonValue] = {}
+    for key, value in section.short.items():
+        place = f"sweep.short.{key}"
+        try:
+            root = find_root_key(key, variations.written)
+        except AxisError as error:
+            mistakes.add(place, error.what, error.hint)
+            continue
+        swept = next((axis for axis in axes.read if any(overlap(root, each) for each in axis.keys)), None)
+        if swept is not None:
+            mistakes.add(place, f"the axis `{swept.name}` sets it too", "remove it from one of the two")
+        short[root] = value
+    if short and not section.winners:
+        mistakes.add("sweep.short", "without `winners`, nothing is measured with the recipe's own settings")
+    if short and not mistakes.problems:
+        try:
+            variations.recipe(short)
+        except RecipeError as error:
+            for problem in error.problems:
+                mistakes.add(f"sweep.short.{problem.path.removeprefix('steps.')}", problem.what, problem.hint)
+    return short
 
 
 def _of_override(problem: Problem) -> Problem:

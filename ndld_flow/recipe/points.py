@@ -95,6 +95,8 @@ class Sweep:
     constraints: tuple[Gate, ...]
     axes: tuple[SweptAxis, ...]
     """In the order of `space.axes`."""
+    short: Changes
+    """The settings of the first measurements, by key from the recipe's root."""
     variations: Variations
     where: Callable[[str], str]
     """Dotted path -> `file:line` or `override "..."`."""
@@ -112,6 +114,10 @@ class Sweep:
     def point(self, point: Assignment) -> Recipe:
         """Return the checked recipe of a point, without a sweep. Raises RecipeError if its values conflict."""
         return self.variations.recipe(self.changes(point), self._where)
+
+    def first_point(self, point: Assignment) -> Recipe:
+        """Return the recipe of a point's first measurement, which may be shorter. Raises RecipeError as `point`."""
+        return self.variations.recipe({**self.changes(point), **self.short}, self._where)
 
     def resolve(self, digests: Mapping[str, str]) -> dict[str, JsonValue]:
         """Return the recipe with its sweep as plain data that gives the same points from any folder.

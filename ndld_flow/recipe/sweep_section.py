@@ -129,8 +129,15 @@ class SweepSection(_Section):
     """Conditions that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
     saturation: SaturationSettings | None = None
     """Stop when further points gain too little."""
+    mixed: bool = True
+    """Shuffle the points of a grid over the measurement sessions, so that the machine's drift looks like the effect of
+    no axis. `false` tries them in the order in which they are listed, the most promising first if `time` may end the
+    sweep; the `winners` are measured in turns either way."""
     together: int = Field(default=8, ge=1)
     """Number of points measured in turns, so that the machine's drift affects all of them equally."""
+    short: dict[str, JsonValue] = {}
+    """Settings of each point's first measurement where they differ from the recipe's: `{speed.runs: 1, speed.passes:
+    10}`. The `winners` are measured again with the recipe's own settings, so that most of the time is spent on them."""
     winners: int = Field(default=3, ge=0)
     """Number of the best points that are measured again at the end, in turns, to determine the best. 0: none."""
     timeout: Durations | None = None

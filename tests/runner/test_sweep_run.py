@@ -8,6 +8,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.records.run_record import metrics_of
 from ndld_flow.runner.events import PointFinished, RunFinished, SweepFinished, SweepStarted
 from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_request import run_request
@@ -49,6 +50,53 @@ def test_points_are_interleaved_and_the_best_measured_again(toy: SweepToy) -> No
     assert best.again.standing == "best"
     assert (equal.rank, equal.tied) == (2, True)
     assert (slower.rank, slower.tied) == (3, False)
+
+
+def test_the_first_measurements_are_short_and_the_best_are_measured_in_full(toy: SweepToy) -> None:
+    toy.write(toy.recipe.read_text() + "  winners: 2\n  short: {speed.offset: 100}\n")
+    record, _ = toy.run()
+    assert [point.objectives for point in record.points] == [(113,), (107,), (104,), (113,), (107,), (104,)]
+    again = {point.number: point.again.objectives for point in record.points if point.again is not None}
+    assert again[3] == (4,) and again[6] == (4,)
+    assert record.best == 3
+    assert all("offset" not in "".join(point.changes) for point in record.points), "the point is the recipe's own"
+    assert metrics_of(toy.point_run(record, 3).steps)["speed.ms"].value == 4
+    single = toy.recipe.read_text().replace("winners: 2", "winners: 1").replace("[1, 2, 4]", "[4]")
+    toy.write(single.replace("[red, green]", "[red]"))
+    alone, _ = toy.run()
+    assert alone.points[0].again is not None, "a single best point is measured in full too"
+
+
+@pytest.mark.parametrize(
+    ("short", "problem"),
+    [
+        ("{sped.offset: 1}", "there is no step `sped`"),
+        ("{speed.threads: 1}", "the axis `speed.threads` sets it too"),
+        ("{speed.offset: much}", "much"),
+        ("{speed.offset: 1}\n  winners: 0", "nothing is measured with the recipe's own settings"),
+    ],
+)
+def test_wrong_settings_of_short_measurements_are_refused(toy: SweepToy, short: str, problem: str) -> None:
+    toy.write(toy.recipe.read_text() + f"  short: {short}\n")
+    with pytest.raises(api.RecipeError, match=problem):
+        toy.plan()
+
+
+def test_points_are_tried_as_listed_without_mixing(toy: SweepToy) -> None:
+    record, _ = toy.run("sweep.together=2", "+sweep.mixed=false")
+    assert [sitting.points for sitting in record.sittings[:3]] == [(1, 2), (3, 4), (5, 6)]
+
+
+def test_a_violated_constraint_ends_a_point_before_its_next_step(toy: SweepToy) -> None:
+    text = (
+        toy.recipe.read_text()
+        .replace("steps:", "steps:\n  check: {step: dye}")
+        .replace("tint.colour: [red, green]", "check.weight: [1, 5]")
+    )
+    toy.write(text + "  subject_to: check.weight <= 2 B\n")
+    record, _ = toy.run()
+    assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
+    assert not any(line.startswith(("dye base#4", "dye tint#4")) for line in toy.log)
 
 
 def test_a_sweep_reports_its_progress(toy: SweepToy) -> None:

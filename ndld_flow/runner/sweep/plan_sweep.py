@@ -432,7 +432,7 @@ def _plan_again(sweep: Sweep, points: Sequence[PointRun], state: SweepState) -> 
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in points if point.number in numbers]
     try:
-        measure_again(winners, state)
+        measure_again(winners, sweep, state)
     except _NotStoredError:
         return tuple(point.number for point in winners)
     return ()

@@ -363,10 +363,10 @@ def measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict
     """Measure the best points again, in turns; return them by number."""
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]
-    if sum(point.session is not None for point in winners) > 1:
+    if sum(point.session is not None for point in winners) > (0 if sweep.short else 1):
         numbers_text = ", ".join(str(point.number) for point in winners)
         state.listener(Notice(text=f"measuring the best again, in turns: points {numbers_text}"))
-    return dict(measure_again(winners, state))
+    return dict(measure_again(winners, sweep, state))
 
 
 def _find_equal(record: SweepRecord, ended: Ended) -> SweepFinished | None:

@@ -284,7 +284,10 @@ def advance_points(points: Sequence[PointRun], state: SweepState) -> None:
 
 def _advance(point: PointRun, computations: _Computations) -> None:
     """Advance a point until it must wait."""
+    will_measure = any(step.type.cls.takes_turns for unit in point.waiting for step in unit)
     while point.waiting and not point.waiting[0][0].type.cls.takes_turns:
+        if will_measure and point.refuse_by(computations.state.goals.constraints):
+            return
         (step,) = unit = point.waiting[0]
         try:
             [decision] = point.run.planner.decide(unit, point.run.digests)
@@ -321,7 +324,7 @@ def ask_batches(sweep: Sweep, search: Search, size: int | None = None) -> Iterat
     """
     size = size or batch_size(sweep)
     number = 0
-    mixes = measures(sweep) and not depends_on_results(sweep)
+    mixes = sweep.section.mixed and measures(sweep) and not depends_on_results(sweep)
     while asked := search.ask(size * MIXED_SITTINGS if mixes else size):
         points = list(enumerate(asked, number + 1))
         number += len(points)
@@ -410,7 +413,7 @@ def open_points(sweep: Sweep, state: SweepState, batch: Batch) -> list[PointRun]
 def _open_point(sweep: Sweep, state: SweepState, number: int, point: Assignment) -> PointRun:
     changes = sweep.changes(point)
     try:
-        return PointRun.begin(number, point, changes, state.open_run(sweep.point(point)))
+        return PointRun.begin(number, point, changes, state.open_run(sweep.first_point(point)))
     except NdldFlowError as error:
         return PointRun(number, point, changes, state.open_run(sweep.base), failure=error)
 

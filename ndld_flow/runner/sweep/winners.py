@@ -51,16 +51,17 @@ class Finalist:
         return self.point.metrics
 
 
-def measure_again(winners: Sequence[PointRun], state: SweepState) -> Mapping[int, Finalist]:
-    """Measure these points again in one session; their other results are reused. Return finalists by number.
+def measure_again(winners: Sequence[PointRun], sweep: Sweep, state: SweepState) -> Mapping[int, Finalist]:
+    """Measure these points again in one session, with the recipe's own settings; their other results are reused. Return
+    finalists by number.
 
     Points without a measurement are skipped.
     """
     measured = [point for point in winners if point.session is not None]
-    if len(measured) < 2:
+    if len(measured) < 2 and not sweep.short:
         return {}  # nothing to alternate with: the result would be just another number
     finals = replace(state, again="again")
-    copies = [PointRun.begin(p.number, p.point, p.changes, state.open_run(p.run.recipe)) for p in measured]
+    copies = [PointRun.begin(p.number, p.point, p.changes, state.open_run(sweep.point(p.point))) for p in measured]
     advance_points(copies, finals)
     return {point.number: Finalist(point, judge_point(point, state.goals)) for point in copies}
 
