@@ -49,7 +49,7 @@ _TYPES = {
     "ndld_flow.machine.check": ("Check",),
     "ndld_flow.models.op_reference": ("ListedOperator",),
     "ndld_flow.profiles.compare.measured": ("Rules",),
-    "ndld_flow.recipe.optimize_recipe": ("OptimizeOptions",),
+    "ndld_flow.recipe.optimize.options": ("OptimizeOptions",),
     "ndld_flow.recipe.step_types": ("StepType",),
     "ndld_flow.recipe.write_recipe": (
         "AskShape",
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from ndld_flow.machine.check import Check
     from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.recipe.optimize_recipe import OptimizeOptions
+    from ndld_flow.recipe.optimize.options import OptimizeOptions
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.bisection import Bisection
@@ -734,7 +734,7 @@ def optimize(
     sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
     before anything runs, and ModelError for a model that does not run.
     """
-    from ndld_flow.recipe.optimize_recipe import OptimizeOptions
+    from ndld_flow.recipe.optimize.options import OptimizeOptions
     from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.optimize.optimize import optimize_model, write_search
     from ndld_flow.runner.request import request_recipe

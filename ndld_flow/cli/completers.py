@@ -35,6 +35,14 @@ def complete_steps(ctx: click.Context) -> Iterator[str]:
 
 
 @_quietly
+def complete_targets(ctx: click.Context) -> Iterator[str]:
+    """Yield the names of the targets of `optimize`."""
+    from ndld_flow.recipe.optimize.presets import preset_files
+
+    yield from preset_files()
+
+
+@_quietly
 def complete_verbs_with_json(ctx: click.Context) -> Iterator[str]:
     """Yield the verbs that have `--json`."""
     from ndld_flow.runner.verb_output import OUTPUTS

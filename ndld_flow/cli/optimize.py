@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
+from ndld_flow.cli.completers import complete_targets
 from ndld_flow.cli.options import Loudness, NamedPath, json_option, loudness_options, outputs_option, print_json
-from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Target
+from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape
 
 HELP = """Find the fastest variant of a model that stays right.
@@ -16,6 +17,8 @@ HELP = """Find the fastest variant of a model that stays right.
 \b
   ndld-flow optimize model.onnx --data photos/ --keep 'cosine >= 0.999' -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --for any --budget '10 min' -o fast.onnx
+  ndld-flow optimize model.onnx --data photos/ --minimize latency --minimize size -o fast.onnx
+  ndld-flow optimize model.onnx --data photos/ --for rtx40 -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --write search.yaml
 
 It composes a sweep over variants of the model: cleaned up, in INT8, with smaller weights, in other runtimes. Each must
@@ -23,12 +26,15 @@ pass --keep against the model in ONNX Runtime before it is measured. A third of 
 must pass on these samples too, and be at least 1 % faster than the model at 95 % confidence, measured in alternating
 passes; else the next best is tried. If nothing is faster, the model itself is delivered.
 
+With several objectives, the models on the Pareto front are proved, and the best in the first objective is delivered.
+The latency may grow by its noise at most, unless throughput is an objective, or --keep 'latency <= 1.1x' allows more.
+
 Ctrl-C ends the search and concludes with the best so far; the same command continues a search that was interrupted.
 Without --data, inputs are random: INT8 is not tried, and accuracy is only as good as random inputs.
 
 \b
 Exit codes:  0 the delivered model is right, and not slower than the source (`faster` of --json shows whether it is
-             faster); 2 an option does not fit, or the model does not run
+             better); 2 an option does not fit, or the model does not run
 """
 
 
@@ -42,16 +48,24 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
     help="What must hold, by any metric of `check_accuracy`, such as 'cosine >= 0.999'. [default: its own judgement]",
 )
 @click.option(
+    "--minimize", multiple=True, metavar="OBJECTIVE", help="latency, size, memory or build_time. [default: latency]"
+)
+@click.option("--maximize", multiple=True, metavar="OBJECTIVE", help="throughput.")
+@click.option(
     "--for",
     "target",
-    type=click.Choice(["onnxruntime", "openvino", "any"]),
+    metavar="TARGET",
+    shell_complete=complete_targets,
     default="onnxruntime",
     show_default=True,
-    help="The runtime that the model is for; `any` tries both.",
+    help="The target: onnxruntime, openvino, any, cpu_server, laptop, rtx30, rtx40, rtx50, jetson, browser, "
+    "browser_webgpu, or a file of configs/optimize/ without .yaml.",
 )
-@click.option("--budget", default="", metavar="TIME", help="No further variant starts after this time: '10 min'.")
+@click.option("--on", default="", metavar="ssh://USER@HOST", help="The machine that measures, for --for jetson.")
+@click.option("--budget", default="", metavar="TIME", help="The time for the search and the proofs: '10 min'.")
 @click.option("--threads", default="", metavar="N[,M...]", help="Numbers of threads to try. [default: the runtime's]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
+@click.option("--fix-shapes", is_flag=True, help="Allow a model that accepts only the shapes that are measured.")
 @click.option("--metric", type=click.Path(path_type=Path), help="A Python file with your own metric; needs --trust.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Its labels, a .csv or .json that names files.")
 @click.option("--output", "-o", type=NamedPath(path_type=Path), metavar="FILE.onnx", help="The file to deliver.")
@@ -65,10 +79,14 @@ def command(
     model: Path,
     data: tuple[str, ...],
     keep: tuple[str, ...],
-    target: Target,
+    minimize: tuple[str, ...],
+    maximize: tuple[str, ...],
+    target: str,
+    on: str,
     budget: str,
     threads: str,
     shapes: tuple[str, ...],
+    fix_shapes: bool,
     metric: Path | None,
     labels: Path | None,
     output: Path | None,
@@ -82,7 +100,18 @@ def command(
     from ndld_flow.cli.progress import choose_listener
 
     options = OptimizeOptions(
-        target, data, keep, budget, _read_threads(threads), dict(map(parse_shape, shapes)), metric, labels
+        target=target,
+        data=data,
+        keep=keep,
+        budget=budget,
+        threads=_read_threads(threads),
+        shapes=dict(map(parse_shape, shapes)),
+        metric=metric,
+        labels=labels,
+        minimize=minimize,
+        maximize=maximize,
+        fix_shapes=fix_shapes,
+        on=on,
     )
     with choose_listener(as_json=False, loudness="quiet" if as_json else loudness) as listener:
         found = api.optimize(
@@ -101,7 +130,7 @@ def command(
     if as_json:
         print_json("optimize", found)
         return found.exit_code
-    for line in (*found.conclude(), f"report {found.report}"):
+    for line in (*found.conclude(), *found.describe_front(), f"report {found.report}"):
         click.echo(line)
     return found.exit_code
 

@@ -205,8 +205,10 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     metrics["latency.cov"] = Metric(value=latency.cov)
     metrics["throughput.median"] = Metric(value=latency.throughput_per_s * profile.concurrent_inferences, unit="1/s")
     firsts = {info.shape[0] for info in profile.inputs if info.shape}
+    items = next(iter(firsts)) if len(firsts) == 1 else 1
+    metrics["items_per_pass"] = Metric(value=items * profile.concurrent_inferences)
     if len(firsts) == 1:  # the items of one inference
-        items_per_s = metrics["throughput.median"].value * firsts.pop()
+        items_per_s = metrics["throughput.median"].value * items
         metrics["throughput.items"] = Metric(value=items_per_s, unit="1/s")
     for place, summary in (("first_step", profile.first_step), ("later_steps", profile.later_steps)):
         if summary is not None:

@@ -240,11 +240,6 @@ def input_lines(trial: InputTrial, files: Mapping[str, str | Sequence[str]]) -> 
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
     for likely in trial.inputs:
         data = files.get(likely.spec.name)
-        entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
-        if data is not None:
-            entry += [f"data: {json.dumps(data)}", *(_image_settings(likely) if likely.image_layout else ())]
-        else:
-            entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
         notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
@@ -253,7 +248,17 @@ def input_lines(trial: InputTrial, files: Mapping[str, str | Sequence[str]]) -> 
         if data is not None and likely.image_layout and not likely.fitting:
             notes.append("images are stretched; set `resize:` to letterbox or crop if the model expects that")
         note = f"   # {'; '.join(notes)}" if notes else ""
-        yield f"  {json.dumps(likely.spec.name)}: {{{', '.join(entry)}}}{note}"
+        yield f"  {json.dumps(likely.spec.name)}: {{{input_entry(likely, data)}}}{note}"
+
+
+def input_entry(likely: LikelyInput, data: str | Sequence[str] | None = None) -> str:
+    """Return the settings of an input, with values from files or generated ones."""
+    entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
+    if data is not None:
+        entry += [f"data: {json.dumps(data)}", *(_image_settings(likely) if likely.image_layout else ())]
+    else:
+        entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
+    return ", ".join(entry)
 
 
 def _image_settings(likely: LikelyInput) -> Iterator[str]:

@@ -12,9 +12,14 @@ from ndld_flow.records.measurement import Metric
 
 OPTIMIZATION_RECORD = "optimization.json"
 """Name of the record, beside the recipes and in the folder of the search."""
-VariantOutcome = Literal["delivered", "slower", "failed", "not right", "not faster", "not right on held-out data"]
-"""`slower`: others were faster in the search; `failed`: it could not be made or run; `not right`: a condition failed in
-the search; `not faster`: at 95 % confidence it is not 1 % faster than the source; `delivered`."""
+VariantOutcome = Literal[
+    "delivered", "on the front", "slower", "failed", "not right", "not faster", "not right on held-out data"
+]
+"""`slower`: others were better in the search; `failed`: it could not be made or run; `not right`: a condition failed in
+the search; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved too, and
+another is better in the first objective; `delivered`."""
+_AT_LEAST = 0.99
+"""Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 
 
 class TriedVariant(Record):
@@ -26,6 +31,11 @@ class TriedVariant(Record):
     why: str = ""
     latency: Metric | None = None
     """The objective of the search; None if it was not measured."""
+
+    objectives: dict[str, Metric] = {}
+    """Objective -> its value in the search, or in its repetition in turns; those that were not measured are missing."""
+    on_front: bool = False
+    """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
 
 class Speed(Record):
@@ -39,6 +49,41 @@ class Speed(Record):
     """`cpu` or `wall`: the clock of the rounds that decided; empty if process runs did."""
 
 
+class Gain(Record):
+    """An objective of a model divided by that of the source; of throughput, the inverse. Below 1 is a gain."""
+
+    objective: str
+    ratio: float
+    low: float
+    high: float
+    """The ends of the interval of 95 % confidence; both are the ratio where the evidence has none."""
+    evidence: str
+    """`alternating passes`, `process runs` (of both models, in turns), `exact`, or `single builds`, which have no
+    interval."""
+
+    @property
+    def proved(self) -> bool:
+        """Return whether it is at least 1 % with 95 % confidence, or exactly."""
+        return self.high <= _AT_LEAST and self.evidence != "single builds"
+
+    def describe(self) -> str:
+        """Return the change, such as `size -65 % (exact)`, with the interval where there is one."""
+        sign = -1 if self.objective == "throughput" else 1
+        change, *ends = (ratio_change(end**sign) for end in (self.ratio, *sorted((self.low, self.high))))
+        interval = f"{ends[0]} to {ends[1]} at 95 % confidence, " if self.low != self.high else ""
+        return f"{self.objective.replace('_', ' ')} {change} ({interval}{self.evidence})"
+
+
+class FrontPoint(Record):
+    """A variant on the Pareto front that is right on held-out samples, and better than the source in an objective."""
+
+    name: str
+    gains: tuple[Gain, ...]
+    command: str
+    """The command that repeats its proof and writes the model."""
+    delivered: bool
+
+
 class Optimization(Document):
     """The model that `optimize` delivers, with the reasons."""
 
@@ -46,7 +91,9 @@ class Optimization(Document):
     format_version: int = VERSIONS["optimization"]
     model: str
     target: str
-    """`onnxruntime`, `openvino` or `any`."""
+    """The preset, such as `onnxruntime`, `any` or `rtx40`."""
+    objectives: tuple[str, ...] = ("latency",)
+    """The first decides which model is delivered."""
     keep: tuple[str, ...] = ()
     """The conditions; empty for the judgement of `check_accuracy`."""
     search_samples: int
@@ -59,7 +106,8 @@ class Optimization(Document):
     stopped_because: str
     """The reason why the search ended, such as `all 5 points tried`, a time limit, or Ctrl-C."""
     faster: bool
-    """False if nothing is faster than the source at 95 % confidence: then the source is delivered."""
+    """False if nothing is better than the source at 95 % confidence, by default in latency: then the source is
+    delivered."""
     delivered: str
     """The variant that is delivered."""
     runtime: str
@@ -73,7 +121,13 @@ class Optimization(Document):
     exported: tuple[str, ...] = ()
     """Paths of the delivered files."""
     speed: Speed | None = None
-    """None for the source itself."""
+    """None for the source itself, and without a device that runs it."""
+    gains: tuple[Gain, ...] = ()
+    """Each objective against the source; empty for the source itself."""
+    front: tuple[FrontPoint, ...] = ()
+    """The proved part of the Pareto front; empty with one objective."""
+    unknown: str = ""
+    """A sentence on what was not measured."""
     accuracy: str = ""
     """The judgement on held-out samples, with the worst slice; empty for the source itself."""
     worst_sample: str = ""
@@ -101,6 +155,14 @@ class Optimization(Document):
         """Return five lines: what to ship, its gain, its cost, why others lost, and how to reproduce it."""
         return self._ship(), self._gain(), self._cost(), self._losers(), f"Reproduce it: {self.command}"
 
+    def describe_front(self) -> tuple[str, ...]:
+        """Return a line for each proved model on the Pareto front, with the command that exports it."""
+        return tuple(
+            f"{'delivered' if point.delivered else 'also'}: {point.name}: "
+            f"{'; '.join(gain.describe() for gain in point.gains)}: {point.command}"
+            for point in self.front
+        )
+
     def _ship(self) -> str:
         where = short_name(self.exported[0]) if self.exported else "the source itself" if not self.faster else self.run
         sizes = f"{self.size_bytes / 1e6:.3g} MB" + (
@@ -115,14 +177,30 @@ class Optimization(Document):
         return self.delivered.partition(",")[0] == "source"
 
     def _gain(self) -> str:
-        if self.speed is None or not self.faster:
-            return "Nothing pays: no variant is right and at least 1 % faster than the source at 95 % confidence"
+        if not self.faster:
+            return (
+                f"Nothing pays: no variant is right and at least 1 % {self._better} than the source at 95 % confidence"
+            )
+        if self.objectives != ("latency",) or self.speed is None:
+            found = "; ".join(gain.describe() for gain in self.gains)
+            slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not self._times else ""
+            front = f"; the best in {self.objectives[0]} of {counted(len(self.front), 'model')}" if self.front else ""
+            return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
         clock = {"cpu": "CPU time", "wall": "wall time", "": "wall time"}[self.speed.clock]
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
         change = ratio_change(self.speed.ratio)
         return (
             f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}; latency {change})"
         )
+
+    @property
+    def _better(self) -> str:
+        words = {"latency": "faster", "size": "smaller"}
+        return words.get(self.objectives[0], "better") if len(self.objectives) == 1 else "better in an objective"
+
+    @property
+    def _times(self) -> bool:
+        return not {"latency", "throughput"}.isdisjoint(self.objectives)
 
     def _cost(self) -> str:
         if self.is_source and not self.speed:

@@ -14,6 +14,7 @@ from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
 from ndld_flow.machine.counters import CounterChoice, CounterName, choose_counter, describe_caller, describe_counter
 from ndld_flow.machine.versions import read_version
+from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.registry import find_settings, plugin_versions
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -83,7 +84,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         "batch_size": "batches",
     }
 
-    version: ClassVar[int] = 5
+    # 6: `model_bytes` and `items_per_pass` are new.
+    version: ClassVar[int] = 6
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -106,6 +108,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         *metrics("throughput.median", unit="1/s"),
         *metrics("throughput.items", unit="1/s", when="all inputs have the same first dimension"),
         *metrics("memory.peak_bytes", unit="bytes", when="the system reports it"),
+        *metrics("model_bytes", unit="bytes"),
+        *metrics("items_per_pass"),
         *metrics("layers.sum", unit="ms", given=_has_layers, when=_LAYERS),
         *metrics("layers.count", "profiler.overhead", given=_has_layers, when=_LAYERS),
         *metrics(
@@ -332,13 +336,17 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
+    from ndld_flow.models.external_files import external_files
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     _write_received(turn)
     described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
     for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
-    return Result(summarize(profile), metrics=metrics_of(profile))
+    model = turn.source.path
+    files = [model, *(model.parent / name for name in external_files(model))]
+    model_bytes = Metric(value=sum(file.stat().st_size for file in files), unit="bytes")
+    return Result(summarize(profile), metrics={**metrics_of(profile), "model_bytes": model_bytes})
 
 
 def _write_received(turn: Turn) -> None:

@@ -15,8 +15,9 @@ from ndld_flow import api
 from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.models.tensors import TensorSpec
-from ndld_flow.recipe import optimize_recipe
-from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Samples, read_model
+from ndld_flow.recipe.optimize.compose import Composer, read_model
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.records.optimization import Optimization
 from ndld_flow.runner.events import Event, Notice, PointFinished, StepStarted
 from tests.support import pages
@@ -71,7 +72,11 @@ def trial(**shapes: tuple[int, ...]) -> InputTrial:
 
 
 def split(data: tuple[str, ...], tried: InputTrial) -> Samples:
-    return optimize_recipe._split(data, tried)
+    return split_data(find_data(data, tried), Path("model.onnx"), tried, Path("samples"))
+
+
+def read(model: Path, **options: object) -> Composer:
+    return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(here: Path) -> None:
@@ -97,9 +102,10 @@ def test_a_third_of_the_data_is_held_out(here: Path) -> None:
 
 
 def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
+    write_model(here / "model.onnx", layers=1)
     one, two = write_data(here / "one", 1), write_data(here / "two", 4)
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
-    with pytest.raises(api.RequestError, match=r"00.npy is the only file"):
+    with pytest.raises(api.RequestError, match=r"00.npy is the only sample"):
         split((f"x={one}",), tried)
     with pytest.raises(api.RequestError, match="the model has 2 inputs; write x=PATH or z=PATH"):
         split((str(two),), tried)
@@ -115,19 +121,19 @@ def test_a_search_is_written_and_can_be_read(here: Path) -> None:
     options = OptimizeOptions(data=(str(data),), keep=("cosine >= 0.99",), threads=(1, 2), budget="10 min")
     heard: list[Event] = []
     assert api.optimize(model, options, write="my search.yaml", listener=heard.append) is None
-    assert any(isinstance(event, Notice) and "Only 6 files of data" in event.text for event in heard)
+    assert any(isinstance(event, Notice) and "Only 6 samples of data" in event.text for event in heard)
     assert isinstance(api.plan("my search.yaml"), api.SweepPlan)
     text = Path("my search.yaml").read_text()
     assert "agree.cosine >= 0.99" in text
     assert "speed.threads: [1, 2]" in text
-    assert "time: 10 min" in text
+    assert "time: 360 s" in text, "the rest of the budget is for the proofs"
     assert "slices: off, cosine: 0.99" in text, "the search for exceptions has the same bound"
     with pytest.raises(api.RequestError, match="the file exists"):
         api.optimize(model, options, write="my search.yaml")
 
 
 def test_without_data_int8_is_not_tried_and_the_reason_is_given(here: Path) -> None:
-    composer = read_model(write_model(here / "model.onnx", layers=1), OptimizeOptions(target="any"))
+    composer = read(write_model(here / "model.onnx", layers=1), target="any")
     assert not any("INT8" in variant.name for variant in composer.variants)
     assert any("INT8 is not tried: it needs real samples" in sentence for sentence in composer.left_out)
     assert any("only as good as these" in sentence for sentence in composer.left_out)
@@ -211,7 +217,7 @@ def test_a_bound_that_int8_violates_leaves_the_float_model(here: Path) -> None:
 @pytest.mark.slow
 def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
     """Of a model of microseconds, conversions cost more than INT8 saves; the budget leaves only INT8 to try."""
-    model = make_cnn(here / "model.onnx")
+    model = make_cnn(here / "small net.onnx")
     found = optimize(model, pages.ROOT / "pipelines/images/pages", keep=("cosine >= 0.9",), budget="1 ms")
     assert [variant.name for variant in found.variants] == ["INT8, minmax"]
     if found.faster:  # by 1 % at least, at 95 % confidence
@@ -223,7 +229,7 @@ def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
 
 
 def test_the_source_with_other_threads_is_no_base(here: Path) -> None:
-    composer = read_model(write_model(here / "model.onnx", layers=1), OptimizeOptions(threads=(1, 2)))
+    composer = read(write_model(here / "model.onnx", layers=1), threads=(1, 2))
     source = composer.variants[0]
     assert composer.is_base(source, None)
     assert not composer.is_base(source, 1), "it must be compared"

@@ -7,58 +7,59 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ndld_flow.base.declared_metrics import Wrong, find_metric
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import counted, parse_duration_ms
-from ndld_flow.base.text import short_name, suggest
-from ndld_flow.recipe.gates import GateError, parse_condition
+from ndld_flow.base.text import short_name
+from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, read_conditions
+from ndld_flow.recipe.optimize.families import propose_variants
+from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.recipe.optimize.presets import Preset, read_preset
+from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
+from ndld_flow.recipe.optimize.variant import CLEAN, Subject, Variant
 from ndld_flow.recipe.write_recipe import RecipeOptions, input_lines, name_recipe, try_model
-from ndld_flow.store.found_files import find_files
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
 
-Target = Literal["onnxruntime", "openvino", "any"]
-AT_LEAST = 0.99
-"""Largest upper end of the ratio of latencies at which a model is faster: two equal models may differ by 1 %."""
-_MOST_FILES = 48
-"""Number of files that are used; of more, these are taken at equal distances."""
-_FEW_FILES = 12
-_RANDOM_SAMPLES = 4
+SEARCH_SHARE = 0.6
+"""Share of the budget after which no variant starts: the rest is for the proofs."""
+_ROUNDS_SHARE = 0.15
 _HELD_SEED = 1000
 """Seed of the held-out random inputs; those of the search start from 0."""
-_WHOLE_WEIGHTS = 2**20
-"""Bytes of weights of matrix products from which the memory's bandwidth may limit the latency."""
-_KEEP = re.compile(r"\s*([A-Za-z_][\w.]*)\s*((?:<=|>=|==|<|>).*)", re.DOTALL)
+_SHORT = "{speed.runs: 1, speed.passes: 10, speed.layer_passes: 0}"
 
 _SEARCH = """\
-# The search of `ndld-flow optimize` for the fastest variant of {model_name} that stays right.
+# The search of `ndld-flow optimize` for variants of {model_name} that stay right.
 #
 #   ndld-flow run {target}
 #
-# Each variant sets the steps that differ; a variant that fails `agree` is not measured.
+# Each variant sets the steps that differ; a variant that fails `{judge}` is not measured.
 {notes}{head}
 sweep:
   over:
     variant:
 {variants}{threads}
-  minimize: speed.latency.min
+{objectives}
   subject_to: {conditions}
   together: 1                 # point by point, so that an interruption loses nothing
-  winners: 4                  # the best are measured again, in turns
-{time}"""
+  mixed: false                # the cheap variants first
+{again}{time}"""
+_AGAIN = """\
+  short: {short}
+  winners: {winners}                  # the better half is measured again with the recipe's own settings, in turns
+"""
 _HEAD = """\
 name: {name}
 defaults:{profiled}
   - _self_
 model: {model}                # relative to the current directory
-
+{targets}
 inputs:                       # the files of the search; `held` has others
 {inputs}
 
@@ -75,60 +76,8 @@ _PROOF = """\
 gates:
 {gates}
 """
-
-
-@dataclass(frozen=True)
-class OptimizeOptions:
-    """Options of `optimize`."""
-
-    target: Target = "onnxruntime"
-    """The runtime that the model is for; `any` tries both."""
-    data: tuple[str, ...] = ()
-    """`PATH` or `INPUT=PATH`: a folder, a glob or files. A third is held out of the search."""
-    keep: tuple[str, ...] = ()
-    """Conditions on metrics of `check_accuracy`, such as `cosine >= 0.999`; by default its own judgement."""
-    budget: str = ""
-    """No further variant starts after this time: `10 min`."""
-    threads: tuple[int, ...] = ()
-    """Numbers of threads to measure with; several are a part of the search, none leaves it to the runtime."""
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Input -> its shape."""
-    metric: Path | None = None
-    """A Python file with your own metric, as in `check_accuracy`."""
-    labels: Path | None = None
-    """The labels for it, a .csv or .json that names files."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A variant of the model."""
-
-    name: str
-    runtime: str
-    """The value of `runtime:`."""
-    steps: Mapping[str, str] = field(default_factory=dict)
-    """Step -> the text of its settings, where they are not those of the sweep."""
-    is_source: bool = False
-
-    @property
-    def result(self) -> str:
-        """Return the step whose model is measured."""
-        return "source" if self.is_source else "made"
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The files of the inputs: those of the search, and those that are held out."""
-
-    search: Mapping[str, list[str]] = field(default_factory=dict)
-    held: Mapping[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Return the number of samples of both parts."""
-        if not self.search:
-            return _RANDOM_SAMPLES, _RANDOM_SAMPLES
-        return len(next(iter(self.search.values()))), len(next(iter(self.held.values())))
+_BOARD = "board"
+"""The name of the other machine among a recipe's targets."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +86,9 @@ class Composer:
 
     model: Path
     options: OptimizeOptions
+    preset: Preset
+    objectives: tuple[Objective, ...]
+    conditions: Conditions
     trial: InputTrial
     samples: Samples
     variants: Sequence[Variant]
@@ -151,21 +103,34 @@ class Composer:
     @property
     def base_runtime(self) -> str:
         """Return the runtime in which the source is measured."""
-        return "openvino" if self.options.target == "openvino" else "onnxruntime"
+        return self.preset.runtimes[0]
 
-    def compose_sweep(self, target: Path) -> str:
-        """Return the text of the sweep, for a file."""
-        variants = "\n".join(f"      {json.dumps(each.name)}: {{{_changes(each)}}}" for each in self.variants)
-        threads = self.options.threads
+    @property
+    def fixes_shapes(self) -> bool:
+        """Return whether all variants but the source accept only the measured shapes."""
+        return self.options.fix_shapes and any(each.free for each in self.trial.inputs)
+
+    def compose_sweep(self, target: Path, first: Sequence[str] = ()) -> str:
+        """Return the text of the sweep, for a file. Variants that `first` names come first, before the costly ones."""
+        place = {name: number for number, name in enumerate(first)}
+        ordered = sorted(self.variants, key=lambda each: _order(each, place))
+        variants = "\n".join(f"      {json.dumps(each.name)}: {{{self._changes(each)}}}" for each in ordered)
+        threads, budget = self.options.threads, self.options.budget
+        points = len(self.variants) * max(len(threads), 1)
+        winners = _AGAIN.format(short=_SHORT, winners=min(max(-(-points // 2), 2), 6))
+        limits = ["fits"] if self._limits() else []
         return _SEARCH.format(
             model_name=short_name(self.model.name),
             target=short_name(str(target)),
+            judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
             head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
-            conditions=json.dumps(_conditions(self.options.keep, "agree")),
-            time=f"  time: {self.options.budget}\n" if self.options.budget else "",
+            objectives="\n".join(self._goals()),
+            conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
+            again="" if self.preset.built_only else winners,
+            time=f"  time: {parse_duration_ms(budget) * SEARCH_SHARE / 1e3:.0f} s\n" if budget else "",
         )
 
     def is_base(self, variant: Variant, threads: int | None) -> bool:
@@ -178,28 +143,56 @@ class Composer:
         """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
         the source.
         """
-        keep = self.options.keep
-        gates = [*_conditions(keep, "agree"), *_conditions(keep, "held")]
+        gates = [*self.conditions.of("agree"), *self.conditions.of("held"), *self._sizes()]
         if measured:
-            gates.append(f"versus.latency.median.ratio_high <= {AT_LEAST}")
+            gates += self.gain_gates()
+        profiled = _PROFILED + "\n  - profiling@steps.base: quick" if measured and not self.preset.built_only else ""
         return _PROOF.format(
             variant=variant.name,
             target=short_name(str(target)),
             output=short_name(str(output)),
             head=self._head(
-                f"{self.name}-proof",
-                variant.runtime,
-                self._proof_steps(variant, threads, measured),
-                _PROFILED + "\n  - profiling@steps.base: quick" if measured else "",
+                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, measured), profiled
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
 
+    def compose_probe(self) -> str:
+        """Return the text of a recipe that judges the source against itself, as the search does."""
+        source = Variant("source", self.base_runtime, is_source=True)
+        agree = next(step for step in self._steps(source) if step.startswith("agree:"))
+        return self._head(f"{self.name}-probe", self.base_runtime, [agree], "")
+
+    def gain_gates(self) -> list[str]:
+        """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
+        each of these is a gain. The latency may not grow, unless it is traded for throughput.
+        """
+        gates = []
+        (first, *others) = self.objectives
+        if not others and first.evidence != "single builds":
+            gates.append(f"{first.gain('_high')} <= {AT_LEAST}")
+        names = {each.name for each in self.objectives}
+        allowed = self.conditions.latency
+        if not self.preset.built_only and (allowed is not None or not names & {"latency", "throughput"}):
+            gates.append(f"versus.latency.median.ratio_high <= {allowed if allowed is not None else SLOWER}")
+        return gates
+
+    def _goals(self) -> list[str]:
+        """Return the lines of the objectives."""
+        goals = {}
+        for direction in ("minimize", "maximize"):
+            metrics = [each.metric for each in self.objectives if each.direction == direction]
+            if metrics:
+                goals[direction] = metrics[0] if len(metrics) == 1 else json.dumps(metrics)
+        return [f"  {direction}: {text}" for direction, text in goals.items()]
+
     def _head(self, name: str, runtime: str, steps: Sequence[str], profiled: str) -> str:
+        host = f"\ntargets: {{{_BOARD}: {{host: {json.dumps(self.options.on)}}}}}" if self.preset.remote else ""
         return _HEAD.format(
             name=name,
-            profiled=profiled,
+            profiled="" if self.preset.built_only else profiled,
             model=json.dumps(os.path.relpath(self.model)),
+            targets=host,
             inputs="\n".join(input_lines(self.trial, self.samples.search)) or "  {}",
             runtime=runtime,
             steps="\n".join(f"  {step}" for step in steps),
@@ -211,23 +204,52 @@ class Composer:
         result = variant.result if variant is not None else "made"
         lines = []
         if variant is None or not variant.is_source:
-            lines.append("clean: {step: sanitize, from: source}   # fold constants, fuse operators")
-            lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', _CLEAN)}"]
-            lines.append(
-                f"made: {steps.get('made', _CLEAN)}{'' if variant is not None else '   # variants replace it'}"
-            )
-        lines.append(f"agree: {{step: check_accuracy, reference: source, candidate: {result}{self._judged(False)}}}")
-        lines.append(f"speed: {{step: profile, from: {result}{self._threads(threads)}}}")
-        return lines
+            lines += ["fixed: {step: fix_shapes, from: source}"] if self.fixes_shapes else []
+            read = "fixed" if self.fixes_shapes else "source"
+            lines.append(f"clean: {{step: sanitize, from: {read}}}   # fold constants, fuse operators")
+            lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', CLEAN)}"]
+            lines.append(f"made: {steps.get('made', CLEAN)}{'' if variant is not None else '   # variants replace it'}")
+        lines += [f"fits: {{step: edit, from: {result}, operations: [{limits}]}}" for limits in self._limits()]
+        check = f"step: check_accuracy, reference: source, candidate: {result}"
+        if variant is None and self._early():
+            first = {name: files[:: -(-len(files) // FIRST_SAMPLES)] for name, files in self.samples.search.items()}
+            lines.append(f"first: {{{check}, tolerance: null, data: {json.dumps(first)}}}   # hopeless ones end here")
+        lines.append(f"agree: {{{check}{self._judged(False)}}}")
+        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
+
+    def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
+        """Return the steps that measure a model, by default `engine` and `speed`."""
+        on = f", on: {_BOARD}" if self.preset.remote else ""
+        engine = ", ".join(f"{key}: {json.dumps(value)}" for key, value in self.preset.engine.items())
+        built = f"{name}_engine" if name and self.preset.remote else name or "engine"
+        lines = [f"{built}: {{step: build_engine, from: {result}, {engine}{on}}}"] if engine else []
+        if self.preset.built_only:
+            return lines
+        settings = "".join(f", {key}: {json.dumps(value)}" for key, value in self.preset.speed.items())
+        runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
+        measured = f"{settings}{runs}{self._threads(threads)}{own}{on}"
+        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
     def _proof_steps(self, variant: Variant, threads: int | None, measured: bool) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
-        *made, speed = self._steps(variant, threads)
+        steps = self._steps(variant, threads)
+        measuring = len(self._measuring(variant.result, threads))
+        checked, speed = steps[:-measuring], steps[-measuring:]
         held = f"{{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
-        base = f"{{step: profile, from: source, backend: {self.base_runtime}{self._threads(None)}}}"
-        versus = "{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: [versions]}"
-        checked = [*made, f"held: {held}   # other samples"]
-        return [*checked, f"base: {base}", speed, f"versus: {versus}"] if measured else checked
+        checked.append(f"held: {held}   # other samples")
+        if not measured:
+            return checked
+        in_runtime = "" if self.preset.engine else f", backend: {self.base_runtime}"
+        base = self._measuring("source", None, in_runtime, "base")
+        if self.preset.built_only:
+            return [*checked, *base, *speed]
+        rounds = ", rounds: 0" if self.preset.remote else ""
+        budget = self.options.budget
+        if budget:
+            rounds += f", budget: {max(parse_duration_ms(budget) * _ROUNDS_SHARE / 1e3, 1):.0f} s"
+        allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
+        versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
+        return [*checked, *base, *speed, f"versus: {versus}"]
 
     def _threads(self, threads: int | None) -> str:
         given = self.options.threads
@@ -236,9 +258,9 @@ class Composer:
 
     def _judged(self, held: bool) -> str:
         """Return the settings of a check of accuracy on either part of the samples."""
-        text = ", tolerance: null" if self.options.keep else ""
+        text = ", tolerance: null" if self.conditions.accuracy else ""
         if not self.samples.search:
-            text += f", samples: {_RANDOM_SAMPLES}" + (f", seed: {_HELD_SEED}" if held else "")
+            text += f", samples: {RANDOM_SAMPLES}" + (f", seed: {_HELD_SEED}" if held else "")
         elif held:
             text += f", data: {json.dumps(self.samples.held)}"
         if self.options.metric is not None:
@@ -247,178 +269,115 @@ class Composer:
             text += "".join(f", {key}: {json.dumps(value)}" for key, value in labels.items())
         return text
 
+    def _early(self) -> list[str]:
+        """Return the conditions on the first samples; none if there are few more."""
+        count = self.samples.counts[0]
+        return self.conditions.early("first", count) if self.samples.search and count > 2 * FIRST_SAMPLES else []
+
+    def _limits(self) -> list[str]:
+        """Return the operation that refuses models beyond the limits of the target."""
+        operators = self.preset.limits.operators
+        return [f"{{assert: {{only_op_types: {json.dumps(operators)}}}}}"] if operators else []
+
+    def _sizes(self) -> list[str]:
+        limit = self.preset.limits.model
+        return [f"speed.model_bytes <= {limit:.0f} B"] if limit is not None and not self.preset.built_only else []
+
+    def _changes(self, variant: Variant) -> str:
+        """Return the settings of a variant, as an axis of the sweep has them."""
+        changes = [f"runtime: {variant.runtime}"]
+        if variant.is_source:
+            reading = ["agree.candidate", "engine.from" if self.preset.engine else "speed.from"]
+            reading += ["first.candidate"] if self._early() else []
+            reading += ["fits.from"] if self._limits() else []
+            changes += [f"{key}: source" for key in reading]
+        changes += [f"speed.{setting}" for setting in [variant.speed.removeprefix(", ")] if setting]
+        return ", ".join([*changes, *(f"{name}: {text}" for name, text in variant.steps.items())])
+
+
+def _order(variant: Variant, learned: Mapping[str, int]) -> tuple[bool, bool, int]:
+    return not variant.is_source, variant.costly, learned.get(variant.name, len(learned))
+
 
 _PROFILED = "\n  - profiling@steps.speed: quick"
-_CLEAN = "{step: sanitize, from: clean}"
 
 
 def read_model(
-    model: Path, options: OptimizeOptions, progress: Callable[[int, int, str], None] = lambda *_: None
+    model: Path,
+    options: OptimizeOptions,
+    folder: Path,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Composer:
     """Read a model as `init` does, split the data, and choose the variants to try.
 
-    Raises RequestError for unusable options, before the model runs, and ModelError for a model that cannot be read or
-    does not run.
+    A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
+    model runs, and ModelError for a model that cannot be read or does not run.
     """
-    _check_keep(options)
+    preset = read_preset(options.target)
+    if preset.remote != bool(options.on):
+        raise RequestError(
+            f"--for {options.target}: it builds and measures on another machine; give it: --on ssh://USER@HOST."
+            if preset.remote
+            else f"--on {options.on}: --for {options.target} measures here; only targets on another machine take it."
+        )
+    objectives = choose_objectives(options.minimize, options.maximize, preset.defaults, built_only=preset.built_only)
+    conditions = read_conditions(options.keep, options.metric, options.labels)
     if options.budget:
         try:
             parse_duration_ms(options.budget)
         except ValueError as error:
             raise RequestError(f"--budget: {error}") from None
+    trial, samples = _read_inputs(model, options, folder, progress)
+    if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
+        objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)
+    subject = Subject(
+        model=model,
+        options=options,
+        conditions=conditions,
+        objectives=objectives,
+        preset=preset,
+        samples=samples,
+        runtime=preset.runtimes[0],
+        inputs=trial.inputs,
+    )
+    variants, left_out = _choose_variants(subject)
+    return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out)
+
+
+def _read_inputs(
+    model: Path, options: OptimizeOptions, folder: Path, progress: Callable[[int, int, str], None]
+) -> tuple[InputTrial, Samples]:
+    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the split data."""
     trial = try_model(model, RecipeOptions(shapes=options.shapes), progress=progress)
+    found = find_data(options.data, trial)
+    shapes = {**found.shapes(trial), **options.shapes}
+    if shapes != dict(options.shapes):
+        trial = try_model(model, RecipeOptions(shapes=shapes), progress=progress)
     if trial.error:
-        shapes = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
+        given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
         raise ModelError(
             f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
-            f"If only its sizes are wrong, give them, such as {shapes or '--shape NAME=SHAPE'}."
+            f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
         )
-    samples = _split(options.data, trial)
-    variants, left_out = _choose_variants(model, options, samples)
-    return Composer(model, options, trial, samples, variants, left_out)
+    return trial, split_data(found, model, trial, folder)
 
 
-def _check_keep(options: OptimizeOptions) -> None:
-    """Refuse conditions on metrics that `check_accuracy` does not return."""
-    from ndld_flow.steps.check_accuracy import CheckAccuracy
-
-    if (options.metric is None) != (options.labels is None):
-        raise RequestError("give both --metric and --labels: your own metric judges outputs by their labels.")
-    step = CheckAccuracy.model_construct(metric=options.metric, labels=options.labels)  # only declares its metrics
-    for text in options.keep:
-        match = _KEEP.fullmatch(text)
-        try:
-            parse_condition(text)
-        except GateError as error:
-            raise RequestError(f"--keep {text!r}: {error}, such as 'cosine >= 0.999'.") from None
-        if match is None:
-            raise RequestError(f"--keep {text!r}: write METRIC, a comparison and a number, such as 'cosine >= 0.999'.")
-        found = find_metric(match[1], step, CheckAccuracy.returns, settled=options.metric is None)
-        if isinstance(found, Wrong):
-            raise RequestError(f"--keep {text!r}: check_accuracy: {found.what}; {found.hint}")
-
-
-def _conditions(keep: Sequence[str], step: str) -> list[str]:
-    return [f"{step}.{match[1]} {match[2]}" for text in keep if (match := _KEEP.fullmatch(text))]
-
-
-def _split(data: Sequence[str], trial: InputTrial) -> Samples:
-    """Return the files of each input: every third is held out of the search."""
-    patterns: dict[str, list[str]] = {}
-    for text in data:
-        name, path = _input_of(text, trial)
-        patterns.setdefault(name, []).append(path)
-    found = {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
-    counts = {len(files) for files in found.values()}
-    if len(counts) > 1:
-        listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
-        raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
-    if counts and counts.pop() < 2:
-        (first, *_) = found.values()
-        raise RequestError(
-            f"--data: {first[0]} is the only file, and files of the search must not decide at the end. Give at least "
-            f"two, better {_FEW_FILES} or more: a third is held out."
-        )
-    used = {name: files[:: -(-len(files) // _MOST_FILES)] for name, files in found.items()}
-    held = {name: files[2::3] or files[1:] for name, files in used.items()}
-    search = {name: [file for file in files if file not in held[name]] for name, files in used.items()}
-    return Samples(search, held)
-
-
-def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
-    """Return the input and the path of `PATH` or `INPUT=PATH`."""
-    names = [likely.spec.name for likely in trial.inputs]
-    name, equals, path = text.partition("=")
-    if equals and name in names:
-        return name, path
-    if Path(text).exists() or not equals:
-        pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
-        free = (
-            names
-            if len(names) == 1
-            else pictures[:1] or [likely.spec.name for likely in trial.inputs if likely.data == "random"]
-        )
-        if len(free) == 1:
-            return free[0], text
-        listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
-        raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")
-    raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")
-
-
-def _choose_variants(
-    model: Path, options: OptimizeOptions, samples: Samples
-) -> tuple[Sequence[Variant], Sequence[str]]:
-    """Return the variants to try, the simplest first, and sentences on what is not tried."""
-    from ndld_flow.models.weight_shares import weight_bytes_by_operator
-
-    runtimes = ("onnxruntime", "openvino") if options.target == "any" else (options.target,)
-    variants = [Variant("source", runtimes[0], is_source=True)]
-    left_out = ["FP16 is not tried: a CPU computes it in FP32."]
-    weights = weight_bytes_by_operator(model)
-    matrices = weights.get("MatMul", 0) + weights.get("Gemm", 0)
-    recurrent = matrices + weights.get("LSTM", 0)
-    total = max(sum(weights.values()), 1)
-    for runtime in runtimes:
-        label = f", {runtime}" if len(runtimes) > 1 else ""
-        if runtime != runtimes[0]:
-            variants.append(Variant(f"source{label}", runtime, is_source=True))
-        variants.append(Variant(f"clean{label}", runtime))
-        if runtime == "openvino":
-            own = "{backend: openvino, inference_precision: default}"
-            variants.append(Variant(f"clean in the precision that OpenVINO chooses{label}", own))
-        if samples.search:
-            variants += _int8_variants(runtime, label, options)
-            if runtime == "onnxruntime":
-                variants += _weight_variants(label, matrices / total, matrices, recurrent / total)
+def _choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
+    """Return the variants to try, the cheap ones first, and sentences on what is not tried."""
+    preset, samples = subject.preset, subject.samples
+    proposed: list[tuple[int, Variant]] = []
+    left_out: list[str] = [preset.unknown] if preset.unknown else []
+    for runtime in preset.runtimes:
+        own = replace(subject, runtime=runtime)
+        label = own.label if runtime != preset.runtimes[0] else ""
+        proposed.append((0, Variant(f"source{label}", runtime, is_source=True)))
+        for order, each in propose_variants(own):
+            if isinstance(each, Variant):
+                proposed.append((order, each))
+            elif each not in left_out:
+                left_out.append(each)
     if not samples.search:
-        left_out.append("INT8 is not tried: it needs real samples, for ranges and to be judged; give --data.")
         left_out.append("Accuracy is judged on random inputs, and is only as good as these.")
-    elif sum(samples.counts) < _FEW_FILES:
-        left_out.append(f"Only {counted(sum(samples.counts), 'file')} of data: rare inputs may not be among them.")
-    return variants, left_out
-
-
-def _int8_variants(runtime: str, label: str, options: OptimizeOptions) -> Iterator[Variant]:
-    for method in ("minmax", "percentile"):
-        made = {"made": f"{{step: quantize, from: clean, method: {method}}}"}
-        yield Variant(f"INT8, {method}{label}", runtime, made)
-    tolerance = _tolerance(options.keep)
-    found = (
-        "{step: find_precision, from: clean, precision: int8, int8: {method: percentile}"
-        f"{tolerance}, trials: 60, time: 2 min}}"
-    )
-    made = {"found": found, "made": "{step: quantize, from: clean, method: percentile, found_by: found}"}
-    yield Variant(f"INT8 except what it breaks{label}", runtime, made)
-
-
-def _weight_variants(label: str, share: float, matrices: int, recurrent: float) -> Iterator[Variant]:
-    """Yield variants for models whose weights are mostly those of matrix products, or of LSTMs."""
-    if recurrent >= 0.5:
-        dynamic = {"made": "{step: quantize, from: clean, mode: dynamic}"}
-        yield Variant(f"INT8 with dynamic ranges{label}", "onnxruntime", dynamic)
-    if share >= 0.5 and matrices >= _WHOLE_WEIGHTS:
-        for weights in ("int8", "int4"):
-            settings = f"mode: weight_only, weights: {weights}, accuracy_level: 4"
-            made = {"made": f"{{step: quantize, from: clean, {settings}}}"}
-            yield Variant(f"weights in {weights.upper()}{label}", "onnxruntime", made)
-
-
-def _tolerance(keep: Sequence[str]) -> str:
-    """Return the bounds of `find_precision` that correspond to conditions, as far as it has them."""
-    from ndld_flow.accuracy.tolerance import Tolerance
-
-    bounds = {}
-    for text in keep:
-        match = _KEEP.fullmatch(text)
-        if match and match[1] in Tolerance.model_fields and match[1] != "slices":
-            bounds[match[1]] = match[2].lstrip("<>= ")
-    if not bounds:
-        return ""
-    return ", tolerance: {slices: off, " + ", ".join(f"{name}: {value}" for name, value in bounds.items()) + "}"
-
-
-def _changes(variant: Variant) -> str:
-    """Return the settings of a variant, as an axis of the sweep has them."""
-    changes = [f"runtime: {variant.runtime}"]
-    changes += ["agree.candidate: source", "speed.from: source"] if variant.is_source else []
-    return ", ".join([*changes, *(f"{name}: {text}" for name, text in variant.steps.items())])
+    elif sum(samples.counts) < FEW_FILES:
+        left_out.append(f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them.")
+    return [variant for _, variant in sorted(proposed, key=lambda pair: pair[0])], left_out

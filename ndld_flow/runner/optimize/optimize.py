@@ -1,5 +1,5 @@
 """Optimize a model: compose a sweep, run it, prove its best points on held-out data, and deliver the first that is
-right and faster than the source.
+right and better than the source.
 
 The sweep and the proofs are recipes that a person can read and run; nothing here computes or measures.
 """
@@ -7,23 +7,37 @@ The sweep and the proofs are recipes that a person can read and run; nothing her
 from __future__ import annotations
 
 import shlex
+import statistics
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.quantities import counted, quantity
-from ndld_flow.recipe.optimize_recipe import Composer, OptimizeOptions, Variant, read_model
+from ndld_flow.base.errors import ModelError, NdldFlowError, RequestError
+from ndld_flow.base.quantities import counted, parse_duration_ms, quantity
+from ndld_flow.base.text import suggest
+from ndld_flow.recipe.optimize.compose import Composer, read_model
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.recipe.optimize.variant import Variant
+from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.document import read_document
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import (
+    OPTIMIZATION_RECORD,
+    FrontPoint,
+    Optimization,
+    TriedVariant,
+    VariantOutcome,
+)
 from ndld_flow.records.outcomes import PointOutcome
-from ndld_flow.records.run_folder import read_sweep_record
+from ndld_flow.records.run_folder import read_run_record, read_sweep_record
+from ndld_flow.records.run_record import metrics_of
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
+from ndld_flow.runner.events import Event, Notice, PointFinished, RunFinished, SweepFinished
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.optimize.proof import Proof, Prover
@@ -32,9 +46,12 @@ from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
+from ndld_flow.sweep_search.search import Direction
 
 _MOST_NOT_FASTER = 2
-"""Number of variants that may turn out not faster than the source: those that follow were slower in the search."""
+"""Number of variants that may turn out not better than the source: those that follow were worse in the search."""
+_MOST_OF_FRONT = 4
+"""Number of models on the Pareto front that are proved."""
 
 
 @dataclass
@@ -48,6 +65,8 @@ class _Point:
     why: str
     latency: Metric | None
     rank: float = 0.0
+    objectives: Mapping[str, Metric] = field(default_factory=dict)
+    on_front: bool = False
 
     @property
     def name(self) -> str:
@@ -64,12 +83,16 @@ class _Search:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     clock: float = field(default_factory=time.perf_counter)
 
+    def is_over(self, budget: str) -> bool:
+        """Return whether the time for everything is used up."""
+        return bool(budget) and time.perf_counter() - self.clock >= parse_duration_ms(budget) / 1e3
+
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
     """Write the sweep that `optimize_model` would run. Raises RequestError if the file exists, and as `read_model`."""
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
-    composer = read_model(model, options)
+    composer = read_model(model, options, path.with_name(f"{path.stem}-samples"))
     _warn(composer, listener)
     write_text_atomically(path, composer.compose_sweep(path))
 
@@ -81,9 +104,11 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     """
     if request.output is not None:
         check_output(request.output)
-    composer = read_model(model, options)
+    folder = _folder(model, options, request.outputs)
+    composer = read_model(model, options, folder / "samples")
     _warn(composer, listener)
-    folder = _folder(composer, request.outputs)
+    make_folder(folder)
+    _check_own_metric(composer, folder, request, listener)
     search = _run_search(composer, folder, request, listener)
     prover = Prover(composer, folder, request, listener)
     proofs = _prove_best(search, prover)
@@ -94,7 +119,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         delivered = prover.prove(source, None)
         if not delivered.passed:
             raise ModelError(f"the source does not pass its own check: {delivered.why}")
-    found = _describe_result(prover, search, proofs, delivered, faster=faster)
+    found = _describe_result(prover, search, proofs, prover.deliver(delivered), faster=faster)
     _record(found, folder, search, request)
     return found
 
@@ -107,6 +132,7 @@ def _describe_result(
     return Optimization(
         model=str(composer.model),
         target=options.target,
+        objectives=tuple(each.name for each in composer.objectives),
         keep=options.keep,
         search_samples=composer.samples.counts[0],
         held_samples=composer.samples.counts[1],
@@ -123,6 +149,9 @@ def _describe_result(
         source_bytes=sum(file.size_bytes for file in delivered.source.files),
         exported=delivered.exported,
         speed=delivered.speed if faster else None,
+        gains=delivered.gains if faster else (),
+        front=tuple(_front(search.points, proofs, prover.request)) if len(composer.objectives) > 1 else (),
+        unknown=composer.preset.unknown,
         accuracy=delivered.accuracy if faster else "",
         worst_sample=delivered.worst_sample if faster else "",
         metrics=dict(delivered.metrics),
@@ -141,25 +170,63 @@ def _warn(composer: Composer, listener: Listener) -> None:
         listener(Notice(text=sentence))
 
 
-def _folder(composer: Composer, outputs: Path) -> Path:
-    options = composer.options
+def _folder(model: Path, options: OptimizeOptions, outputs: Path) -> Path:
+    """Return the folder of the recipes: one for each model and set of options."""
     identity: list[JsonValue] = [
-        str(composer.model.absolute()),
+        str(model.absolute()),
         options.target,
         *options.data,
         "",
         *options.keep,
         str(options.threads),
+        [*options.minimize, *options.maximize],
+        options.fix_shapes,
     ]
-    folder = outputs / "optimizations" / f"{composer.name.removeprefix('optimize-')}-{digest_json(identity)[:8]}"
-    make_folder(folder)
-    return folder
+    return outputs / "optimizations" / f"{name_recipe(model)}-{digest_json(identity)[:8]}"
+
+
+def _check_own_metric(composer: Composer, folder: Path, request: Request, listener: Listener) -> None:
+    """Judge the source by the user's own metric, whose names only a run shows. Raises RequestError for conditions on
+    others.
+    """
+    if composer.options.metric is None:
+        return
+    recipe = folder / "probe.yaml"
+    write_text_atomically(recipe, composer.compose_probe())
+    finished = run_request(replace(request, recipe=recipe, output=None), lambda _: None)
+    assert isinstance(finished, RunFinished)
+    record = read_run_record(Path(finished.folder))
+    known = [name.removeprefix("agree.") for name in metrics_of(record.steps)]
+    for name, bound in composer.conditions.accuracy:
+        if name not in known:
+            raise RequestError(
+                f"--keep '{name} {bound}': {composer.options.metric} returns no such metric, and "
+                f"neither does check_accuracy; {suggest(name, known)}"
+            )
+    listener(Notice(text=f"{composer.options.metric}: the source is judged by {', '.join(known[:6])}"))
+
+
+def _learn_order(outputs: Path) -> list[str]:
+    """Return the names of variants in the order of their latencies, relative to the source, in earlier optimizations
+    on this machine: what was fast for other models is tried first.
+    """
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for path in sorted(outputs.glob(f"optimizations/*/{OPTIMIZATION_RECORD}")):
+        try:
+            record = read_document(Optimization, path)
+        except (OSError, ValueError, NdldFlowError):
+            continue
+        known = {each.name: each.latency.value for each in record.variants if each.latency is not None}
+        source = known.pop("source", 0.0)
+        for name, latency in known.items() if source else ():
+            ratios[name].append(latency / source)
+    return sorted(ratios, key=lambda name: statistics.median(ratios[name]))
 
 
 def _run_search(composer: Composer, folder: Path, request: Request, listener: Listener) -> _Search:
     """Run the sweep; return its points in the order of their ranks, or those that had finished at Ctrl-C."""
     recipe = folder / "search.yaml"
-    write_text_atomically(recipe, composer.compose_sweep(recipe))
+    write_text_atomically(recipe, composer.compose_sweep(recipe, _learn_order(request.outputs)))
     variants = {variant.name: variant for variant in composer.variants}
     seen: dict[int, PointFinished] = {}
     search = _Search()
@@ -174,26 +241,41 @@ def _run_search(composer: Composer, folder: Path, request: Request, listener: Li
         finished = run_request(replace(request, recipe=recipe, output=None), listen)
     except KeyboardInterrupt:
         listener(Notice(text="interrupted: concluding with the best so far; Ctrl-C again ends this too", warning=True))
-        points = [_interrupted_point(event, variants) for event in seen.values()]
+        goal = composer.objectives[0].direction
+        points = [_interrupted_point(event, variants, goal) for event in seen.values()]
         return replace(search, points=points, stopped_because="Ctrl-C")
     assert isinstance(finished, SweepFinished)
     record = read_sweep_record(Path(finished.folder))
     points = []
     for point in record.points:
         latest = point.again or point
-        value = latest.objectives[0] if latest.objectives else None
-        latency = None if value is None else Metric(value=value, unit=record.objectives[0].unit)
-        variant = variants[str(point.values["variant"])]
-        rank = float("inf") if point.rank is None else point.rank
-        threads = _threads_of(point.values.get("speed.threads"))
-        points.append(_Point(point.number, variant, threads, point.outcome, point.reason, latency, rank))
+        measured = zip(composer.objectives, latest.objectives, record.objectives, strict=False)
+        values = {
+            objective.name: Metric(value=value, unit=described.unit)
+            for objective, value, described in measured
+            if value is not None
+        }
+        points.append(
+            _Point(
+                number=point.number,
+                variant=variants[str(point.values["variant"])],
+                threads=_threads_of(point.values.get("speed.threads")),
+                outcome=point.outcome,
+                why=point.reason,
+                latency=latest.metrics.get("speed.latency.min"),
+                rank=float("inf") if point.rank is None else point.rank,
+                objectives=values,
+                on_front=point.on_front,
+            )
+        )
     ranked = sorted(points, key=lambda point: point.rank)
     return replace(search, points=ranked, stopped_because=record.stopped_because, finished=finished)
 
 
-def _interrupted_point(event: PointFinished, variants: dict[str, Variant]) -> _Point:
-    latency = next(iter(event.objectives.values()), None)
-    rank = float("inf") if latency is None or latency.value is None else latency.value
+def _interrupted_point(event: PointFinished, variants: dict[str, Variant], goal: Direction) -> _Point:
+    latency = event.objectives.get("speed.latency.min")
+    first = next(iter(event.objectives.values()), None)
+    rank = float("inf") if first is None else first.value if goal == "minimize" else -first.value
     threads = _threads_of(event.values.get("speed.threads"))
     variant = variants[str(event.values["variant"])]
     return _Point(event.number, variant, threads, event.outcome, event.reason, latency, rank)
@@ -204,17 +286,40 @@ def _threads_of(value: object) -> int | None:
 
 
 def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
-    """Prove points from the best on, until one passes; return the proofs by the number of the point."""
+    """Prove points from the best on, until one passes and so many of the front; return proofs by the point's number.
+
+    The first that passes is the one to deliver. When the budget is used up, no further point is proved after the first.
+    """
     proofs: dict[int, Proof] = {}
     for point in sorted(search.points, key=lambda point: point.rank):
         if point.outcome != "passed" or prover.composer.is_base(point.variant, point.threads):
             continue
-        prover.listener(Notice(text=f"proving {point.name}: held-out samples, then alternating passes with the source"))
+        passed = [proof for proof in proofs.values() if proof.passed]
+        if passed and (not point.on_front or len(passed) >= _MOST_OF_FRONT):
+            break
+        if proofs and search.is_over(prover.composer.options.budget):
+            prover.listener(Notice(text="the budget is used up: no further variant is proved", warning=True))
+            break
+        how = "held-out samples, then alternating passes with the source"
+        prover.listener(Notice(text=f"proving {point.name}: {how}"))
         proof = proofs[point.number] = prover.prove(point.variant, point.threads)
+        if proof.passed and passed:
+            proof = proofs[point.number] = replace(proof, outcome="on the front")
         prover.listener(Notice(text=f"{point.name}: {proof.outcome}{f': {proof.why}' if proof.why else ''}"))
-        if proof.passed or sum(each.outcome == "not faster" for each in proofs.values()) >= _MOST_NOT_FASTER:
+        if sum(each.outcome == "not faster" for each in proofs.values()) >= _MOST_NOT_FASTER:
             break
     return proofs
+
+
+def _front(points: Sequence[_Point], proofs: dict[int, Proof], request: Request) -> Iterator[FrontPoint]:
+    """Yield the proved points of the front, the best in the first objective first."""
+    for point in points:
+        proof = proofs.get(point.number)
+        if proof is not None and proof.passed:
+            delivered = proof.outcome == "delivered"
+            output = request.output if delivered else Path(f"{name_recipe(Path(f'{point.variant.name}.onnx'))}.onnx")
+            command = _command(proof, replace(request, output=output))
+            yield FrontPoint(name=point.name, gains=proof.gains, command=command, delivered=delivered)
 
 
 def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
@@ -227,7 +332,13 @@ def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Pro
             outcome, why = "delivered", ""
         described.append(
             TriedVariant(
-                name=point.name, runtime=point.variant.runtime, outcome=outcome, why=why, latency=point.latency
+                name=point.name,
+                runtime=point.variant.runtime,
+                outcome=outcome,
+                why=why,
+                latency=point.latency,
+                objectives=dict(point.objectives),
+                on_front=point.on_front,
             )
         )
     return described
@@ -236,9 +347,7 @@ def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Pro
 def _lost(point: _Point) -> tuple[VariantOutcome, str]:
     """Return the outcome of a point that was not proved."""
     if point.outcome == "passed":
-        latency = point.latency
-        known = latency is not None and latency.value is not None
-        return "slower", quantity(latency.value, latency.unit) if latency is not None and known else ""
+        return "slower", ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
     return ("not right" if point.outcome != "failed" else "failed"), point.why
 
 

@@ -1,21 +1,24 @@
-"""Prove a variant: it is right on samples that the search has not seen, and faster than the source."""
+"""Prove a variant: it is right on samples that the search has not seen, and better than the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.recipe.optimize_recipe import Composer, Variant
+from ndld_flow.recipe.gates import GateError, parse_expression
+from ndld_flow.recipe.optimize.compose import Composer
+from ndld_flow.recipe.optimize.objectives import Objective
+from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Speed, VariantOutcome
+from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
-from ndld_flow.records.run_record import RunRecord, StepRecord
+from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.events import Event, RunFinished
 from ndld_flow.runner.export import Export, export_results, export_source
 from ndld_flow.runner.listener import Listener
@@ -37,6 +40,7 @@ class Proof:
     record: RunRecord | None = None
     """The record of the run; None if it ended with an error."""
     speed: Speed | None = None
+    gains: tuple[Gain, ...] = ()
     accuracy: str = ""
     worst_sample: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -45,8 +49,8 @@ class Proof:
 
     @property
     def passed(self) -> bool:
-        """Return whether the variant is right and faster."""
-        return self.outcome == "delivered"
+        """Return whether the variant is right and better."""
+        return self.outcome in ("delivered", "on the front")
 
     @property
     def source(self) -> ArtifactRecord:
@@ -71,19 +75,23 @@ class Prover:
     listener: Listener
 
     def prove(self, variant: Variant, threads: int | None) -> Proof:
-        """Check a variant on held-out samples; if it is right, compare it with the source; if it is faster, export it.
+        """Check a variant on held-out samples; if it is right, compare it with the source.
 
-        An error of its steps fails it, and is not raised; that a file cannot be written is.
+        An error of its steps fails it, and is not raised.
         """
         proof = self._run(variant, threads, measured=False)
         if proof.passed and not self.composer.is_base(variant, threads):
             proof = self._run(variant, threads, measured=True)
+        return proof
+
+    def deliver(self, proof: Proof) -> Proof:
+        """Export the model of a proof that passed, if a file is requested. Raises OutputsError if that fails."""
         output = self.request.output
-        if not proof.passed or output is None:
+        if output is None:
             return proof
         assert proof.finished is not None  # it passed
         run = Path(proof.finished.folder)
-        if variant.is_source:
+        if proof.variant.is_source:
             return replace(proof, exported=export_source(output, run))
         return replace(proof, exported=export_results([Export("made", output)], run))
 
@@ -106,7 +114,10 @@ class Prover:
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
+        gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
         outcome, why = _judge(record)
+        if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
+            outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
         held = _step(record, "held")
         accuracy = read_stored(Accuracy, find_file(run / "held", AccuracyDocument.main))
         return Proof(
@@ -116,7 +127,8 @@ class Prover:
             outcome=outcome,
             why=why,
             record=record,
-            speed=_speed(run) if measured else None,
+            speed=_speed(run) if measured and not self.composer.preset.built_only else None,
+            gains=gains,
             accuracy=held.summary,
             worst_sample=accuracy.worst_sample or "",
             metrics=held.metrics,
@@ -133,9 +145,23 @@ def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
         return "not right", "; ".join(wrong["agree"])
     if record.passed:
         return "delivered", ""
-    return "not faster", next(
-        (step.record.summary for step in record.steps if step.name == "versus" and step.record), ""
-    )
+    failed = [gate for gate in record.gates if not gate.passed]
+    reasons = [f"{gate.gate} fails: {gate.undecided or f'{gate.left:.4g}'}" for gate in failed]
+    compared = (step.record.summary for step in record.steps if step.name == "versus" and step.record)
+    return "not faster", next(compared, "; ".join(reasons))
+
+
+def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]:
+    """Yield each objective against the source, as far as a run has its metrics."""
+    metrics = metrics_of(record.steps)
+    for objective in objectives:
+        try:
+            ratio, low, high = (
+                parse_expression(objective.gain(end)).evaluate(metrics).value for end in ("", "_low", "_high")
+            )
+        except GateError:
+            continue
+        yield Gain(objective=objective.name, ratio=ratio, low=low, high=high, evidence=objective.evidence)
 
 
 def _failures(record: RunRecord, name: str) -> Iterator[str]:

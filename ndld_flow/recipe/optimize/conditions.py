@@ -1,0 +1,100 @@
+"""The conditions of `--keep`: those on accuracy, those on the latency, and their bounds on three samples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.base.declared_metrics import Wrong, find_metric
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.gates import GateError, parse_condition
+
+_KEEP = re.compile(r"\s*([A-Za-z_][\w.]*)\s*((?:<=|>=|==|<|>).*)", re.DOTALL)
+_LATENCY = re.compile(r"\s*latency\s*<=\s*(\d+(?:\.\d+)?)\s*x\s*")
+_BEST = {"cosine": 1.0, "relative_rms": 0.0, "rmse": 0.0, "mean_abs": 0.0, "max_abs": 0.0, "kl": 0.0, "mismatched": 0.0}
+"""Metric -> its best value, of those whose error adds up over samples."""
+FIRST_SAMPLES = 3
+"""Number of samples on which a variant is judged before all others."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What must hold."""
+
+    accuracy: tuple[tuple[str, str], ...] = ()
+    """Metric and bound: `cosine`, `>= 0.999`."""
+    latency: float | None = None
+    """Allowed latency as a multiple of the source's."""
+
+    def of(self, step: str) -> list[str]:
+        """Return the conditions on accuracy, on the metrics of a step."""
+        return [f"{step}.{metric} {bound}" for metric, bound in self.accuracy]
+
+    def early(self, step: str, samples: int) -> list[str]:
+        """Return conditions for the first samples, of this number of all, that only a hopeless variant violates.
+
+        An error that is the sum over all samples is at least that over three of them, so that a variant whose error on
+        three exceeds the bound by the number of samples violates the bound, unless these three are nearly silent.
+        Metrics that are relative to the spread of all samples, and the user's own, are not judged early.
+        """
+        return [
+            f"{step}.{metric} {sign} {best + (value - best) * samples:.6g}"
+            for metric, sign, best, value in self._summable()
+        ]
+
+    def _summable(self) -> Iterator[tuple[str, str, float, float]]:
+        for metric, bound in self.accuracy:
+            best, sign = _BEST.get(metric), bound[:2].rstrip("= ") + "="
+            try:
+                value = float(bound.lstrip("<>= "))
+            except ValueError:
+                continue
+            if best is not None and sign == (">=" if best else "<="):
+                yield metric, sign, best, value
+
+
+def read_conditions(keep: Sequence[str], metric: Path | None, labels: Path | None) -> Conditions:
+    """Return the conditions of `--keep`. Raises RequestError for one that is not on a metric of `check_accuracy`."""
+    from ndld_flow.steps.check_accuracy import CheckAccuracy
+
+    if (metric is None) != (labels is None):
+        raise RequestError("give both --metric and --labels: your own metric judges outputs by their labels.")
+    if labels is not None and labels.suffix.lower() == ".npy":
+        raise RequestError(
+            f"--labels {labels}: labels without names follow the order of all samples, and a third of these is held "
+            "out. Give a .csv with the columns file and label, or a .json object that names the files."
+        )
+    step = CheckAccuracy.model_construct(metric=metric, labels=labels)  # only declares its metrics
+    accuracy, latency = [], None
+    for text in keep:
+        if allowed := _LATENCY.fullmatch(text):
+            latency = float(allowed[1])
+            continue
+        match = _KEEP.fullmatch(text)
+        try:
+            parse_condition(text)
+        except GateError as error:
+            raise RequestError(f"--keep {text!r}: {error}, such as 'cosine >= 0.999' or 'latency <= 1.1x'.") from None
+        if match is None:
+            raise RequestError(f"--keep {text!r}: write METRIC, a comparison and a number, such as 'cosine >= 0.999'.")
+        found = find_metric(match[1], step, CheckAccuracy.returns, settled=metric is None)
+        if isinstance(found, Wrong):
+            raise RequestError(f"--keep {text!r}: check_accuracy: {found.what}; {found.hint}")
+        accuracy.append((match[1], match[2].strip()))
+    return Conditions(tuple(accuracy), latency)
+
+
+def tolerance_of(conditions: Conditions) -> str:
+    """Return the bounds of `find_precision` that correspond to conditions, as far as it has them."""
+    from ndld_flow.accuracy.tolerance import Tolerance
+
+    bounds = {
+        metric: bound.lstrip("<>= ")
+        for metric, bound in conditions.accuracy
+        if metric in Tolerance.model_fields and metric != "slices"
+    }
+    if not bounds:
+        return ""
+    return ", tolerance: {slices: off, " + ", ".join(f"{name}: {value}" for name, value in bounds.items()) + "}"

@@ -1,0 +1,82 @@
+"""Presets of `optimize --for`: what a target runs, and its limits; one YAML file each, in `configs/optimize/`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field, JsonValue, ValidationError
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import Bytes
+from ndld_flow.base.settings import Settings
+from ndld_flow.base.text import suggest
+from ndld_flow.recipe.examples import shipped_folder
+from ndld_flow.recipe.yaml_file import read_yaml
+
+_GROUP = "optimize"
+
+
+class Limits(Settings):
+    """Limits of a target. A variant beyond one is not a candidate."""
+
+    operators: tuple[str, ...] = ()
+    """All operators that it runs; empty: all that ONNX Runtime runs."""
+    opset: int | None = None
+    """The highest opset of the default domain."""
+    model: Bytes | None = None
+    """The largest size of a model's files."""
+
+
+class Preset(Settings):
+    """A target."""
+
+    description: str
+    """The target, in a line."""
+    runtimes: tuple[str, ...] = Field(default=("onnxruntime",), min_length=1)
+    """Runtimes of which each variant is tried; accuracy is judged in these. The source is measured in the first."""
+    minimize: tuple[str, ...] = ()
+    """Objectives without `--minimize` and `--maximize`."""
+    maximize: tuple[str, ...] = ()
+    speed: dict[str, JsonValue] = {}
+    """Settings of every measurement, of the source too, such as `{threads: 1}`."""
+    engine: dict[str, JsonValue] = {}
+    """Settings of `build_engine`, for targets that run engines."""
+    fp16: bool = False
+    """Whether the target computes in FP16."""
+    quantize_target: str = ""
+    """The `target` of `quantize`, by default that of ONNX Runtime."""
+    remote: bool = False
+    """Whether another machine, which `--on` names, builds and measures."""
+    limits: Limits = Limits()
+    unknown: str = ""
+    """A sentence on what is not measured here."""
+
+    @property
+    def built_only(self) -> bool:
+        """Return whether engines are built, and nothing runs them."""
+        return bool(self.engine) and not self.remote
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """Return the names of the objectives without options."""
+        return (*self.minimize, *self.maximize) or (("size", "build_time") if self.built_only else ("latency",))
+
+
+def preset_files() -> dict[str, Path]:
+    """Return name -> file: those in `configs/optimize/` of the current directory, and those of the package."""
+    folders = (shipped_folder("configs") / _GROUP, Path.cwd() / "configs" / _GROUP)
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+
+
+def read_preset(name: str) -> Preset:
+    """Return a preset. Raises RequestError for an unknown or a wrong one, RecipeError for invalid YAML."""
+    files = preset_files()
+    if name not in files:
+        raise RequestError(f"--for {name}: there is no such target; {suggest(name, list(files))}")
+    try:
+        return Preset.model_validate_json(json.dumps(read_yaml(files[name]).values, default=str))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(map(str, wrong["loc"]))
+        raise RequestError(f"--for {name}: {files[name]}: {where}: {wrong['msg']}") from None

@@ -1,0 +1,130 @@
+"""The files of the inputs: those of the search, and those that are held out of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.store.found_files import find_files
+
+if TYPE_CHECKING:
+    from ndld_flow.measure.trial_pass import InputTrial
+
+MOST_FILES = 48
+"""Number of files that are used; of more, these are taken at equal distances."""
+FEW_FILES = 12
+RANDOM_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The files of the inputs: those of the search, and those that are held out."""
+
+    search: Mapping[str, list[str]] = field(default_factory=dict)
+    held: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Return the number of samples of both parts."""
+        if not self.search:
+            return RANDOM_SAMPLES, RANDOM_SAMPLES
+        return len(next(iter(self.search.values()))), len(next(iter(self.held.values())))
+
+
+@dataclass(frozen=True)
+class FoundData:
+    """The files of `--data`."""
+
+    files: Mapping[str, list[str]] = field(default_factory=dict)
+    """By input."""
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether each input has one file."""
+        return all(len(files) == 1 for files in self.files.values())
+
+    def shapes(self, trial: InputTrial) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of samples by input, for arrays of one shape and inputs with dynamic dimensions."""
+        from ndld_flow.samples.split_samples import sample_shape
+
+        shapes = {}
+        for likely in trial.inputs:
+            paths = [Path(path) for path in self.files.get(likely.spec.name, ())]
+            found = sample_shape(paths, likely.spec.name, likely.spec.shape) if paths and likely.free else None
+            if found is not None:
+                shapes[likely.spec.name] = found
+        return shapes
+
+
+def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
+    """Return the files of each input. Raises RequestError for paths that do not fit the model."""
+    patterns: dict[str, list[str]] = {}
+    for text in data:
+        name, path = _input_of(text, trial)
+        patterns.setdefault(name, []).append(path)
+    return FoundData(
+        {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
+    )
+
+
+def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path) -> Samples:
+    """Return the files of each input: every third is held out of the search.
+
+    A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
+    Raises RequestError for files that do not fit the model, and for a single sample.
+    """
+    found = dict(data.files)
+    if found and data.is_single:
+        found = _split_files({name: Path(files[0]) for name, files in found.items()}, model, trial, folder)
+    counts = {len(files) for files in found.values()}
+    if len(counts) > 1:
+        listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
+        raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
+    if counts and counts.pop() < 2:
+        (first, *_) = found.values()
+        raise RequestError(
+            f"--data: {first[0]} is the only sample, and samples of the search must not decide at the end. Give at "
+            f"least two, better {FEW_FILES} or more: a third is held out."
+        )
+    used = {name: files[:: -(-len(files) // MOST_FILES)] for name, files in found.items()}
+    held = {name: files[2::3] or files[1:] for name, files in used.items()}
+    search = {name: [file for file in files if file not in held[name]] for name, files in used.items()}
+    return Samples(search, held)
+
+
+def _split_files(files: Mapping[str, Path], model: Path, trial: InputTrial, folder: Path) -> dict[str, list[str]]:
+    """Return the samples in one file for each input as files of their own; the files themselves if each is a sample."""
+    from ndld_flow.inputs import InputSpec
+    from ndld_flow.samples.split_samples import write_samples
+
+    rate = next((likely.data for likely in trial.inputs if likely.reason == "a sampling rate in Hz"), None)
+    shapes = {likely.spec.name: likely.shape for likely in trial.inputs}
+    given = {
+        name: InputSpec(shape=shapes[name], data=str(path), rate=rate if isinstance(rate, int) else None)
+        for name, path in files.items()
+    }
+    written = write_samples(model, given, MOST_FILES, folder)
+    return {name: [os.path.relpath(path) for path in paths] for name, paths in written.items()}
+
+
+def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
+    """Return the input and the path of `PATH` or `INPUT=PATH`."""
+    names = [likely.spec.name for likely in trial.inputs]
+    name, equals, path = text.partition("=")
+    if equals and name in names:
+        return name, path
+    if Path(text).exists() or not equals:
+        pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
+        drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]
+        free = names if len(names) == 1 else pictures[:1] or drawn
+        if len(free) == 1:
+            return free[0], text
+        listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
+        raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")
+    raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")

@@ -1,0 +1,88 @@
+"""A variant of a model, and the facts from which families choose theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.recipe.optimize.conditions import Conditions
+from ndld_flow.recipe.optimize.objectives import Objective
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.recipe.optimize.presets import Preset
+from ndld_flow.recipe.optimize.samples import Samples
+
+if TYPE_CHECKING:
+    from ndld_flow.models.likely_inputs import LikelyInput
+
+CLEAN = "{step: sanitize, from: clean}"
+"""A step that changes nothing further."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant of the model."""
+
+    name: str
+    runtime: str
+    """The value of `runtime:`."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Step -> the text of its settings, where they are not those of the sweep."""
+    is_source: bool = False
+    costly: bool = False
+    """True if its preparation takes minutes: such variants come last."""
+    speed: str = ""
+    """Further settings of the measurement, `, hint: throughput`, which are the variant's own."""
+
+    @property
+    def result(self) -> str:
+        """Return the step whose model is measured."""
+        return "source" if self.is_source else "made"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model and what is asked of it, for one runtime."""
+
+    model: Path
+    options: OptimizeOptions
+    conditions: Conditions
+    objectives: tuple[Objective, ...]
+    preset: Preset
+    samples: Samples
+    runtime: str
+    """The runtime that runs or builds the model: `onnxruntime`, `openvino`, or that of engines."""
+    inputs: tuple[LikelyInput, ...]
+    """The inputs with the shapes that are measured."""
+
+    @property
+    def label(self) -> str:
+        """Return the end of the name of variants, if there are several runtimes."""
+        return f", {self.runtime}" if len(self.preset.runtimes) > 1 else ""
+
+    @property
+    def free(self) -> tuple[LikelyInput, ...]:
+        """Return the inputs with dynamic dimensions."""
+        return tuple(likely for likely in self.inputs if likely.free)
+
+    @property
+    def batched(self) -> bool:
+        """Return whether the first dimension of every input is dynamic."""
+        return all(likely.spec.shape and not isinstance(likely.spec.shape[0], int) for likely in self.inputs)
+
+    def aims_at(self, objective: str) -> bool:
+        """Return whether an objective is one of those that are asked for."""
+        return any(each.name == objective for each in self.objectives)
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """Return the bytes of the weights of each operator."""
+        from ndld_flow.models.weight_shares import weight_bytes_by_operator
+
+        return weight_bytes_by_operator(self.model)
+
+    def share_of(self, *operators: str) -> float:
+        """Return the share of the weights that belongs to these operators."""
+        return sum(self.weights.get(name, 0) for name in operators) / max(sum(self.weights.values()), 1)

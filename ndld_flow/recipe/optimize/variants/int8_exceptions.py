@@ -1,0 +1,30 @@
+"""INT8 except the layers that it breaks, which a search finds: the most expensive family, and so the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.quantities import parse_duration_ms
+from ndld_flow.recipe.optimize.conditions import tolerance_of
+from ndld_flow.recipe.optimize.variant import Subject, Variant
+
+ORDER = 90
+_LONGEST_MS = 120_000.0
+_SHARE = 0.15
+"""Share of the budget that the search for exceptions may take."""
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield one variant, with real samples."""
+    if not subject.samples.search:
+        return
+    budget = subject.options.budget
+    time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS
+    target = f", target: {target}" if (target := subject.preset.quantize_target) else ""
+    found = (
+        f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
+        f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:.0f} ms}}"
+    )
+    made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
+    name = f"INT8 except what it breaks{subject.label}"
+    yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True)

@@ -1,0 +1,16 @@
+"""The precision that OpenVINO chooses on this CPU: bfloat16 on some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.recipe.optimize.variant import Subject, Variant
+
+ORDER = 20
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield the cleaned model in OpenVINO's own precision."""
+    if subject.runtime == "openvino":
+        own = "{backend: openvino, inference_precision: default}"
+        yield Variant(f"clean in the precision that OpenVINO chooses{subject.label}", own)
