@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement
+from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.node_selection import nodes_named
 from ndld_flow.models.op_signatures import is_op
@@ -27,6 +28,7 @@ from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
 from ndld_flow.quantize.calibration import calibrate
+from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
 from ndld_flow.quantize.quantize_file import Workspace, write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings, SkipReason
@@ -304,8 +306,11 @@ class Int8Reducer:
         return settings_of(self._settings)
 
     def write(self, kept: frozenset[int], target: Path) -> None:
-        """Write the model with the nodes `kept` unquantized."""
-        self._write([node.output for node in self.nodes if node.position in kept], target)
+        """Write the model with the nodes `kept` unquantized. Raises `ModelError` if these cannot be left alone."""
+        try:
+            self._write([node.output for node in self.nodes if node.position in kept], target)
+        except QuantizerError as error:  # another selection may be possible
+            raise ModelError(str(error)) from None
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write the model as `quantize` with `found_by` does."""

@@ -37,10 +37,14 @@ _TYPES = {
 _SMALL_BYTES = 1024
 
 
+class QuantizerError(RequestError):
+    """ONNX Runtime's quantizer cannot quantize a selection of layers."""
+
+
 def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.Model, list[str]]:
     """Return the quantized model and the quantizer's warnings.
 
-    Raises `RequestError` if the quantizer fails.
+    Raises `QuantizerError` if the quantizer fails.
     """
     proto = _light_proto(layers)
     add_infer_metadata(proto)
@@ -49,7 +53,7 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
             quantizer = _quantizer(proto, layers, ranges)
             quantizer.quantize_model()
     except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError, IndexError) as error:
-        raise RequestError(
+        raise QuantizerError(
             f"ONNX Runtime's quantizer cannot quantize this model: {' '.join(str(error).split())}. Exclude the "
             "nodes it names (`exclude`), or choose fewer `op_types`."
         ) from None
