@@ -111,9 +111,11 @@ def likely_inputs(
     a model, RequestError for a shape that does not fit the model's.
     """
     given, facts, seen = given or {}, _gather_facts(path), set()
-    specs = [_with_given(spec, given.get(spec.name)) for spec in model_inputs(path)]
+    declared = model_inputs(path)
+    specs = [_with_given(spec, given.get(spec.name)) for spec in declared]
+    named = dict(pair for spec in declared for pair in _named_sizes(spec, given.get(spec.name)))
     for attempt in range(len(facts.image_sides)):
-        sizes: dict[str, int] = {}
+        sizes = dict(named)
         alternative = tuple(_likely(spec, facts, attempt, sizes) for spec in specs)
         alternative = tuple(_with_length(likely, alternative) for likely in alternative)
         shapes = tuple(likely.shape for likely in alternative)
@@ -160,6 +162,13 @@ def _with_given(spec: TensorSpec, shape: Sequence[int | None] | None) -> TensorS
         sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
         raise RequestError(f"input {spec.name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
     return replace(spec, shape=tuple(shape))
+
+
+def _named_sizes(spec: TensorSpec, shape: Sequence[int | None] | None) -> Iterator[tuple[str, int]]:
+    """Yield the named dimensions of an input with the sizes that are given, which other inputs share."""
+    for dim, size in zip(spec.shape or (), shape or (), strict=False):
+        if isinstance(dim, str) and size is not None:
+            yield dim, size
 
 
 def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]) -> LikelyInput:

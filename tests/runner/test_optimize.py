@@ -126,7 +126,7 @@ def test_a_search_is_written_and_can_be_read(here: Path) -> None:
     text = Path("my search.yaml").read_text()
     assert "agree.cosine >= 0.99" in text
     assert "speed.threads: [1, 2]" in text
-    assert "time: 360 s" in text, "the rest of the budget is for the proofs"
+    assert "time: 300 s" in text, "the rest of the budget is for the proofs"
     assert "slices: off, cosine: 0.99" in text, "the search for exceptions has the same bound"
     with pytest.raises(api.RequestError, match="the file exists"):
         api.optimize(model, options, write="my search.yaml")

@@ -27,9 +27,12 @@ from ndld_flow.recipe.write_recipe import RecipeOptions, input_lines, name_recip
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
 
-SEARCH_SHARE = 0.6
+SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
 _ROUNDS_SHARE = 0.15
+"""Share of the budget that the alternating passes of a proof may take."""
+_LONG_CHECK_MS = 10_000
+"""Duration of the passes of a check of accuracy from which a few samples are judged first."""
 _HELD_SEED = 1000
 """Seed of the held-out random inputs; those of the search start from 0."""
 _SHORT = "{speed.runs: 1, speed.passes: 10, speed.layer_passes: 0}"
@@ -270,9 +273,10 @@ class Composer:
         return text
 
     def _early(self) -> list[str]:
-        """Return the conditions on the first samples; none if there are few more."""
+        """Return the conditions on the first samples; none if judging all takes little longer than starting twice."""
         count = self.samples.counts[0]
-        return self.conditions.early("first", count) if self.samples.search and count > 2 * FIRST_SAMPLES else []
+        takes_ms = 2 * self.trial.pass_ms * (count - FIRST_SAMPLES)
+        return self.conditions.early("first", count) if self.samples.search and takes_ms > _LONG_CHECK_MS else []
 
     def _limits(self) -> list[str]:
         """Return the operation that refuses models beyond the limits of the target."""
@@ -348,6 +352,8 @@ def _read_inputs(
     model: Path, options: OptimizeOptions, folder: Path, progress: Callable[[int, int, str], None]
 ) -> tuple[InputTrial, Samples]:
     """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the split data."""
+    from ndld_flow.models.files import model_inputs
+
     trial = try_model(model, RecipeOptions(shapes=options.shapes), progress=progress)
     found = find_data(options.data, trial)
     shapes = {**found.shapes(trial), **options.shapes}
@@ -359,7 +365,9 @@ def _read_inputs(
             f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
             f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
         )
-    return trial, split_data(found, model, trial, folder)
+    declared = {spec.name: spec for spec in model_inputs(model)}
+    inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
+    return replace(trial, inputs=inputs), split_data(found, model, trial, folder)
 
 
 def _choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:

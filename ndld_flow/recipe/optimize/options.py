@@ -19,7 +19,7 @@ class OptimizeOptions:
     """Conditions on metrics of `check_accuracy`, such as `cosine >= 0.999`; by default its own judgement. And `latency
     <= 1.1x`: the latency allowed when another objective comes first, as a multiple of the source's."""
     budget: str = ""
-    """The time for everything: `10 min`. No variant starts after 60 % of it, and no further proof after all of it."""
+    """The time for everything: `10 min`. No variant starts after half of it, and no further proof after all of it."""
     threads: tuple[int, ...] = ()
     """Numbers of threads to measure with; several are a part of the search, none leaves it to the runtime."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -1,0 +1,197 @@
+"""The parts of `optimize`: objectives, conditions, targets, and the samples in one file."""
+
+from __future__ import annotations
+
+import wave
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.optimize.compose import Composer, read_model
+from ndld_flow.recipe.optimize.conditions import Conditions, read_conditions
+from ndld_flow.recipe.optimize.objectives import choose_objectives
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.recipe.optimize.presets import preset_files, read_preset
+from ndld_flow.recipe.optimize.variant import Variant
+from ndld_flow.records.optimization import Gain
+
+ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
+TWO = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,T] ids, float[N,T] mask) => (float[N,T] y)
+{f = Cast<to = 1>(ids) y = Mul(f, mask)}"""
+WAVE = '<ir_version: 8, opset_import: ["": 17]> g (float[1,400] audio) => (float[1,400] y) {y = Abs(audio)}'
+
+
+def write(text: str, name: str = "model.onnx") -> Path:
+    onnx.save(onnx.parser.parse_model(text), name)
+    return Path(name)
+
+
+def read(model: Path, **options: object) -> Composer:
+    return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
+
+
+def compose(composer: Composer) -> dict[str, object]:
+    values: dict[str, object] = yaml.safe_load(composer.compose_sweep(Path("s.yaml")))
+    return values
+
+
+def test_objectives_are_chosen_in_the_order_of_the_sweep() -> None:
+    assert [each.name for each in choose_objectives((), (), ("latency",))] == ["latency"]
+    chosen = choose_objectives(("size", "latency", "size"), ("throughput",), ("latency",))
+    assert [each.name for each in chosen] == ["size", "latency", "throughput"]
+    with pytest.raises(RequestError, match="write --maximize throughput"):
+        choose_objectives(("throughput",), (), ())
+    with pytest.raises(RequestError, match=r"it is no objective; did you mean \"latency\""):
+        choose_objectives(("latencies",), (), ())
+    with pytest.raises(RequestError, match="no device of this target is here"):
+        choose_objectives(("latency",), (), (), built_only=True)
+
+
+def test_a_gain_is_proved_by_its_interval_or_exactly() -> None:
+    def gain(high: float, evidence: str) -> Gain:
+        return Gain(objective="size", ratio=0.5, low=0.5, high=high, evidence=evidence)
+
+    assert gain(0.5, "exact").proved and gain(0.99, "alternating passes").proved
+    assert not gain(0.995, "alternating passes").proved, "two equal models may differ by 1 %"
+    assert not gain(0.5, "single builds").proved, "a build time varies, and one build has no interval"
+
+
+def test_the_latency_is_guarded_unless_throughput_is_asked_for(in_folder: Path) -> None:
+    composer = read(write(ROWS))
+
+    def gates(*minimize: str, maximize: tuple[str, ...] = (), latency: float | None = None) -> list[str]:
+        objectives = choose_objectives(minimize, maximize, ("latency",))
+        return replace(composer, objectives=objectives, conditions=Conditions(latency=latency)).gain_gates()
+
+    assert gates() == ["versus.latency.median.ratio_high <= 0.99"]
+    size = "speed.model_bytes / base.model_bytes <= 0.99"
+    assert gates("size") == [size, "versus.latency.median.ratio_high <= 1.03"]
+    assert gates("size", latency=1.5) == [size, "versus.latency.median.ratio_high <= 1.5"]
+    (throughput,) = gates(maximize=("throughput",))
+    assert throughput.startswith("versus.latency.median.ratio_high * base.items_per_pass / speed.items_per_pass")
+    assert gates("size", "latency") == [], "each of the front is better in one of them"
+
+
+def test_conditions_on_accuracy_and_on_latency_are_told_apart() -> None:
+    found = read_conditions(("cosine >= 0.99", "latency <= 1.1x"), None, None)
+    assert found == Conditions((("cosine", ">= 0.99"),), 1.1)
+    assert found.of("held") == ["held.cosine >= 0.99"]
+    with pytest.raises(RequestError, match="latency"):
+        read_conditions(("latency <= 5 ms",), None, None)
+    with pytest.raises(RequestError, match="follow the order of all samples"):
+        read_conditions((), Path("m.py"), Path("labels.npy"))
+
+
+def test_only_hopeless_variants_fail_on_the_first_samples() -> None:
+    """An error that all lies in the first three of 30 samples is ten times as large there as over all."""
+    early = read_conditions(("cosine >= 0.99", "mean_abs <= 0.1", "slice_rms <= 3 %", "top1 >= 0.9"), None, None)
+    assert early.early("first", 30) == ["first.cosine >= 0.7", "first.mean_abs <= 3"]
+    outputs, error = np.ones((30, 4)), np.zeros((30, 4))
+    error[:3] = 0.9  # over all, 0.09 on average: right, and 0.9 on the first three
+    assert np.abs(error).mean() <= 0.1 and np.abs(error[:3]).mean() <= 3
+    a, b = outputs.ravel(), (outputs + error * np.array([1, -1, 1, -1])).ravel()
+    assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) >= 0.95
+    first = (outputs + error * np.array([1, -1, 1, -1]))[:3].ravel()
+    assert first.sum() / np.linalg.norm(first) / 12**0.5 >= 0.7
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("rtx40", "browser_webgpu"), pytest.param(tuple(preset_files()), marks=pytest.mark.thorough)],
+    ids=["some", "all"],
+)
+def test_targets_have_valid_sweeps(in_folder: Path, names: tuple[str, ...]) -> None:
+    model = write(ROWS)
+    np.save("rows.npy", np.random.default_rng(0).normal(size=(15, 8)).astype(np.float32))
+    for name in names:
+        on = "ssh://me@board" if read_preset(name).remote else ""
+        composer = read(model, target=name, data=("rows.npy",), on=on)
+        Path(f"{name}.yaml").write_text(composer.compose_sweep(Path(f"{name}.yaml")))
+        best = composer.variants[-1]
+        Path(f"{name}-proof.yaml").write_text(composer.compose_proof(best, None, Path("p.yaml"), Path("o.onnx")))
+        assert composer.preset.description
+        if not composer.preset.remote:  # its plan would ask the machine
+            assert isinstance(api.plan(f"{name}.yaml"), api.SweepPlan)
+            api.plan(f"{name}-proof.yaml")
+
+
+def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> None:
+    folder = Path("configs/optimize")
+    folder.mkdir(parents=True)
+    (folder / "phone.yaml").write_text("description: a phone\nspeed: {threads: 2}\nlimits: {operators: [Relu]}\n")
+    composer = read(write(ROWS), target="phone")
+    steps = compose(composer)["steps"]
+    assert isinstance(steps, dict)
+    assert steps["speed"]["threads"] == 2
+    assert steps["fits"]["operations"] == [{"assert": {"only_op_types": ["Relu"]}}]
+    (folder / "phone.yaml").write_text("description: a phone\nruntime: [onnxruntime]\n")
+    with pytest.raises(RequestError, match=r"--for phone: .*phone.yaml: runtime: "):
+        read_preset("phone")
+    with pytest.raises(RequestError, match=r"did you mean \"rtx40\""):
+        read_preset("rtx4")
+    with pytest.raises(RequestError, match="give it: --on ssh"):
+        read(Path("model.onnx"), target="jetson")
+    with pytest.raises(RequestError, match="only targets on another machine"):
+        read(Path("model.onnx"), on="ssh://me@board")
+
+
+def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path) -> None:
+    np.save("rows.npy", np.arange(160, dtype=np.float32).reshape(20, 8))
+    composer = read(write(ROWS), data=("rows.npy",))
+    assert composer.samples.counts == (14, 6)
+    first, third = (np.load(files["x"][0]) for files in (composer.samples.search, composer.samples.held))
+    assert first.tolist() == [list(range(8))] and third.tolist() == [list(range(16, 24))]
+    np.savetxt("rows.csv", np.ones((9, 8)), delimiter=",", header=",".join(f"f{i}" for i in range(8)), comments="")
+    assert read(Path("model.onnx"), data=("rows.csv",)).samples.counts == (6, 3)
+    np.save("one.npy", np.zeros((1, 8), np.float32))
+    with pytest.raises(RequestError, match=r"one.npy is the only sample"):
+        read(Path("model.onnx"), data=("one.npy",))
+
+
+def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Path) -> None:
+    with wave.open("speech.wav", "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(np.repeat(np.arange(96), 400).astype("<i2").tobytes())
+    samples = read(write(WAVE), data=("speech.wav",)).samples
+    assert samples.counts == (32, 16), "at most 48 are used"
+    values = [round(float(np.load(path).max()) * 2**15) for path in (*samples.search["audio"], *samples.held["audio"])]
+    assert sorted(values) == list(range(0, 96, 2))
+
+
+def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> None:
+    np.save("ids.npy", np.ones((12, 5), np.int64))
+    composer = read(write(TWO), data=("ids=ids.npy",))
+    assert [each.shape for each in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
+    fixed = read(Path("model.onnx"), data=("ids=ids.npy",), fix_shapes=True)
+    assert fixed.variants[1].name == "clean, fixed to ids 1x5 and mask 1x5"
+    assert "fixed: {step: fix_shapes, from: source}" in fixed.compose_sweep(Path("s.yaml"))
+    assert any("--fix-shapes" in sentence for sentence in composer.left_out)
+    np.save("mask.npy", np.ones((7, 5), np.float32))
+    with pytest.raises(RequestError, match="7"):
+        read(Path("model.onnx"), data=("ids=ids.npy", "mask=mask.npy"))
+
+
+def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
+    names = [each.name for each in read(write(ROWS), maximize=("throughput",)).variants]
+    assert names == ["source", "clean", "clean in batches of 4", "clean in batches of 16"]
+    batch = read(Path("model.onnx"), maximize=("throughput",)).variants[2]
+    assert batch.speed == ', inputs: {"x": {shape: [4, 8], data: random}}'
+
+
+def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> None:
+    np.save("rows.npy", np.zeros((9, 8), np.float32))
+    composer = read(write(ROWS), data=("rows.npy",), budget="4 min")
+    text = composer.compose_sweep(Path("s.yaml"), ["INT8 except what it breaks", "INT8, percentile"])
+    order = list(yaml.safe_load(text)["sweep"]["over"]["variant"])
+    assert order == ["source", "INT8, percentile", "clean", "INT8, minmax", "INT8 except what it breaks"]
+    assert "time: 120 s" in text and "time: 36000 ms" in text
+    proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, Path("p.yaml"), Path("o.onnx"))
+    assert "budget: 36 s" in proof
