@@ -110,10 +110,13 @@ class PairMeasurement:
 
     def _prepare(self, side: Side, folder: Path) -> _Model:
         request = side.request
-        with naming_step(side.step):
-            specs = request.session.declared_inputs(request.path)
-            feeds = make_feeds(specs, request.inputs, request.seed, request.label)
-        files = write_feeds({name: feed.values for name, feed in feeds.items()}, folder / "inputs")
+        values = request.values
+        if values is None:
+            with naming_step(side.step):
+                specs = request.session.declared_inputs(request.path)
+                feeds = make_feeds(specs, request.inputs, request.seed, request.label)
+            values = {name: feed.values for name, feed in feeds.items()}
+        files = write_feeds(values, folder / "inputs")
         return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)
 
     @contextlib.contextmanager

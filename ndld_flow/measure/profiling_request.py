@@ -12,6 +12,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.counting import CountingPlan
 from ndld_flow.measure.process_runs import Progress
 from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.protocol import SessionRequest
 
 
@@ -40,6 +41,8 @@ class ProfilingRequest:
     """Sample the GPU during the measurement."""
     counting: CountingPlan | None = None
     """The counts of passes to record; None for none."""
+    values: Mapping[str, Array] | None = None
+    """Values of the inputs for rounds, instead of those of `inputs`: a part of a model reads captured ones."""
 
 
 @dataclass(frozen=True)

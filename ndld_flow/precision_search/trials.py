@@ -17,6 +17,7 @@ from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.quantities import count
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
@@ -43,6 +44,8 @@ class TrialResult:
     """Output -> number of elements that are NaN or infinite in only one of the two."""
     trouble: str = ""
     """Why the candidate could not run."""
+    places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Output -> metric -> the slice in which it is worst, such as `channel 4`."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,18 @@ class Bounds:
         if judged.trouble or any(judged.nonfinite.values()):
             return False
         return not any(outside(metrics, self.of(output)) for output, metrics in judged.outputs.items())
+
+    def broken(self, judged: TrialResult) -> str:
+        """Return the first bound that does not hold, and its output; empty if all hold."""
+        if judged.trouble:
+            return judged.trouble
+        for output, metrics in judged.outputs.items():
+            if judged.nonfinite.get(output):
+                return f"{count(judged.nonfinite[output])} values of {output} are NaN or infinite"
+            unmet = outside(metrics, self.of(output), judged.places.get(output))
+            if unmet:
+                return f"{output}: {unmet[0]}"
+        return ""
 
     def score(self, judged: TrialResult) -> float:
         """Return minus the decades by which the worst metric exceeds its bound: 0 at the bound, higher is better."""
@@ -175,6 +190,7 @@ class Judge:
                 name: agreement.only_candidate_nonfinite + agreement.only_reference_nonfinite
                 for name, agreement in agreements.items()
             },
+            places={name: agreement.worst_slices() for name, agreement in agreements.items()},
         )
 
 

@@ -29,8 +29,8 @@ from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
 from ndld_flow.quantize.calibration import calibrate
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
-from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
-from ndld_flow.quantize.quantize_file import Workspace, write_quantized
+from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
+from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings, SkipReason
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -326,10 +326,7 @@ class Int8Reducer:
         quantized = scratch / "all_int8.onnx"
         self.write(frozenset(), quantized)
         nodes = self._prepared.chosen(self._kept)
-        if _has_new_nodes(self._prepared.saved(), quantized):
-            return {}
-        copies = write_copies(self._prepared.saved(), nodes, quantized, scratch / "copies.onnx")
-        errors = int8_errors(copies, samples, settings)
+        errors = isolated_errors(self._prepared, nodes, quantized, samples, settings)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
@@ -342,8 +339,23 @@ class Int8Reducer:
 
     def _write(self, outputs: Iterable[str], target: Path) -> None:
         kept: dict[str, SkipReason] = dict.fromkeys((*outputs, *self._kept), "found by search")
-        fresh = replace(self._prepared, model=load_model(self._prepared.saved()))
-        write_quantized(fresh, target, self._ranges, self._settings, kept, Workspace(self._scratch))
+        write_quantized(reopened(self._prepared), target, self._ranges, self._settings, kept, Workspace(self._scratch))
+
+
+def isolated_errors(
+    prepared: PreparedModel,
+    nodes: Iterable[QuantizableNode],
+    quantized: Path,
+    samples: Collection[Mapping[str, Array]],
+    settings: SessionRequest,
+) -> dict[str, Int8Error]:
+    """Return first output of a node -> the error of quantizing it alone, as it is in the file `quantized`; empty for
+    integer operators and for layers that were rewritten. A file is written beside `quantized`.
+    """
+    if _has_new_nodes(prepared.saved(), quantized):
+        return {}
+    copies = write_copies(prepared.saved(), nodes, quantized, quantized.with_name("copies.onnx"))
+    return int8_errors(copies, samples, settings)
 
 
 def _has_new_nodes(prepared: Path, quantized: Path) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import number, size
+from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import load_model, save_model, summarize_model
@@ -136,6 +137,11 @@ def _without_repeats(lines: Sequence[str]) -> list[str]:
     ]
 
 
+Place = Callable[[PreparedModel, Ranges, Mapping[str, SkipReason]], Mapping[str, SkipReason]]
+"""Return the layers to leave out, by their first outputs, in addition to those that are given. It does not change the
+prepared model in memory."""
+
+
 @dataclass(frozen=True)
 class QuantizeInputs:
     """Inputs of a quantization other than the model."""
@@ -148,6 +154,8 @@ class QuantizeInputs:
     """Paths of libraries with custom operators."""
     runtime: SessionRequest | None = None
     """Runs the model for calibration; None for ONNX Runtime."""
+    place: Place | None = None
+    """Chooses layers to leave out; if it leaves none to quantize, the result is the source, byte for byte."""
 
 
 @dataclass(frozen=True)
@@ -178,13 +186,20 @@ def quantize_file(
     Raises `ModelError` for a model that cannot be read, converted or run, `RequestError` for settings that do not fit.
     """
     workspace.progress(0, 0, "preparing")
-    exclude = dict.fromkeys(found_outputs(source, data.search), _FOUND)
+    exclude: dict[str, SkipReason] = dict.fromkeys(found_outputs(source, data.search), _FOUND)
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
     warnings: list[str] = []
     ranges = _calibrated(prepared, settings, data, workspace, warnings)
+    if data.place is not None:
+        exclude |= data.place(prepared, ranges, exclude)
+        prepared = reopened(prepared)  # as the models that were measured, so that the bytes are the same
     workspace.progress(0, 0, "quantizing")
-    written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
-    check_quantized(written.nodes, written.skipped, settings)
+    if data.place is not None and not prepared.chosen(exclude):
+        copy_model(source, target.parent)
+        written = QuantizedModel((), tuple(_skipped(prepared, exclude)), (), ())
+    else:
+        written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
+        check_quantized(written.nodes, written.skipped, settings)
     check_changed_model(source, target, workspace.log)
     sizes = file_bytes(source), file_bytes(target)
     warnings += _size_warnings(written, *sizes)
@@ -206,6 +221,11 @@ def quantize_file(
         _description(settings, ranges),
         *sizes,
     )
+
+
+def reopened(prepared: PreparedModel) -> PreparedModel:
+    """Return a prepared model that `write_quantized` may change, read from its file."""
+    return replace(prepared, model=load_model(prepared.saved()))
 
 
 def _description(settings: QuantizeSettings, ranges: Ranges) -> str:

@@ -44,6 +44,7 @@ VERSIONS: Mapping[str, int] = {
     "noise": 2,
     "optimization": 1,
     "package": 1,
+    "placement": 1,
     "precision search": 1,
     "profile": 5,
     "received inputs": 1,

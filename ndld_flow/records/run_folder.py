@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the documents of steps: every plan reads records of runs, a
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Findings
     from ndld_flow.records.package import Package
+    from ndld_flow.records.placement import Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.records.profile import Profile
     from ndld_flow.records.received_inputs import ReceivedInputs
@@ -94,6 +95,8 @@ class RunDocuments:
     images: dict[str, RenderedImages] = field(default_factory=dict)
     """Images that were drawn from tensors."""
     packages: dict[str, Package] = field(default_factory=dict)
+    placements: dict[str, Placement] = field(default_factory=dict)
+    """Searches for the layers to quantize by latency and accuracy."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
         """Return the profiles that a step compared, for `draw_comparison`; None if one no longer exists."""
@@ -171,6 +174,7 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Findings
     from ndld_flow.records.package import Package
+    from ndld_flow.records.placement import PLACEMENT_FILE, Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.records.profile import Profile
     from ndld_flow.records.received_inputs import INPUTS_FILE, ReceivedInputs
@@ -189,6 +193,7 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
         received=_read_all(ReceivedInputs, INPUTS_FILE, run, read, unreadable),
         images=_read_all(RenderedImages, "images.json", run, read, unreadable),
         packages=_read_all(Package, "package.json", run, read, unreadable),
+        placements=_read_all(Placement, PLACEMENT_FILE, run, read, unreadable),
         unreadable=tuple(unreadable),
     )
 

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Discriminator, Tag, model_validator
 
-from ndld_flow.base.quantities import size_change
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.quantities import ratio_change, size_change
 from ndld_flow.engines.trial_engines import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
+from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
+from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
+    from ndld_flow.placement.place import Placer
     from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace
+    from ndld_flow.records.placement import Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.samples.sample_feeds import Samples
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude", "allow_empty"})
 """Settings of quantization that ModelOpt accepts; it decides the rest itself."""
+
+
+def _follows(entry: Mapping[str, Any]) -> bool:
+    """Return whether the step runs in the recipe's runtime: only what is measured depends on it."""
+    return bool(entry.get("optimize"))
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
@@ -42,6 +52,9 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
     The weights of language models become int4 with `mode: weight_only`: at any size, in little memory. The log lists
     each layer that is not quantized, with the reason; a run in which no layer is quantized fails.
+
+    With `optimize: latency`, measurements decide: a layer is quantized only if the model is faster with it in the
+    `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
     version: ClassVar[int] = 4
@@ -64,11 +77,28 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "quantized", "layers"),
+        *metrics("ratio", "ratio_low", "ratio_high", given=lambda step: step.optimize is not None, when="layers pay"),
         *metrics("initializer_bytes", "file_bytes", unit="bytes"),
     )
 
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
     """A `find_precision` step with `precision: int8`: the nodes that it found are not quantized."""
+
+    optimize: (
+        Annotated[
+            Annotated[Literal["latency"], Tag("name")] | Annotated[PlacementSettings, Tag("settings")],
+            Discriminator(lambda given: "name" if isinstance(given, str) else "settings"),
+        ]
+        | None
+    ) = None
+    """`latency`: quantize only layers that pay. Each kind of layer is measured in turns with its float counterpart,
+    sets of layers are judged on the samples, and the fastest is measured against the source. All layers are candidates,
+    unless `min_intensity` or `exclude` leave them out. A section such as `{objective: latency, time: 10 min}` has the
+    limits."""
+
+    tolerance: Tolerance | None = None
+    """For `optimize`: bounds on the differences of outputs on the samples, as in `find_precision`: by default the
+    `loose` bounds of `slices`."""
 
     modelopt: ModelOpt | None = None
     """Quantize with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. ModelOpt gets the samples, `method` (`minmax` or
@@ -81,10 +111,11 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
     runtime: Annotated[
         RuntimeSettings | None,
-        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=lambda _: False),
+        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=_follows),
     ] = None
     """Another runtime for calibration, with its settings as in `profile`, such as `openvino`; for TensorRT those of
-    `build_engine`, such as `{backend: tensorrt}`. Ranges are those of the values that it computes."""
+    `build_engine`, such as `{backend: tensorrt}`. Ranges are those of the values that it computes. With `optimize`, it
+    is the one that is measured and judged; without it, that is ONNX Runtime on the CPU."""
 
     @property
     def operator_libraries(self) -> tuple[str, ...]:
@@ -105,6 +136,39 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         if self.method not in allowed:
             raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: remove it")
         return self
+
+    @model_validator(mode="after")
+    def _check_optimize(self) -> Self:
+        if self.optimize is None:
+            if self.tolerance is not None:
+                raise ValueError("`tolerance` needs `optimize: latency`; `check_accuracy` checks the result otherwise")
+            return self
+        if self.mode != "static" or self.modelopt is not None:
+            raise ValueError("`optimize` chooses layers for `mode: static`: remove one of the two")
+        if isinstance(self.runtime, TrialEngineSettings):
+            raise ValueError("`optimize` measures models, not engines: choose another `runtime`, or none")
+        if self.runtime is not None and self.placement.threads:
+            raise ValueError("`optimize.threads` is for ONNX Runtime: set the threads in `runtime`")
+        return self
+
+    @property
+    def placement(self) -> PlacementSettings:
+        """Return the goal and the limits of `optimize`."""
+        return self.optimize if isinstance(self.optimize, PlacementSettings) else PlacementSettings()
+
+    @property
+    def least_intensity(self) -> float:
+        # Measurements replace the limit, which only says what usually pays.
+        return 0.0 if self.optimize is not None and self.min_intensity is None else super().least_intensity
+
+    @property
+    def device(self) -> str:
+        if self.optimize is None:
+            return ""
+        return self.runtime.device if self.runtime is not None else "cpu"
+
+    def reused_where(self) -> Reuse:
+        return type(self).reuse if self.optimize is None else Reuse.THIS_HOST
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         return spec if self.mode == "static" else None
@@ -140,13 +204,12 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         samples = self._samples(source, context)
         for line in samples.described if samples is not None else ():
             context.log.info("%s", line)
-        quantized = self._quantize(
-            source.path,
-            out,
-            QuantizeInputs(samples, search, loaded_paths(self.custom_ops), self._runtime(source, context)),
-            Workspace(context.scratch, context.progress, context.log),
-            context,
-        )
+        runtime = self._runtime(source, context)
+        workspace = Workspace(context.scratch, context.progress, context.log)
+        placer = self._placer(source, samples, runtime, workspace)
+        place = placer.place if placer is not None else None
+        data = QuantizeInputs(samples, search, loaded_paths(self.custom_ops), runtime, place)
+        quantized = self._quantize(source.path, out, data, workspace, context)
         for node in quantized.nodes:
             context.log.info("quantized: %s %s", node.op_type, node.name)
         for layer in quantized.skipped:
@@ -156,7 +219,30 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         for note in quantized.change.notes:
             if note not in quantized.warnings:
                 context.log.info("%s", note)
-        return _result(quantized)
+        if placer is None:
+            return _result(quantized)
+        return _placed(quantized, placer.finished(out / Onnx.main), out)
+
+    def _placer(
+        self, source: Onnx, samples: Samples | None, runtime: SessionRequest | None, workspace: Workspace
+    ) -> Placer | None:
+        """Return the search for the layers that pay; None if all layers are quantized."""
+        from ndld_flow.placement.place import PlacementRequest, Placer
+        from ndld_flow.precision_search.search import SETTINGS
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+        if self.optimize is None or samples is None:
+            return None
+        libraries = loaded_paths(self.custom_ops)
+        measured = runtime or OnnxruntimeRequest(threads=self.placement.threads, custom_ops=libraries)
+        judged = runtime or replace(SETTINGS, custom_ops=libraries)
+        tolerance = self.tolerance or Tolerance(slices="loose")
+        if "slices" not in tolerance.model_fields_set:
+            tolerance = tolerance.model_copy(update={"slices": "loose"})
+        request = PlacementRequest(
+            source.path, source.label, self, self.placement, tolerance, samples, measured, judged
+        )
+        return Placer(request, workspace)
 
     def _quantize(
         self, source: Path, out: Path, data: QuantizeInputs, workspace: Workspace, context: Context
@@ -214,3 +300,30 @@ def _result(quantized: Quantization) -> Result:
         },
         change=quantized.change,
     )
+
+
+def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
+    """Write the record of a placement; return the result with what was measured."""
+    from ndld_flow.records.placement import PLACEMENT_FILE
+
+    (out / PLACEMENT_FILE).write_text(placement.to_json(), encoding="utf-8")
+    result = _result(quantized)
+    measured = placement.delivered
+    if measured is None:
+        summary = f"INT8 does not pay in {placement.backend}: the model is the source; {_best_trial(placement)}"
+        return replace(result, summary=summary)
+    values = {"ratio": measured.ratio, "ratio_low": measured.low, "ratio_high": measured.high}
+    found = {name: Metric(value=value) for name, value in values.items()}
+    interval = f"{ratio_change(measured.low)} to {ratio_change(measured.high)}"
+    summary = f"{result.summary}, latency {ratio_change(measured.ratio)} ({interval}) in {placement.backend}"
+    return replace(result, summary=summary, metrics={**result.metrics, **found})
+
+
+def _best_trial(placement: Placement) -> str:
+    measured = [trial.latency for trial in placement.trials if trial.latency is not None]
+    if not placement.regions:
+        return "no layer can be quantized"
+    if not measured:
+        return "no set of layers was accurate and measured"
+    best = min(measured, key=lambda latency: latency.ratio)
+    return f"the fastest of {len(measured)} sets has {best.text} of its latency"

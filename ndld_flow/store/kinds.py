@@ -38,7 +38,10 @@ def is_reserved(name: str) -> bool:
 
 
 class Onnx(Artifact):
-    """An ONNX model: `model.onnx`, and its external data."""
+    """An ONNX model: `model.onnx`, and its external data.
+
+    A step that chose layers by measurements adds a `records.placement.Placement` as `placement.json`.
+    """
 
     kind = "onnx"
     main = "model.onnx"

@@ -71,14 +71,15 @@ def decide_slowly(dice: random.Random, scenario: Scenario, effect: float, floor:
     plan = RoundsPlan(on_device=False, rounds_limit=LIMIT, budget_ms=math.inf, threshold=THRESHOLD, floor=floor)
     rounds: list[Round] = []
     while True:
-        rounds.append(_round(dice, scenario, effect, len(rounds)))
+        rounds.append(simulate_round(dice, scenario, effect, len(rounds)))
         paired_rounds = describe_rounds(rounds, plan, "")
         verdict = judge_by_rounds(METRIC, (0, 1), BOUNDS, paired_rounds).verdict
         if verdict != "inconclusive" or len(rounds) == LIMIT:
             return verdict, len(rounds)
 
 
-def _round(dice: random.Random, scenario: Scenario, effect: float, number: int) -> Round:
+def simulate_round(dice: random.Random, scenario: Scenario, effect: float, number: int) -> Round:
+    """Return round `number` of a model and a candidate that is truly slower by `effect`."""
     processes = [_process(dice, scenario), _process(dice, scenario) + math.log1p(effect)]
     samples: list[list[float]] = [[], []]
     for side, shared in _turns(dice, scenario):

@@ -184,15 +184,21 @@ def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) 
     return interval_of([ESTIMATES[metric](round_, clock) for round_ in usable], floor)
 
 
+def deciding_interval(paired: PairedRounds, metric: str = "latency.median") -> RatioInterval:
+    """Return candidate over base by the deciding clock; if the clocks disagree, the interval spans both."""
+    interval = _interval(paired.rounds, metric, paired.clock, paired.floor)
+    if paired.clocks_disagree:  # a change that one clock excludes is not certain
+        other = _interval(paired.rounds, metric, "wall", paired.floor)
+        interval = RatioInterval(interval.ratio, min(interval.low, other.low), max(interval.high, other.high))
+    return interval
+
+
 def judge_by_rounds(
     metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, paired: PairedRounds
 ) -> MetricVerdict:
     """Return the verdict of rounds on a metric that they decide."""
-    interval = _interval(paired.rounds, metric.metric, paired.clock, paired.floor)
-    if paired.clocks_disagree:  # a change that one clock excludes is not certain
-        other = _interval(paired.rounds, metric.metric, "wall", paired.floor)
-        interval = RatioInterval(interval.ratio, min(interval.low, other.low), max(interval.high, other.high))
-    base = _typical(metric.metric, paired)
+    interval = deciding_interval(paired, metric.metric)
+    base = typical_base(paired, metric.metric)
     if pair == (paired.candidate, paired.base):
         base *= interval.ratio
         interval = RatioInterval(1 / interval.ratio, 1 / interval.high, 1 / interval.low if interval.low else math.inf)
@@ -217,7 +223,7 @@ def judge_by_rounds(
     )
 
 
-def _typical(metric: str, paired: PairedRounds) -> float:
+def typical_base(paired: PairedRounds, metric: str = "latency.median") -> float:
     """Return the base's value of a metric over all rounds, by the deciding clock."""
     samples = [_samples(round_, paired.clock)[0] for round_ in paired.rounds]
     values = [min(each) if metric == "latency.min" else statistics.median(each) for each in samples]

@@ -1,0 +1,422 @@
+"""Choose the layers to quantize: each must pay on the target and cost nothing that matters.
+
+1. Each kind of region is measured alone, in floats against Q/DQ, in turns on the target, and the error of each layer
+   alone on the samples. This only ranks: in the model, a region has other neighbours, and so other conversions.
+2. Sets of regions are proposed by rules, such as those that are faster alone. Layers are left out of each until the
+   rest meets the tolerance.
+3. The sets are measured as whole models, in turns with the source, and the fastest is kept. Groups of its regions
+   between which values are floats are dropped if the model is faster without them.
+4. The best of several measurements is too good by chance, so the model is measured anew. Only if it is faster than
+   the source by `least_gain` at 95 % confidence is it the result, else the source is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import counted
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.measure.pair_rounds import RoundLimits
+from ndld_flow.models.tensors import Array
+from ndld_flow.placement.accurate_sets import AccurateSets
+from ndld_flow.placement.paired_latency import LatencyMeter
+from ndld_flow.placement.regions import Region, RegionWriter, captured_values, connected, find_regions
+from ndld_flow.placement.settings import PlacementSettings
+from ndld_flow.precision_search.evidence import Int8Error
+from ndld_flow.precision_search.minimal_set import Budget, Candidate
+from ndld_flow.precision_search.search import SETTINGS
+from ndld_flow.precision_search.trials import Judge
+from ndld_flow.quantize.calibration import Ranges
+from ndld_flow.quantize.int8_reducer import isolated_errors
+from ndld_flow.quantize.prepared_model import PreparedModel
+from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
+from ndld_flow.quantize.settings import CPU_INTENSITY, QuantizeSettings, SkipReason
+from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial, RegionDecision
+from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.store.digest import digest_file
+
+_ALONE, _TRIALS, _DROPS = 0.4, 0.8, 0.9
+"""Shares of the time after which no further region, set or dropped group is measured."""
+_REGION_LIMITS = RoundLimits(rounds=6, budget_ms=10_000.0)
+_SET_LIMITS = RoundLimits(rounds=8, budget_ms=45_000.0)
+_LAST_LIMITS = RoundLimits(rounds=12, budget_ms=60_000.0)
+_MOST_OF_GAIN = 0.8
+_NAMED = 3
+_FEWEST_TO_SPLIT = 4
+_SKIPPED: Mapping[RegionDecision, SkipReason] = {
+    "slower": "not faster",
+    "nothing pays": "not faster",
+    "inaccurate": "inaccurate",
+    "not measured": "not measured",
+}
+"""Decision on a region -> the reason why its layer is not quantized."""
+
+
+@dataclass(frozen=True)
+class PlacementRequest:
+    """The model, the goal and the target of a placement."""
+
+    source: Path
+    label: str
+    settings: QuantizeSettings
+    placement: PlacementSettings
+    tolerance: Tolerance
+    samples: Samples
+    target: SessionRequest
+    """Opens the models that are measured."""
+    judged_in: SessionRequest
+    """Opens the quantized models whose outputs are compared with the source's, which runs in ONNX Runtime."""
+
+
+@dataclass
+class _Set:
+    """A set of regions that was tried as a whole model."""
+
+    name: str
+    quantized: frozenset[int]
+    """Positions of the regions."""
+    path: Path
+    latency: MeasuredRatio | None = None
+    outcome: str = ""
+
+
+@dataclass
+class _Evidence:
+    """Everything that is known of the regions."""
+
+    alone: dict[int, MeasuredRatio] = field(default_factory=dict)
+    """Kind -> its latency alone."""
+    unmeasured: dict[int, str] = field(default_factory=dict)
+    """Kind -> the reason why it was not measured."""
+    errors: Mapping[str, Int8Error] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Region without which the model is faster -> the measurement."""
+
+
+class Placer:
+    """One search. `place` is called once, and `finished` after it."""
+
+    def __init__(self, request: PlacementRequest, workspace: Workspace) -> None:
+        self._request, self._workspace = request, workspace
+        self._evidence = _Evidence()
+        self._sets: list[_Set] = []
+        self._files = 0
+        self._record: Placement | None = None
+
+    def place(
+        self, prepared: PreparedModel, ranges: Ranges, exclude: Mapping[str, SkipReason]
+    ) -> Mapping[str, SkipReason]:
+        """Return the layers to leave out -> the reason.
+
+        Raises `ModelError` if the model does not run, and `RequestError` for a tolerance that it misses itself.
+        """
+        self._started = time.monotonic()
+        self._prepared, self._ranges = prepared, ranges
+        self._excluded = {*exclude, *ranges.with_nonfinite(prepared)}
+        self._feeds = _values_of(self._request.samples)
+        self._meter = LatencyMeter(
+            self._request.target,
+            self._workspace.scratch,
+            self._request.placement.least_gain,
+            self._workspace.progress,
+        )
+        inside = captured_values(prepared, self._feeds, SETTINGS, self._workspace.scratch)
+        self._regions = find_regions(prepared, self._excluded, inside)
+        delivered: _Set | None = None
+        if self._regions:
+            self._measure_kinds(RegionWriter(prepared, ranges, self._request.settings, inside))
+            del inside
+            self._sets_of = self._open_sets()
+            self._try_proposals()
+            delivered = self._confirm(self._drop_groups(self._fastest()))
+        placed = tuple(self._placed(index, delivered) for index in range(len(self._regions)))
+        self._record = self._describe(placed, delivered)
+        return {region.output: _SKIPPED[region.decision] for region in placed if region.decision in _SKIPPED}
+
+    def finished(self, written: Path) -> Placement:
+        """Return the record, given the result. Raises `RuntimeError` if another file was measured."""
+        assert self._record is not None
+        if self._record.digest not in ("", digest_file(written)):
+            raise RuntimeError(f"{written} is not the file that was measured")
+        return self._record
+
+    # --- Evidence on regions -----------------------------------------------------------------------------------------
+
+    def _measure_kinds(self, writer: RegionWriter) -> None:
+        """Measure one region of each kind, those with the most work first."""
+        kinds: dict[int, list[Region]] = {}
+        for region in self._regions:
+            kinds.setdefault(region.kind, []).append(region)
+        ordered = sorted(kinds.values(), key=lambda alike: -sum(region.macs or 0 for region in alike))
+        for done, alike in enumerate(ordered):
+            region = alike[0]
+            if self._used() > _ALONE:
+                self._evidence.unmeasured[region.kind] = "the time was used up"
+                continue
+            what = f"region {done + 1} of {len(ordered)}, {region.layer.op_type} {region.layer.name}"
+            self._measure_alone(region, writer, what)
+
+    def _measure_alone(self, region: Region, writer: RegionWriter, what: str) -> None:
+        folder = self._workspace.scratch / f"region-{region.kind}"
+        folder.mkdir()
+        models = writer.write(region, folder)
+        if models is None:
+            self._evidence.unmeasured[region.kind] = "it cannot be a model of its own"
+            return
+        try:
+            measured = self._meter.measure(models.floats, models.quantized, models.values, _REGION_LIMITS, what)
+        except NdldFlowError as error:
+            self._evidence.unmeasured[region.kind] = f"it does not run alone: {error}"
+            return
+        self._evidence.alone[region.kind] = measured
+        self._workspace.log.info("%s: %s", what, measured.text)
+
+    def _alone(self, index: int) -> MeasuredRatio | None:
+        return self._evidence.alone.get(self._regions[index].kind)
+
+    def _saved_ms(self, index: int) -> float:
+        """Return the time that a region saves alone; 0 if it was not measured."""
+        alone = self._alone(index)
+        return 0.0 if alone is None else alone.float_ms * (1 - alone.ratio)
+
+    def _is_faster_alone(self, index: int) -> bool:
+        alone = self._alone(index)
+        return alone is not None and alone.high < 1
+
+    # --- Sets --------------------------------------------------------------------------------------------------------
+
+    def _open_sets(self) -> AccurateSets:
+        request, scratch = self._request, self._workspace.scratch
+        self._workspace.progress(0, 0, "measuring the error of each layer")
+        whole = scratch / "all_int8.onnx"
+        self._write(frozenset(range(len(self._regions))), whole)
+        nodes = self._prepared.chosen(self._excluded)
+        samples = [{name: feed.values for name, feed in sample.feeds.items()} for sample in request.samples]
+        self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, SETTINGS)
+        bound = request.tolerance.bounds().get("slice_rms", 0.1)
+        candidates = [
+            Candidate(index, region.layer.op_type, region.layer.name, (self._error(index) or 0.0) / bound)
+            for index, region in enumerate(self._regions)
+        ]
+        judge = Judge(request.source, request.samples, request.tolerance, SETTINGS, request.judged_in, scratch)
+        return AccurateSets(judge, self._write, candidates, scratch)
+
+    def _error(self, index: int) -> float | None:
+        error = self._evidence.errors.get(self._regions[index].layer.output)
+        return None if error is None else error.output_error
+
+    def _write(self, quantized: frozenset[int], target: Path) -> None:
+        write_quantized(
+            reopened(self._prepared),
+            target,
+            self._ranges,
+            self._request.settings,
+            dict.fromkeys(self._left_out(quantized), "not faster"),
+            self._workspace,
+        )
+
+    def _left_out(self, quantized: frozenset[int]) -> set[str]:
+        left = {region.layer.output for index, region in enumerate(self._regions) if index not in quantized}
+        return left | self._excluded
+
+    def _proposals(self) -> Iterator[tuple[str, frozenset[int]]]:
+        """Yield rules and the regions that they choose, the most promising first."""
+        everything = range(len(self._regions))
+        faster = [index for index in everything if self._is_faster_alone(index)]
+        yield "faster alone", frozenset(faster)
+        yield (
+            "not slower alone",
+            frozenset(index for index in everything if (alone := self._alone(index)) is None or alone.low <= 1),
+        )
+        if self._request.settings.target == "cpu":
+            yield "intensity", frozenset(i for i in everything if self._regions[i].intensity >= CPU_INTENSITY)
+        yield "all", frozenset(everything)
+        if len(faster) >= _FEWEST_TO_SPLIT:
+            yield f"{_MOST_OF_GAIN:.0%} of the gain alone", self._most_of_gain(faster)
+
+    def _most_of_gain(self, faster: Sequence[int]) -> frozenset[int]:
+        """Return the fewest regions that save most of what all of them save alone."""
+        wanted, chosen = _MOST_OF_GAIN * sum(map(self._saved_ms, faster)), list[int]()
+        for index in sorted(faster, key=self._saved_ms, reverse=True):
+            if sum(map(self._saved_ms, chosen)) < wanted:
+                chosen.append(index)
+        return frozenset(chosen)
+
+    def _try_proposals(self) -> None:
+        seen: dict[frozenset[int], str] = {}
+        for name, wanted in self._proposals():
+            if not wanted or self._used() > _TRIALS:
+                continue
+            self._workspace.progress(0, 0, f"trying the accuracy of the set `{name}`")
+            accurate = self._sets_of.largest(wanted, self._budget())
+            if accurate is None:
+                self._record_set(
+                    _Set(name, wanted, Path(), outcome="no accurate part was found in time")
+                )
+            elif not accurate:
+                self._record_set(_Set(name, accurate, Path(), outcome="no layer meets the tolerance"))
+            elif accurate in seen:
+                self._record_set(_Set(name, accurate, Path(), outcome=f"the same set as `{seen[accurate]}`"))
+            else:
+                seen[accurate] = name
+                self._measure_set(name, accurate)
+
+    def _budget(self) -> Budget:
+        """Return half of the remaining trials, so that each set gets some."""
+        left = self._request.placement.trials - self._sets_of.tried
+        return Budget(max(1, left // 2), lambda: self._used() > _TRIALS)
+
+    def _measure_set(self, name: str, quantized: frozenset[int]) -> _Set:
+        tried = _Set(name, quantized, self._written(quantized))
+        try:
+            tried.latency = self._measure_whole(self._request.source, tried.path, _SET_LIMITS, f"set `{name}`")
+            tried.outcome = "faster" if self._gains(tried.latency) else "not faster than the source"
+        except NdldFlowError as error:
+            tried.outcome = f"it does not run: {error}"
+        self._record_set(tried)
+        return tried
+
+    def _record_set(self, tried: _Set) -> None:
+        self._sets.append(tried)
+        latency = f", {tried.latency.text}" if tried.latency is not None else ""
+        regions = counted(len(tried.quantized), "region")
+        self._workspace.log.info("set `%s`: %s%s: %s", tried.name, regions, latency, tried.outcome)
+
+    def _written(self, quantized: frozenset[int]) -> Path:
+        self._files += 1
+        path = self._workspace.scratch / f"set-{self._files}.onnx"
+        self._write(quantized, path)
+        return path
+
+    def _measure_whole(self, base: Path, candidate: Path, limits: RoundLimits, what: str) -> MeasuredRatio:
+        return self._meter.measure(base, candidate, self._feeds, limits, what)
+
+    def _gains(self, measured: MeasuredRatio) -> bool:
+        """Return whether a model is faster by the least gain at 95 % confidence."""
+        return measured.high < 1 / (1 + self._request.placement.least_gain)
+
+    # --- The choice --------------------------------------------------------------------------------------------------
+
+    def _fastest(self) -> _Set | None:
+        faster = [(each.latency.ratio, each) for each in self._sets if each.latency and self._gains(each.latency)]
+        return min(faster, key=lambda pair: pair[0])[1] if faster else None
+
+    def _drop_groups(self, best: _Set | None) -> _Set | None:
+        """Drop groups of regions without which the model is faster, those that save the least alone first."""
+        if best is None:
+            return None
+        for group in sorted(self._groups(best.quantized), key=lambda group: sum(map(self._saved_ms, group))):
+            rest = best.quantized - group
+            if not rest or self._used() > _DROPS:
+                break
+            names = _listed([self._regions[index].layer.name for index in sorted(group)])
+            path = self._written(rest)
+            without = self._measure_whole(best.path, path, _REGION_LIMITS, f"without {names}")
+            if without.high >= 1 or not self._sets_of.meets(rest):
+                continue
+            self._evidence.dropped |= dict.fromkeys(group, f"the model is faster without it: {without.text}")
+            best = _Set(f"{best.name}, without {names}", rest, path, outcome="faster than with them")
+            self._record_set(best)
+        return best
+
+    def _groups(self, quantized: frozenset[int]) -> list[frozenset[int]]:
+        positions = {region.layer.output: index for index, region in enumerate(self._regions)}
+        groups = connected(self._prepared.chosen(self._left_out(quantized)))
+        return [frozenset(positions[output] for output in group) for group in groups] if len(groups) > 1 else []
+
+    def _confirm(self, best: _Set | None) -> _Set | None:
+        """Measure the best set anew; return it if it gains again."""
+        if best is None:
+            return None
+        best.latency = self._measure_whole(self._request.source, best.path, _LAST_LIMITS, "the chosen model")
+        gains = self._gains(best.latency)
+        best.outcome = "delivered" if gains else "fastest, but not faster than the source when it was measured anew"
+        self._workspace.log.info("measured anew, `%s`: %s: %s", best.name, best.latency.text, best.outcome)
+        return best if gains else None
+
+    def _placed(self, index: int, delivered: _Set | None) -> PlacedRegion:
+        region = self._regions[index]
+        decision, why = self._decide(index, delivered)
+        return PlacedRegion(
+            node=region.layer.name,
+            op_type=region.layer.op_type,
+            output=region.layer.output,
+            followers=tuple(node.op_type for node in region.followers),
+            kind=region.kind,
+            macs=region.macs,
+            alone=self._alone(index),
+            error=self._error(index),
+            decision=decision,
+            why=why,
+        )
+
+    def _decide(self, index: int, delivered: _Set | None) -> tuple[RegionDecision, str]:
+        alone = self._alone(index)
+        missing = self._evidence.unmeasured.get(self._regions[index].kind, "")
+        measured = f"{_compare(alone)} alone: {alone.text}" if alone is not None else f"not measured alone: {missing}"
+        if delivered is not None and index in delivered.quantized:
+            return "quantized", measured if self._is_faster_alone(index) else f"{measured}; the whole set is faster"
+        if index in self._sets_of.broken:
+            return "inaccurate", self._sets_of.broken[index]
+        if index in self._evidence.dropped:
+            return "slower", self._evidence.dropped[index]
+        if alone is None:
+            return "not measured", measured
+        if not self._is_faster_alone(index):
+            return "slower", measured
+        if delivered is not None:
+            return "slower", f"{measured}; the fastest set leaves it out"
+        return "nothing pays", f"{measured}; no set of layers makes the model faster"
+
+    def _describe(self, placed: tuple[PlacedRegion, ...], delivered: _Set | None) -> Placement:
+        request = self._request
+        return Placement(
+            model=request.label,
+            objective=request.placement.objective,
+            backend=request.target.names().backend,
+            machine=describe_machine(),
+            tolerance=request.tolerance.given(),
+            least_gain=request.placement.least_gain,
+            sample_count=len(request.samples),
+            regions=placed,
+            trials=tuple(map(self._trial, self._sets)),
+            delivered=delivered.latency if delivered is not None else None,
+            digest=digest_file(delivered.path) if delivered is not None else "",
+            notes=request.samples.notes,
+            wall_s=time.monotonic() - self._started,
+        )
+
+    def _trial(self, tried: _Set) -> PlacementTrial:
+        accurate = tried.path != Path()
+        return PlacementTrial(
+            name=tried.name,
+            regions=len(tried.quantized),
+            metrics=self._sets_of.metrics(tried.quantized) if accurate else {},
+            accurate=accurate,
+            latency=tried.latency,
+            outcome=tried.outcome,
+        )
+
+    def _used(self) -> float:
+        """Return the used share of the time."""
+        return (time.monotonic() - self._started) * 1e3 / self._request.placement.time
+
+
+def _compare(alone: MeasuredRatio) -> str:
+    return "faster" if alone.high < 1 else "slower" if alone.low > 1 else "not faster"
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _values_of(samples: Samples) -> dict[str, Array]:
+    """Return the values of the first sample."""
+    return {name: feed.values for name, feed in next(iter(samples)).feeds.items()}
