@@ -68,16 +68,6 @@ class _Model:
         self.send(f"{passes} {cpu}")
         return Turn(**self.receive(doing))
 
-    def describe(self, passes: int) -> RoundSide:
-        queued = [turn.queued_ms for turn in self.turns if turn.queued_ms is not None]
-        return RoundSide(
-            passes=passes,
-            threads=self.threads,
-            wall_ms=tuple(turn.wall_ms / passes for turn in self.turns),
-            cpu_ms=tuple(turn.cpu_ms / passes for turn in self.turns),
-            queued_ms=tuple(ms / passes for ms in queued) if len(queued) == len(self.turns) else (),
-        )
-
 
 class PairMeasurement:
     """Two models that are measured in rounds, and the files that their processes read."""
@@ -100,12 +90,12 @@ class PairMeasurement:
         with self._opened(dice):
             cpu = self._choose_cpu()
             cycles, passes = self._warm_up(cpu)
-            for cycle, order in enumerate(_orders(cycles, dice)):
+            for cycle, order in enumerate(turn_orders(cycles, dice)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)
                 for model in order:
                     self._models[model].turns.append(self._models[model].take_turn(passes, cpu, doing))
-            base, candidate = (model.describe(passes) for model in self._models)
+            base, candidate = (describe_side(model.turns, passes, model.threads) for model in self._models)
         return Round(base=base, candidate=candidate, pinned_to=cpu if cpu >= 0 else None)
 
     def _prepare(self, side: Side, folder: Path) -> _Model:
@@ -143,15 +133,36 @@ class PairMeasurement:
     def _warm_up(self, cpu: int) -> tuple[int, int]:
         """Warm up; return the number of cycles, and of passes in a turn, which is the same for both models."""
         turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
-        quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
-        cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
-        passes = min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms))
-        wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(_CYCLES_MS / (passes * cycle_ms))))
-        affordable = max(_SLOW_CYCLES, int(self._round_ms / (passes * cycle_ms)))
-        return min(wanted, affordable), passes
+        return plan_cycles(turns, self._round_ms)
 
 
-def _orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
+def plan_cycles(turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float | None = None) -> tuple[int, int]:
+    """Return the number of cycles of a round, and of passes in a turn, from cycles of single passes.
+
+    `round_ms` limits the cycles of slow models; those of fast ones take `wanted_ms`, by default 600 ms.
+    """
+    quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
+    cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
+    passes = min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms))
+    cycles_ms = _CYCLES_MS if wanted_ms is None else wanted_ms
+    wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(cycles_ms / (passes * cycle_ms))))
+    affordable = max(_SLOW_CYCLES, int(round_ms / (passes * cycle_ms)))
+    return min(wanted, affordable), passes
+
+
+def describe_side(turns: Sequence[Turn], passes: int, threads: int) -> RoundSide:
+    """Return the record of one model's turns in a round."""
+    queued = [turn.queued_ms for turn in turns if turn.queued_ms is not None]
+    return RoundSide(
+        passes=passes,
+        threads=threads,
+        wall_ms=tuple(turn.wall_ms / passes for turn in turns),
+        cpu_ms=tuple(turn.cpu_ms / passes for turn in turns),
+        queued_ms=tuple(ms / passes for ms in queued) if len(queued) == len(turns) else (),
+    )
+
+
+def turn_orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
     """Yield the order of turns in each cycle: random, and reversed in the next cycle."""
     order = (0, 1)
     for cycle in range(cycles):

@@ -43,8 +43,9 @@ from ndld_flow.store.digest import digest_file
 
 _ALONE, _TRIALS, _DROPS = 0.4, 0.8, 0.9
 """Shares of the time after which no further region, set or dropped group is measured."""
-_REGION_LIMITS = RoundLimits(rounds=6, budget_ms=10_000.0)
+_REGION_LIMITS = RoundLimits(rounds=6, budget_ms=8_000.0)
 _SET_LIMITS = RoundLimits(rounds=8, budget_ms=45_000.0)
+_DROP_LIMITS = RoundLimits(rounds=6, budget_ms=20_000.0)
 _LAST_LIMITS = RoundLimits(rounds=12, budget_ms=60_000.0)
 _MOST_OF_GAIN = 0.8
 _NAMED = 3
@@ -170,7 +171,7 @@ class Placer:
             self._evidence.unmeasured[region.kind] = "it cannot be a model of its own"
             return
         try:
-            measured = self._meter.measure(models.floats, models.quantized, models.values, _REGION_LIMITS, what)
+            measured = self._meter.measure_quickly(models.floats, models.quantized, models.values, _REGION_LIMITS, what)
         except NdldFlowError as error:
             self._evidence.unmeasured[region.kind] = f"it does not run alone: {error}"
             return
@@ -256,9 +257,7 @@ class Placer:
             self._workspace.progress(0, 0, f"trying the accuracy of the set `{name}`")
             accurate = self._sets_of.largest(wanted, self._budget())
             if accurate is None:
-                self._record_set(
-                    _Set(name, wanted, Path(), outcome="no accurate part was found in time")
-                )
+                self._record_set(_Set(name, wanted, Path(), outcome="no accurate part was found in time"))
             elif not accurate:
                 self._record_set(_Set(name, accurate, Path(), outcome="no layer meets the tolerance"))
             elif accurate in seen:
@@ -317,7 +316,7 @@ class Placer:
                 break
             names = _listed([self._regions[index].layer.name for index in sorted(group)])
             path = self._written(rest)
-            without = self._measure_whole(best.path, path, _REGION_LIMITS, f"without {names}")
+            without = self._measure_whole(best.path, path, _DROP_LIMITS, f"without {names}")
             if without.high >= 1 or not self._sets_of.meets(rest):
                 continue
             self._evidence.dropped |= dict.fromkeys(group, f"the model is faster without it: {without.text}")

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.measure.pair_rounds import RoundLimits
-from ndld_flow.placement import paired_latency
 from ndld_flow.placement.paired_latency import LatencyMeter
 from ndld_flow.placement.regions import connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
@@ -24,7 +23,7 @@ from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.digest import digest_file
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 from tests.support.models_run import Ran, run_step
-from tests.support.simulated_latency import Cost, quantized_layers, simulated_rounds
+from tests.support.simulated_latency import Cost, quantized_layers, simulate_latency
 from tests.support.simulated_rounds import SCENARIOS
 
 INPUT = {"x": {"shape": [1, 8, 12, 12], "range": [-1.0, 1.0]}}
@@ -72,7 +71,7 @@ def cost_of(quantized_ms: Callable[[str, int], float]) -> Cost:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Ran, Placement]]:
     def run(model: Path, cost: Cost, folder: str = "q", seed: int = 0, **settings: Any) -> tuple[Ran, Placement]:
-        monkeypatch.setattr(paired_latency, "measure_rounds", simulated_rounds(cost, seed))
+        simulate_latency(monkeypatch, cost, seed)
         ran = run_step(Quantize, model, tmp_path / folder, {"samples": 4, "optimize": "latency", **settings}, INPUT)
         return ran, read_document(Placement, ran.out / PLACEMENT_FILE)
 
@@ -137,11 +136,18 @@ def test_layers_that_pay_only_together_are_found(tmp_path: Path, place: Place) -
     assert [region.followers for region in placement.regions] == [("Relu",)] * 3 + [()]
 
 
-@pytest.mark.parametrize("scenario", ["busy", "processes of two layouts, 1.5 %", "processes differ by 2 %"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "processes differ by 2 %",
+        pytest.param("busy", marks=pytest.mark.thorough),
+        pytest.param("processes of two layouts, 1.5 %", marks=pytest.mark.thorough),
+    ],
+)
 def test_equal_models_are_never_called_faster(scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best of five sets that are truly equal to the source, measured anew, gains by chance at most once in 20."""
     model = make_layers(tmp_path / "m.onnx", layers=1)
-    monkeypatch.setattr(paired_latency, "measure_rounds", simulated_rounds(lambda _: 1.0, 5, SCENARIOS[scenario]))
+    simulate_latency(monkeypatch, lambda _: 1.0, 5, SCENARIOS[scenario])
     meter = LatencyMeter(OnnxruntimeRequest(), tmp_path, 0.01, lambda *_: None)
 
     def claims() -> bool:
@@ -150,12 +156,12 @@ def test_equal_models_are_never_called_faster(scenario: str, tmp_path: Path, mon
             return False
         return meter.measure(model, model, {}, RoundLimits(12, 1e9), "anew").high < 1 / 1.01
 
-    assert sum(claims() for _ in range(40)) <= 2
+    assert sum(claims() for _ in range(20)) <= 1
 
 
 def test_noise_delivers_the_source(tmp_path: Path, place: Place) -> None:
     source = make_layers(tmp_path / "m.onnx", layers=2)
-    for seed in range(3):
+    for seed in range(2):
         ran, placement = place(source, lambda _: 1.0, f"q{seed}", seed)
         assert placement.delivered is None
         assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()

@@ -7,24 +7,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
+import pytest
 
 from ndld_flow.measure.pair_rounds import MeasuredRounds, RoundLimits
 from ndld_flow.measure.profiling_request import Side
+from ndld_flow.placement import paired_latency
 from ndld_flow.records.noise import Round
 from tests.support.simulated_rounds import SCENARIOS, Scenario, simulate_round
 
+Decide = Callable[[Sequence[Round]], bool]
 Cost = Callable[[onnx.ModelProto], float]
-Measure = Callable[[Sequence[Side], Path, RoundLimits, Callable[[Sequence[Round]], bool]], MeasuredRounds]
 
 
-def simulated_rounds(cost: Cost, seed: int = 0, scenario: Scenario = SCENARIOS["calm"]) -> Measure:
-    """Return a stand-in for `measure_rounds` in which a model's true latency is its cost."""
+def simulate_latency(
+    patch: pytest.MonkeyPatch, cost: Cost, seed: int = 0, scenario: Scenario = SCENARIOS["calm"]
+) -> None:
+    """Replace the measurements of placements by simulated ones, in which a model's true latency is its cost."""
     dice = random.Random(seed)
 
-    def measure_rounds(
-        pair: Sequence[Side], folder: Path, limits: RoundLimits, is_decided: Callable[[Sequence[Round]], bool]
-    ) -> MeasuredRounds:
-        base, candidate = (cost(onnx.load(side.request.path)) for side in pair)
+    def measure(pair: Sequence[Path], limits: RoundLimits, is_decided: Decide) -> MeasuredRounds:
+        base, candidate = (cost(onnx.load(path)) for path in pair)
         rounds: list[Round] = []
         while len(rounds) < limits.rounds:
             rounds.append(simulate_round(dice, scenario, candidate / base - 1, len(rounds)))
@@ -32,7 +34,16 @@ def simulated_rounds(cost: Cost, seed: int = 0, scenario: Scenario = SCENARIOS["
                 break
         return MeasuredRounds(tuple(rounds), "simulated")
 
-    return measure_rounds
+    def in_processes(pair: Sequence[Side], folder: Path, limits: RoundLimits, is_decided: Decide) -> MeasuredRounds:
+        return measure([side.request.path for side in pair], limits, is_decided)
+
+    def in_sessions(
+        pair: Sequence[Path], session: object, values: object, limits: RoundLimits, is_decided: Decide
+    ) -> MeasuredRounds:
+        return measure(pair, limits, is_decided)
+
+    patch.setattr(paired_latency, "measure_rounds", in_processes)
+    patch.setattr(paired_latency, "measure_sessions", in_sessions)
 
 
 def quantized_layers(model: onnx.ModelProto) -> set[str]:

@@ -1,0 +1,31 @@
+"""INT8 where it pays: a region is quantized only if the target is faster with it, and the outputs stay right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.quantities import parse_duration_ms
+from ndld_flow.recipe.optimize.conditions import tolerance_of
+from ndld_flow.recipe.optimize.variant import Subject, Variant
+
+ORDER = 95
+_LONGEST_MS = 180_000.0
+_SHARE = 0.2
+"""Share of the budget that the placement may take."""
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield one variant, with real samples, for runtimes that measure here."""
+    if not subject.samples.search or subject.preset.engine or subject.preset.remote:
+        return
+    budget = subject.options.budget
+    time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS
+    threads = subject.options.threads
+    own = f", threads: {threads[0]}" if len(threads) == 1 else ""
+    placed = f"{{objective: latency, time: {time_ms:.0f} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
+    target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
+    made = (
+        f"{{step: quantize, from: clean, method: percentile, optimize: {placed}"
+        f"{tolerance_of(subject.conditions)}{target}}}"
+    )
+    yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)
