@@ -1,72 +1,98 @@
-"""The accuracy of sets of quantized layers, and the largest part of a set that meets a tolerance."""
+"""The accuracy of sets of quantized layers, and a large part of a set that meets a tolerance.
+
+A part is found in two stages, and exists whenever the search is ended. Layers are ordered by what they save for their
+error, and halving finds how many of them, from the first, meet the tolerance. Then each of the others is added, those
+that save the most first, and stays if the tolerance is still met. So a layer that ruins an output costs one trial.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.precision_search.minimal_set import Budget, Candidate, Kept, Outcome, find_minimal_set
+from ndld_flow.precision_search.minimal_set import Budget
 from ndld_flow.precision_search.trials import Judge, TrialResult
 
 WriteSet = Callable[[frozenset[int], Path], None]
 """Write the model to a file, with only these layers quantized. Raises `ModelError`."""
+_LEAST_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Worth:
+    """The reasons to quantize a layer, and not to."""
+
+    saved_ms: float
+    """Time that it saves alone; 0 if it was not measured."""
+    error: float | None
+    """Relative RMS of the worst output's error if only it is quantized; None if it was not measured."""
+
+    @property
+    def per_error(self) -> float:
+        """Return the time saved for the square of the error: independent errors add as squares."""
+        return self.saved_ms / max(self.error or 0.0, _LEAST_ERROR) ** 2
 
 
 class AccurateSets:
     """Finds parts of sets of layers that meet the tolerance on the samples; each set is run once."""
 
-    def __init__(self, judge: Judge, write: WriteSet, candidates: Sequence[Candidate], scratch: Path) -> None:
-        """`candidates` are all layers, by their index; the severe ones are left out first."""
+    def __init__(self, judge: Judge, write: WriteSet, worths: Sequence[Worth], scratch: Path) -> None:
         self._judge, self._write, self._file = judge, write, scratch / "tried.onnx"
-        self._candidates = {candidate.index: candidate for candidate in candidates}
-        self._results: dict[frozenset[int], TrialResult] = {frozenset(): TrialResult()}
+        self._worths = worths
+        self._results: dict[frozenset[int], TrialResult] = {}
         self.broken: dict[int, str] = {}
-        """Layer that was left out of a set -> the bound that does not hold with it."""
+        """Layer that could not be added to a set -> the bound that does not hold with it."""
 
     @property
     def tried(self) -> int:
-        return len(self._results) - 1
+        return len(self._results)
 
-    def largest(self, wanted: frozenset[int], budget: Budget) -> frozenset[int] | None:
-        """Return a part of a set that meets the tolerance, without the layers that broke another set.
+    def large_part(self, wanted: frozenset[int], budget: Budget) -> frozenset[int]:
+        """Return a part of a set that meets the tolerance; the empty one if no other was found in the budget."""
+        end = self.tried + budget.attempts
 
-        None if the budget ended before one was found. No single left-out layer could be in it, unless the budget ended.
-        """
-        wanted = wanted.difference(self.broken)
+        def is_spent() -> bool:
+            return self.tried >= end or budget.time_is_up()
 
-        def keep(kept: Kept) -> Outcome:
-            return self._outcome(wanted - kept)
-
-        found = find_minimal_set([self._candidates[index] for index in sorted(wanted)], keep, budget)
-        if not found.outcome.passed:
-            return None
-        part = wanted - found.kept
-        for index in found.kept:
-            broken = self._judge.bounds.broken(self._results.get(part | {index}, TrialResult()))
-            self.broken[index] = broken or "left out to meet the tolerance; it was not tried alone"
+        if self.meets(wanted):
+            return wanted
+        order = sorted(wanted, key=lambda index: (-self._worths[index].per_error, index))
+        enough, many = 0, len(order)
+        while many - enough > 1 and not is_spent():
+            middle = (enough + many) // 2
+            if self.meets(frozenset(order[:middle])):
+                enough = middle
+            else:
+                many = middle
+        part = frozenset(order[:enough])
+        for index in sorted(order[enough:], key=lambda index: -self._worths[index].saved_ms):
+            if part | {index} not in self._results and is_spent():
+                break
+            if self.meets(part | {index}):
+                part |= {index}
+            else:
+                self.broken[index] = self._judge.bounds.broken(self._results[part | {index}])
         return part
 
     def meets(self, quantized: frozenset[int]) -> bool:
-        """Return whether a set meets the tolerance."""
-        return self._outcome(quantized).passed
-
-    def metrics(self, quantized: frozenset[int]) -> dict[str, float]:
-        """Return the metrics of the worst output of a set that was tried; none for the empty set."""
-        return self._judge.bounds.worst(self._results[quantized])
-
-    def why_not(self, quantized: frozenset[int]) -> str:
-        """Return the bound that does not hold for a set; empty if it was not tried."""
-        return self._judge.bounds.broken(self._results.get(quantized, TrialResult()))
-
-    def _outcome(self, quantized: frozenset[int]) -> Outcome:
+        """Return whether a set meets the tolerance; a model that cannot be written or run does not."""
         if not quantized:
-            return Outcome(passed=True, score=0.0)
+            return True
         if quantized not in self._results:
             try:
                 self._write(quantized, self._file)
                 self._results[quantized] = self._judge.judge(self._file)
             except ModelError as error:
                 self._results[quantized] = TrialResult(trouble=str(error))
-        judged = self._results[quantized]
-        return Outcome(self._judge.bounds.passed(judged), self._judge.bounds.score(judged))
+        return self._judge.bounds.passed(self._results[quantized])
+
+    def metrics(self, quantized: frozenset[int]) -> Mapping[str, float]:
+        """Return the metrics of the worst output of a set; none for a set that was not tried."""
+        judged = self._results.get(quantized)
+        return {} if judged is None else self._judge.bounds.worst(judged)
+
+    def why_not(self, quantized: frozenset[int]) -> str:
+        """Return the bound that does not hold for a set that was tried."""
+        return self._judge.bounds.broken(self._results[quantized])

@@ -2,8 +2,8 @@
 
 1. Each kind of region is measured alone, in floats against Q/DQ, in turns on the target, and the error of each layer
    alone on the samples. This only ranks: in the model, a region has other neighbours, and so other conversions.
-2. Sets of regions are proposed by rules, such as those that are faster alone. Layers are left out of each until the
-   rest meets the tolerance.
+2. Sets of regions are proposed by rules, such as those that are faster alone. Of each, a large part is found that meets
+   the tolerance.
 3. The sets are measured as whole models, in turns with the source, and the fastest is kept. Groups of its regions
    between which values are floats are dropped if the model is faster without them.
 4. The best of several measurements is too good by chance, so the model is measured anew. Only if it is faster than
@@ -23,12 +23,12 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.measure.pair_rounds import RoundLimits
 from ndld_flow.models.tensors import Array
-from ndld_flow.placement.accurate_sets import AccurateSets
+from ndld_flow.placement.accurate_sets import AccurateSets, Worth
 from ndld_flow.placement.paired_latency import LatencyMeter
 from ndld_flow.placement.regions import Region, RegionWriter, captured_values, connected, find_regions
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.precision_search.evidence import Int8Error
-from ndld_flow.precision_search.minimal_set import Budget, Candidate
+from ndld_flow.precision_search.minimal_set import Budget
 from ndld_flow.precision_search.search import SETTINGS
 from ndld_flow.precision_search.trials import Judge
 from ndld_flow.quantize.calibration import Ranges
@@ -200,13 +200,9 @@ class Placer:
         nodes = self._prepared.chosen(self._excluded)
         samples = [{name: feed.values for name, feed in sample.feeds.items()} for sample in request.samples]
         self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, SETTINGS)
-        bound = request.tolerance.bounds().get("slice_rms", 0.1)
-        candidates = [
-            Candidate(index, region.layer.op_type, region.layer.name, (self._error(index) or 0.0) / bound)
-            for index, region in enumerate(self._regions)
-        ]
+        worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
         judge = Judge(request.source, request.samples, request.tolerance, SETTINGS, request.judged_in, scratch)
-        return AccurateSets(judge, self._write, candidates, scratch)
+        return AccurateSets(judge, self._write, worths, scratch)
 
     def _error(self, index: int) -> float | None:
         error = self._evidence.errors.get(self._regions[index].layer.output)
@@ -255,21 +251,21 @@ class Placer:
             if not wanted or self._used() > _TRIALS:
                 continue
             self._workspace.progress(0, 0, f"trying the accuracy of the set `{name}`")
-            accurate = self._sets_of.largest(wanted, self._budget())
-            if accurate is None:
-                self._record_set(_Set(name, wanted, Path(), outcome="no accurate part was found in time"))
-            elif not accurate:
-                self._record_set(_Set(name, accurate, Path(), outcome="no layer meets the tolerance"))
+            accurate = self._sets_of.large_part(wanted, self._budget())
+            if not accurate:
+                why = f"no part of it meets the tolerance: {self._sets_of.why_not(wanted)}"
+                self._record_set(_Set(name, accurate, Path(), outcome=why))
             elif accurate in seen:
-                self._record_set(_Set(name, accurate, Path(), outcome=f"the same set as `{seen[accurate]}`"))
+                self._record_set(_Set(name, accurate, Path(), outcome=f"the same as `{seen[accurate]}`"))
             else:
                 seen[accurate] = name
                 self._measure_set(name, accurate)
 
     def _budget(self) -> Budget:
-        """Return half of the remaining trials, so that each set gets some."""
+        """Return half of the remaining trials and time, so that each set gets some."""
         left = self._request.placement.trials - self._sets_of.tried
-        return Budget(max(1, left // 2), lambda: self._used() > _TRIALS)
+        end = (self._used() + _TRIALS) / 2
+        return Budget(max(1, left // 2), lambda: self._used() > end)
 
     def _measure_set(self, name: str, quantized: frozenset[int]) -> _Set:
         tried = _Set(name, quantized, self._written(quantized))
@@ -371,7 +367,7 @@ class Placer:
             return "slower", measured
         if delivered is not None:
             return "slower", f"{measured}; the fastest set leaves it out"
-        return "nothing pays", f"{measured}; no set of layers makes the model faster"
+        return "nothing pays", f"{measured}; no set that was tried makes the model faster"
 
     def _describe(self, placed: tuple[PlacedRegion, ...], delivered: _Set | None) -> Placement:
         request = self._request
@@ -392,12 +388,11 @@ class Placer:
         )
 
     def _trial(self, tried: _Set) -> PlacementTrial:
-        accurate = tried.path != Path()
         return PlacementTrial(
             name=tried.name,
             regions=len(tried.quantized),
-            metrics=self._sets_of.metrics(tried.quantized) if accurate else {},
-            accurate=accurate,
+            metrics=dict(self._sets_of.metrics(tried.quantized)),
+            accurate=bool(tried.quantized),
             latency=tried.latency,
             outcome=tried.outcome,
         )
