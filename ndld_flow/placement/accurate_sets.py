@@ -1,14 +1,17 @@
 """The accuracy of sets of quantized layers, and a large part of a set that meets a tolerance.
 
-A part is found in two stages, and exists whenever the search is ended. Layers are ordered by what they save for their
-error, and halving finds how many of them, from the first, meet the tolerance. Then each of the others is added, those
-that save the most first, and stays if the tolerance is still met. So a layer that ruins an output costs one trial.
+Layers are ordered by what they save for their error, and halving finds how many of them, from the first, meet the
+tolerance; it begins with the number that their errors let expect. Then each of the others is added, those that save the
+most first, and stays if the tolerance is still met. So a layer that ruins an output costs one trial, and there is a
+part soon.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
@@ -18,6 +21,8 @@ from ndld_flow.precision_search.trials import Judge, TrialResult
 WriteSet = Callable[[frozenset[int], Path], None]
 """Write the model to a file, with only these layers quantized. Raises `ModelError`."""
 _LEAST_ERROR = 1e-6
+_USUAL_BOUND = 0.1
+"""The bound on relative errors by which the first part is chosen, if the tolerance has none of slices."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class AccurateSets:
     """Finds parts of sets of layers that meet the tolerance on the samples; each set is run once."""
 
     def __init__(self, judge: Judge, write: WriteSet, worths: Sequence[Worth], scratch: Path) -> None:
+        self._bound = judge.bounds.tolerance.bounds().get("slice_rms", _USUAL_BOUND)
         self._judge, self._write, self._file = judge, write, scratch / "tried.onnx"
         self._worths = worths
         self._results: dict[frozenset[int], TrialResult] = {}
@@ -60,12 +66,13 @@ class AccurateSets:
             return wanted
         order = sorted(wanted, key=lambda index: (-self._worths[index].per_error, index))
         enough, many = 0, len(order)
+        middle = self._expected(order)
         while many - enough > 1 and not is_spent():
-            middle = (enough + many) // 2
             if self.meets(frozenset(order[:middle])):
                 enough = middle
             else:
                 many = middle
+            middle = (enough + many) // 2
         part = frozenset(order[:enough])
         for index in sorted(order[enough:], key=lambda index: -self._worths[index].saved_ms):
             if part | {index} not in self._results and is_spent():
@@ -75,6 +82,12 @@ class AccurateSets:
             else:
                 self.broken[index] = self._judge.bounds.broken(self._results[part | {index}])
         return part
+
+    def _expected(self, order: Sequence[int]) -> int:
+        """Return how many layers, from the first, are expected to meet the tolerance, if errors add as squares."""
+        sums = accumulate((self._worths[index].error or 0.0) ** 2 for index in order)
+        fitting = sum(math.sqrt(total) <= self._bound for total in sums)
+        return max(1, min(fitting, len(order) - 1))
 
     def meets(self, quantized: frozenset[int]) -> bool:
         """Return whether a set meets the tolerance; a model that cannot be written or run does not."""
