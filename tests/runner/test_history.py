@@ -70,7 +70,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[i
     for length, folder in zip(LENGTHS, folders, strict=True):
         shutil.copytree(begun, folder, symlinks=True)
         lengthen_history(Outputs(folder / "outputs"), "toy", range(1, length), [])
-    command = [sys.executable, "-c", COUNTING, *folders]
+    command = [sys.executable, "-c", COUNTING, *map(str, folders)]
     ended = subprocess.run(command, cwd=begun, capture_output=True, text=True, check=True)
     return {int(length): counts for length, counts in json.loads(ended.stdout).items()}
 
