@@ -17,9 +17,10 @@ from pathlib import Path
 from ndld_flow.base.errors import ModelError
 from ndld_flow.precision_search.minimal_set import Budget
 from ndld_flow.precision_search.trials import Judge, TrialResult
+from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 
 WriteSet = Callable[[frozenset[int], Path], None]
-"""Write the model to a file, with only these layers quantized. Raises `ModelError`."""
+"""Write the model to a file, with only these layers quantized. Raises `ModelError` and `QuantizerError`."""
 _LEAST_ERROR = 1e-6
 _USUAL_BOUND = 0.1
 """The bound on relative errors by which the first part is chosen, if the tolerance has none of slices."""
@@ -97,7 +98,7 @@ class AccurateSets:
             try:
                 self._write(quantized, self._file)
                 self._results[quantized] = self._judge.judge(self._file)
-            except ModelError as error:
+            except (ModelError, QuantizerError) as error:  # another set may be possible
                 self._results[quantized] = TrialResult(trouble=str(error))
         return self._judge.bounds.passed(self._results[quantized])
 
