@@ -221,6 +221,7 @@ def test_the_nodes_that_the_quickstart_finds_repair_the_model(
     assert accuracy.outputs[0].metrics["cosine"] < 0.9
 
 
+@pytest.mark.thorough
 def test_activations_show_where_the_model_breaks(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     # The tensors before and behind it, on a small picture: all that is chosen without takes longer.
     few = ["inputs.x.shape=[1, 3, 96, 96]", "+steps.look.tensors=['conv2d_49?.tmp_0', 'batch_norm_[01].tmp_3']"]

@@ -338,6 +338,7 @@ def test_doctor_reports_what_works(tmp_path: Path) -> None:
     assert checks["onnx"]["state"] == "ok"
 
 
+@pytest.mark.thorough
 def test_init_does_not_ask_for_inputs_that_have_initializers(in_folder: Path) -> None:
     old = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
     assert len(onnx.load(old).graph.input) > 1, "before IR 4 every initializer was an input too"

@@ -421,6 +421,7 @@ def test_a_plan_that_asks_another_program_leaves_no_receipt(planned: Path, monke
     assert not receipts()
 
 
+@pytest.mark.thorough
 def test_a_plan_with_a_step_of_another_package_leaves_no_receipt(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -524,6 +524,7 @@ def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> Non
     assert "[INFO] " in (tmp_path / "build/out" / Engine.log).read_text(), "the log tells how far it was"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 def test_ctrl_c_ends_the_builder_too(tmp_path: Path, watched: type[Watched]) -> None:
     def interrupt(done: int, total: int, what: str) -> None:

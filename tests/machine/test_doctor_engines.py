@@ -126,6 +126,7 @@ def test_a_missing_driver_is_reported(tmp_path: Path) -> None:
     assert "gpu clocks" not in checks, "without a GPU nothing else is asked"
 
 
+@pytest.mark.thorough
 def test_a_driver_too_old_for_the_real_library_is_reported(
     tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

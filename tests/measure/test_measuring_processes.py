@@ -467,6 +467,7 @@ def test_onnx_runtimes_telemetry_is_off(model: Path, tmp_path: Path) -> None:
     assert list(home.rglob("*onnxruntime*")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 def test_a_worker_has_its_own_process_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""

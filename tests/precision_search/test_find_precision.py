@@ -97,6 +97,7 @@ def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
     assert any(what.startswith("trial 3: without ") for _, _, what in ran.told)
 
 
+@pytest.mark.thorough
 def test_a_mask_that_becomes_minus_infinity_is_found(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", models_precision.attention_mask())
     inputs = {"mask": {"data": str(tmp_path / "mask.npy")}}

@@ -198,6 +198,7 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
     run(tmp_path / "q/out/model.onnx")
 
 
+@pytest.mark.thorough
 def test_equal_settings_give_equal_bytes_and_no_temporary_files(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     script = (

@@ -228,6 +228,7 @@ def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, 
     assert message in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_an_invalid_result_fails_only_its_point_of_a_sweep(in_folder: Path) -> None:
     make_cnn(in_folder / "model.onnx")
     returned = 'Result("scored", metrics={"score": self.given})'

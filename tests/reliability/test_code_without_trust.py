@@ -144,7 +144,13 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
         return None
 
 
-@pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(found, id=name, marks=pytest.mark.thorough if name == "compare_profiles" else ())
+        for name, found in TYPES.items()
+    ],
+)
 def test_no_setting_runs_the_code_it_names(
     found: StepType, hostile: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def same_as_clean(arena: Arena) -> Callable[[], None]:
     return check
 
 
+@pytest.mark.thorough
 def test_a_run_killed_at_any_moment_is_resumed(in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder, SLOW_TOY)
     arena = Arena(in_folder, toy.recipe.name, env=ALONE)

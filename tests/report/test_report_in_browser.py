@@ -104,6 +104,7 @@ def test_names_sort_in_natural_order(open_report: Open, reports: dict[str, Path]
     assert adds == ["p2o.Add.4", "p2o.Add.14", "p2o.Add.24"]
 
 
+@pytest.mark.thorough
 def test_a_filter_ignores_case_and_supports_several_words_and_columns(
     open_report: Open, reports: dict[str, Path]
 ) -> None:

@@ -65,6 +65,7 @@ def test_many_steps_are_drawn_by_the_largest_of_several() -> None:
     assert line["errors"][6] == pytest.approx(1e-4 * 1.2**19, rel=1e-3)  # of steps 19, 20 and the one without a value
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_the_chart_names_a_step_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
     documents = search_documents(failed_search()) | {"agree/accuracy.json": accuracy(name=HOSTILE)}

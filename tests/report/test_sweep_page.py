@@ -691,6 +691,7 @@ def test_a_curve_over_many_values_labels_some_of_them(tmp_path: Path) -> None:
     assert 8 < path.read_text("utf-8").count('id="xtick_') <= 16
 
 
+@pytest.mark.thorough
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)]
     assert [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)] == first

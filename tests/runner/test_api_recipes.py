@@ -83,6 +83,7 @@ def test_code_that_a_dictionary_names_needs_trust(recipe: dict[str, Any]) -> Non
         api.run(recipe)
 
 
+@pytest.mark.thorough
 def test_a_sweep_of_a_dictionary_returns_its_best_point(swept: dict[str, Any]) -> None:
     finished = api.run(swept, trust=True)
     assert isinstance(finished, SweepFinished)

@@ -139,6 +139,7 @@ def test_an_interrupted_search_continues(trials: Path) -> None:
     assert sorted((trials / "log.txt").read_text().split()) == ["1.0", "2.0", "3.0", "4.0"]
 
 
+@pytest.mark.thorough
 def test_ends_that_are_not_as_claimed_are_named(trials: Path) -> None:
     values = behave(trials, v1="bad", v2="good", v3="bad")
     found, _ = search(values)

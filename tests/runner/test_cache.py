@@ -163,6 +163,7 @@ def test_a_forced_step_runs(team: Team) -> None:
     assert len(team.computed()) == len(log) + 1
 
 
+@pytest.mark.thorough
 def test_a_sweep_computes_nothing_that_the_cache_has(team: Team) -> None:
     team.toy.write(team.toy.recipe.read_text() + "  winners: 2\n")
     first = read_sweep_record(Path(team.anna.sweep(push=True).folder))
@@ -181,6 +182,7 @@ def test_a_sweep_computes_nothing_that_the_cache_has(team: Team) -> None:
     assert second.steps_done == 0
 
 
+@pytest.mark.thorough
 def test_look_ups_of_many_points_run_at_once(memory: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve points of two steps each take two round trips, not twenty-four."""
     recipe = memory.toy.recipe.read_text().replace("[1, 2, 4]", "[1]")

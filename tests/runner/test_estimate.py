@@ -103,6 +103,7 @@ def test_times_of_other_recipes_come_from_the_newest_records_of_the_store(toy: S
     assert read_times_of_types({"gauge"}, outputs.store)["", "gauge"][0] == 8
 
 
+@pytest.mark.thorough
 def test_records_of_other_machines_and_broken_records_do_not_count(toy: SweepToy) -> None:
     toy.run()
     outputs = Outputs(toy.outputs)

@@ -192,6 +192,7 @@ def test_a_name_refers_neither_to_a_failed_run_nor_to_an_older_one(in_folder: Pa
     assert again.run == done.run
 
 
+@pytest.mark.thorough
 def test_failures_do_not_displace_results(in_folder: Path) -> None:
     toy = make(in_folder)
     done, _ = toy.run()

@@ -38,9 +38,9 @@ def record_of(folder: str) -> RunRecord:
     [
         (f"{LONG}a", f"{LONG}b"),
         ("https://joe:password-one@host/x", "https://joe:password-two@host/x"),
-        ("s3://joe@bucket-host/x", "s3://ann@bucket-host/x"),
-        ("https://host/x?token=abcdefgh1", "https://host/x?token=abcdefgh2"),
-        ("https://host/x?opaque-one", "https://host/x?opaque-two"),
+        pytest.param("s3://joe@bucket-host/x", "s3://ann@bucket-host/x", marks=pytest.mark.thorough),
+        pytest.param("https://host/x?token=abcdefgh1", "https://host/x?token=abcdefgh2", marks=pytest.mark.thorough),
+        pytest.param("https://host/x?opaque-one", "https://host/x?opaque-two", marks=pytest.mark.thorough),
     ],
 )
 def test_a_changed_part_of_an_address_recomputes(in_folder: Path, one: str, other: str) -> None:
@@ -55,6 +55,7 @@ def test_a_changed_part_of_an_address_recomputes(in_folder: Path, one: str, othe
     assert started(toy.run()[1]) == []
 
 
+@pytest.mark.thorough
 def test_points_of_a_sweep_over_an_address_have_separate_results(in_folder: Path) -> None:
     words = [f"{LONG}a", f"{LONG}b", "https://h/x?token=canary-one", "https://h/x?token=canary-two"]
     toy = make_toy(

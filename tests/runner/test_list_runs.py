@@ -57,6 +57,7 @@ def test_a_sweep_shows_the_objectives_of_its_best_point(toy: SweepToy) -> None:
     assert all(run.kind == "run" for run in api.runs(where=["speed.ms > 4.5 ms"]))
 
 
+@pytest.mark.thorough
 def test_runs_and_sweeps_of_a_recipe_named_points_are_no_points(toy: SweepToy) -> None:
     finished = api.sweep({**yaml.safe_load(toy.recipe.read_text()), "name": "points"}, trust=True)
     single = api.run({"name": "points", "model": "model.onnx", "steps": {"sanitize": {}}})

@@ -217,6 +217,7 @@ def test_the_index_follows_the_records(tmp_path: Path) -> None:
     assert len(history(tmp_path)[0].points) == 20
 
 
+@pytest.mark.thorough
 def test_noted_steps_are_those_of_a_whole_test(tmp_path: Path) -> None:
     runs = course(260, 120)
     write_runs(tmp_path, runs[:230])
@@ -255,6 +256,7 @@ def test_an_index_that_another_process_holds_is_not_waited_for(tmp_path: Path, m
     assert len(history(tmp_path)[0].points) == 21
 
 
+@pytest.mark.thorough
 def test_two_processes_build_the_index_at_once(tmp_path: Path) -> None:
     write_runs(tmp_path, course(60))
     command = [sys.executable, "-m", "ndld_flow", "history", "nightly", "--json", "--outputs", str(tmp_path)]

@@ -234,6 +234,7 @@ def test_shards_killed_at_random_moments_lose_nothing(
     assert not list((toy.outputs / "store/building").glob("*/*"))
 
 
+@pytest.mark.thorough
 def test_failed_points_are_collected_with_their_errors(here: Machine, toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.fails: ['', model]")
     toy.write(text)

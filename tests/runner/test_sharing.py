@@ -148,6 +148,7 @@ def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, o
     assert stat.S_IMODE((outputs / "store" / "salt").stat().st_mode) == 0o660, "who may not write may not read it"
 
 
+@pytest.mark.thorough
 @as_others
 def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: Users, outputs: Path) -> None:
     found = users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)

@@ -182,6 +182,7 @@ def test_an_objective_that_no_step_reports_ends_the_sweep_early(toy: SweepToy) -
         toy.run("sweep.minimize=speed.latency")
 
 
+@pytest.mark.usefixtures("pictures_of_sweeps")
 def test_each_point_has_its_own_folder(toy: SweepToy) -> None:
     record, _ = toy.run()
     run = toy.point_run(record, 5)

@@ -176,7 +176,13 @@ def test_the_schema_knows_how_recipes_are_written(path: Path, validator: jsonsch
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
 
 
-@every_step
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(found, id=name, marks=pytest.mark.thorough if name in ("compare_profiles", "build_engine") else ())
+        for name, found in TYPES.items()
+    ],
+)
 def test_it_runs_by_default_keeps_its_input_and_pure_steps_repeat_their_bytes(found: StepType, in_folder: Path) -> None:
     if required(found):
         pytest.skip(f"has no default for {required(found)}")

@@ -122,6 +122,16 @@ def make_cnn(path: Path) -> Path:
     return save(cnn_model(), path)
 
 
+def make_tiny(path: Path) -> Path:
+    """Write a model of six nodes with the interface of `cnn_model`, for runs that are not about the model."""
+    b = GraphBuilder(0)
+    h = b.op("Relu", b.op("Conv", "x", b.weight(8, 3, 3, 3), kernel_shape=[3, 3]))
+    h = b.op("Flatten", b.op("GlobalAveragePool", h))
+    h = b.op("Softmax", b.op("MatMul", h, b.weight(8, 10)), axis=-1)
+    rename_output(b, h, "y")
+    return save(b.model([tensor("x", ["batch", 3, 16, 16])], [tensor("y", ["batch", 10])]), path)
+
+
 TFM_VOCABULARY, TFM_WIDTH, TFM_HEADS = 64, 32, 4
 
 

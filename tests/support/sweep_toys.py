@@ -16,7 +16,7 @@ from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_request import plan_request, run_request
 from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from ndld_flow.store.store import Store
-from tests.support.models import make_cnn
+from tests.support.models import make_tiny
 
 DYE = '''
 """Changes a model."""
@@ -200,7 +200,7 @@ class SweepToy:
 
 def make_sweep_toy(folder: Path, recipe: str = RECIPE) -> SweepToy:
     """A toy sweep in a folder."""
-    make_cnn(folder / "model.onnx")
+    make_tiny(folder / "model.onnx")
     (folder / "dye.py").write_text(DYE)
     (folder / "gauge.py").write_text(GAUGE)
     return SweepToy(folder).write(recipe)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.runner.events import Event, RunFinished, StepFinished, StepStarted
-from tests.support.models import make_cnn
+from tests.support.models import make_tiny
 from tests.support.typed_api import plan_once, run_once
 
 STAMP = '''
@@ -96,7 +96,7 @@ class Toy:
 
 def make_toy(folder: Path, recipe: str = RECIPE) -> Toy:
     """Return a toy whose model and paths are in `folder`; change into it before running it."""
-    make_cnn(folder / "model.onnx")
+    make_tiny(folder / "model.onnx")
     return Toy(folder).write(recipe)
 
 
