@@ -141,9 +141,12 @@ def test_a_wait_is_neither_cpu_time_nor_queueing() -> None:
     waits = run_turn(lambda: time.sleep(0.05), 1)
     assert waits.queued_ms is not None
     assert waits.wall_ms - waits.cpu_ms - waits.queued_ms > 40
-    works = run_turn(lambda: sum(range(300_000)), 1)
-    assert works.queued_ms is not None
-    assert works.wall_ms - works.cpu_ms - works.queued_ms < 0.1 * works.wall_ms + 1
+    works = [run_turn(lambda: sum(range(300_000)), 1) for _ in range(5)]  # a virtual CPU may be taken away in one
+    assert any(
+        turn.wall_ms - turn.cpu_ms - turn.queued_ms < 0.1 * turn.wall_ms + 1
+        for turn in works
+        if turn.queued_ms is not None
+    )
 
 
 @pytest.mark.thorough

@@ -356,7 +356,7 @@ def test_a_cache_that_never_answers_costs_one_warning(memory: Team, monkeypatch:
 def test_transfers_that_never_end_are_given_up(memory: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.anna.run(push=True)
     monkeypatch.setattr(MemoryFileSystem, "get_file", lambda *_, **__: time.sleep(1000))
-    (Path(".ndld_flow.yaml")).write_text("cache: {url: 'memory://other', wait: 200 ms}\n")
+    (Path(".ndld_flow.yaml")).write_text("cache: {url: 'memory://other', wait: 1 s}\n")  # enough for the look-ups
     assert reasons(memory.bert.run()) == ["new"] * 3
     assert len(memory.bert.warnings) == 1 and "sends less than 1 MB a second" in memory.bert.warnings[0]
 

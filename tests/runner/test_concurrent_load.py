@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -62,9 +63,8 @@ def test_a_step_alone_reports_no_load(store: Store, own: Path) -> None:
 def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:], "other", store):
         lookout = LoadMonitor(store, own)
-    assert lookout.end() == (
-        f"stamp `second` and `aside` of other (pid {os.getpid()}), for less than 1 s of less than 1 s",
-    )
+    (told,) = lookout.end()
+    assert told.startswith(f"stamp `second` and `aside` of other (pid {os.getpid()}), for ")
     lookout = LoadMonitor(store, own)
     with announcing(steps[1:2], "", store):
         (told,) = lookout.end()
@@ -76,9 +76,8 @@ def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, st
 def test_a_killed_step_no_longer_counts(store: Store, own: Path) -> None:
     shutil.copytree(own, own.with_name("killed"))
     assert len(announced(store)) == 2
-    assert LoadMonitor(store, own.with_name("other")).end() == (
-        f"stamp `first` of toy (pid {os.getpid()}), for less than 1 s of less than 1 s",
-    )
+    (told,) = LoadMonitor(store, own.with_name("other")).end()
+    assert told.startswith(f"stamp `first` of toy (pid {os.getpid()}), for ")
 
 
 @pytest.mark.usefixtures("often")
@@ -89,7 +88,7 @@ def test_a_step_that_ran_meanwhile_is_recorded_once(store: Store, own: Path, ste
             wait_until(lambda: len(lookout._observed) > 0)
             time.sleep(0.6)
     (told,) = lookout.end()
-    assert told.startswith(f"stamp `second` of other (pid {os.getpid()}), for 1 s of ")
+    assert re.match(rf"stamp `second` of other \(pid {os.getpid()}\), for \d+ s of ", told), "one second or more"
 
 
 def test_long_lists_are_shortened(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:

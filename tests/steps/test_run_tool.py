@@ -318,9 +318,9 @@ def test_lines_are_reported_at_once_with_any_line_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
 def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(RequestError, match=r"did not finish within 1 s and was stopped.*Last output: waiting"):
-        use(tmp_path, SLEEPS, str(tmp_path / "pids"), "$Output", timeout="1 s")
-    assert time.monotonic() - start < 10
+    with pytest.raises(RequestError, match=r"did not finish within 3 s and was stopped.*Last output: waiting"):
+        use(tmp_path, SLEEPS, str(tmp_path / "pids"), "$Output", timeout="3 s")
+    assert time.monotonic() - start < 60
     assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
 
 
@@ -335,7 +335,7 @@ open(sys.argv[3], "w").write(str(left.pid))
     )
     start = time.monotonic()
     use(tmp_path, text, "$Model", "$Output", str(tmp_path / "pid"))
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert_gone([int((tmp_path / "pid").read_text())])
 
 
