@@ -13,7 +13,7 @@ from tests.support.page_data_types import DECLARATIONS, declarations
 FOLDER = Path(__file__).parents[1] / "javascript"
 
 
-@pytest.mark.parametrize("script", ["lint", "types"])
+@pytest.mark.parametrize("script", [pytest.param("lint", marks=pytest.mark.thorough), "types"])
 def test_the_scripts_pass_the_linters(script: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
