@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_search_is_written_and_can_be_read(here: Path) -> None:
     text = Path("my search.yaml").read_text()
     assert "agree.cosine >= 0.99" in text
     assert "speed.threads: [1, 2]" in text
-    assert "time: 300 s" in text, "the rest of the budget is for the proofs"
+    assert "time: 300000 ms" in text, "the rest of the budget is for the proofs"
     assert "slices: off, cosine: 0.99" in text, "the search for exceptions has the same bound"
     with pytest.raises(api.RequestError, match="the file exists"):
         api.optimize(model, options, write="my search.yaml")
@@ -216,16 +217,70 @@ def test_a_bound_that_int8_violates_leaves_the_float_model(here: Path) -> None:
 
 @pytest.mark.slow
 def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
-    """Of a model of microseconds, conversions cost more than INT8 saves; the budget leaves only INT8 to try."""
+    """Of a model of microseconds, conversions cost more than INT8 saves."""
     model = make_cnn(here / "small net.onnx")
-    found = optimize(model, pages.ROOT / "pipelines/images/pages", keep=("cosine >= 0.9",), budget="1 ms")
-    assert [variant.name for variant in found.variants] == ["INT8, minmax"]
+    found = optimize(model, pages.ROOT / "pipelines/images/pages", keep=("cosine >= 0.9",))
     if found.faster:  # by 1 % at least, at 95 % confidence
         assert found.speed is not None and found.speed.high <= 0.99
     else:
-        assert outcomes(found) == {"INT8, minmax": "not faster"}
+        assert outcomes(found)["source"] == "delivered"
         assert Path("fast.onnx").read_bytes() == model.read_bytes()
         assert "Nothing pays" in found.conclude()[1]
+
+
+def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(here: Path) -> None:
+    model, data = write_model(here / "model.onnx", layers=1), write_data(here / "data", 4)
+    (here / "metric.py").write_text("def metric(outputs, label):\n    return {'accuracy': float(label == 1)}\n")
+    (here / "labels.csv").write_text("file,label\n" + "".join(f"{index:02}.npy,1\n" for index in range(4)))
+    heard: list[Event] = []
+    options = OptimizeOptions(
+        data=(str(data),), keep=("acuracy >= 0.9",), metric=Path("metric.py"), labels=Path("labels.csv")
+    )
+    with pytest.raises(api.RequestError, match=r"metric.py returns no such metric, .*did you mean \"accuracy\""):
+        api.optimize(model, options, trust=True, listener=heard.append)
+    assert not any(isinstance(event, PointFinished) for event in heard)
+    with pytest.raises(api.RecipeError, match="trust"):
+        api.optimize(model, replace(options, keep=("accuracy >= 0.9",)))
+
+
+@pytest.mark.slow
+def test_several_objectives_prove_a_front_and_deliver_the_best_in_the_first(here: Path) -> None:
+    model, data = write_model(here / "model.onnx"), write_data(here / "data")
+    found = optimize(model, data, keep=("cosine >= 0.99",), minimize=("size", "latency"))
+    assert found.faster and found.objectives == ("size", "latency")
+    size = found.gains[0]
+    assert size.objective == "size" and size.evidence == "exact" and size.low == size.high
+    assert size.ratio == pytest.approx(found.size_bytes / found.source_bytes)
+    assert Path("fast.onnx").stat().st_size == found.size_bytes
+    delivered = [point for point in found.front if point.delivered]
+    assert [point.name for point in delivered] == [found.delivered]
+    assert all(any(gain.proved for gain in point.gains) for point in found.front)
+    assert min(point.gains[0].ratio for point in found.front) == size.ratio
+    assert len(found.describe_front()) == len(found.front)
+
+
+@pytest.mark.slow
+def test_a_smaller_model_that_is_slower_needs_leave(here: Path) -> None:
+    """Of a model of microseconds, weights in 8 bits are smaller, and conversions make it slower."""
+    path = here / "net.onnx"
+    weight = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 256])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 256])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.save("rows.npy", np.random.default_rng(1).normal(size=(24, 256)).astype(np.float32))
+    keep = ("cosine >= 0.99", "latency <= 100x")
+    found = optimize(path, here / "rows.npy", minimize=("size",), keep=keep)
+    assert found.faster and found.size_bytes < found.source_bytes / 2
+    strict = optimize(path, here / "rows.npy", minimize=("size",), keep=keep[:1])
+    if strict.faster:
+        assert strict.speed is not None and strict.speed.high <= 1.03
+    else:
+        assert Path("fast.onnx").read_bytes() == path.read_bytes()
 
 
 def test_the_source_with_other_threads_is_no_base(here: Path) -> None:

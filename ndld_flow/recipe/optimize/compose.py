@@ -133,7 +133,7 @@ class Composer:
             objectives="\n".join(self._goals()),
             conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
             again="" if self.preset.built_only else winners,
-            time=f"  time: {parse_duration_ms(budget) * SEARCH_SHARE / 1e3:.0f} s\n" if budget else "",
+            time=f"  time: {parse_duration_ms(budget) * SEARCH_SHARE:g} ms\n" if budget else "",
         )
 
     def is_base(self, variant: Variant, threads: int | None) -> bool:

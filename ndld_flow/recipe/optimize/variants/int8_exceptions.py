@@ -23,7 +23,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     target = f", target: {target}" if (target := subject.preset.quantize_target) else ""
     found = (
         f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
-        f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:.0f} ms}}"
+        f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:g} ms}}"
     )
     made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
