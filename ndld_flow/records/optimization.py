@@ -126,6 +126,8 @@ class Optimization(Document):
     """Each objective against the source; empty for the source itself."""
     front: tuple[FrontPoint, ...] = ()
     """The proved part of the Pareto front; empty with one objective."""
+    fixed_shapes: str = ""
+    """The only shapes that the delivered model accepts, of inputs that were free in the source."""
     unknown: str = ""
     """A sentence on what was not measured."""
     accuracy: str = ""
@@ -169,7 +171,9 @@ class Optimization(Document):
             "" if self.is_source else f", source {self.source_bytes / 1e6:.3g} MB"
         )
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
-        return f"Ship {where}: {self.delivered}, for {self.runtime}{threads} ({sizes})"
+        runs = self.runtime if self.target in ("onnxruntime", "openvino", "any") else self.target
+        shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
+        return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
 
     @property
     def is_source(self) -> bool:
@@ -184,7 +188,8 @@ class Optimization(Document):
         if self.objectives != ("latency",) or self.speed is None:
             found = "; ".join(gain.describe() for gain in self.gains)
             slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not self._times else ""
-            front = f"; the best in {self.objectives[0]} of {counted(len(self.front), 'model')}" if self.front else ""
+            several = len(self.front) > 1
+            front = f"; the best in {self.objectives[0]} of {len(self.front)} models on the front" if several else ""
             return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
         clock = {"cpu": "CPU time", "wall": "wall time", "": "wall time"}[self.speed.clock]
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"

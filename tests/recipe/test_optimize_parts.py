@@ -171,7 +171,7 @@ def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> Non
     composer = read(write(TWO), data=("ids=ids.npy",))
     assert [each.shape for each in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
     fixed = read(Path("model.onnx"), data=("ids=ids.npy",), fix_shapes=True)
-    assert fixed.variants[1].name == "clean, fixed to ids 1x5 and mask 1x5"
+    assert fixed.fixed_shapes == "ids 1x5 and mask 1x5"
     assert "fixed: {step: fix_shapes, from: source}" in fixed.compose_sweep(Path("s.yaml"))
     assert any("--fix-shapes" in sentence for sentence in composer.left_out)
     np.save("mask.npy", np.ones((7, 5), np.float32))

@@ -228,6 +228,7 @@ def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
         assert "Nothing pays" in found.conclude()[1]
 
 
+@pytest.mark.thorough
 def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(here: Path) -> None:
     model, data = write_model(here / "model.onnx", layers=1), write_data(here / "data", 4)
     (here / "metric.py").write_text("def metric(outputs, label):\n    return {'accuracy': float(label == 1)}\n")
@@ -241,6 +242,15 @@ def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_searc
     assert not any(isinstance(event, PointFinished) for event in heard)
     with pytest.raises(api.RecipeError, match="trust"):
         api.optimize(model, replace(options, keep=("accuracy >= 0.9",)))
+
+
+@pytest.mark.thorough
+def test_a_model_with_operators_that_the_target_lacks_is_refused_by_their_names(here: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {y = HardSwish(x)}'
+    onnx.save(onnx.parser.parse_model(text), here / "swish.onnx")
+    with pytest.raises(api.ModelError, match=r"swish.onnx: no variant of it fits --for browser_webgpu: .*HardSwish"):
+        api.optimize("swish.onnx", OptimizeOptions(target="browser_webgpu"), output="web.onnx")
+    assert not Path("web.onnx").exists()
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, ch
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
 from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
-from ndld_flow.recipe.optimize.variant import CLEAN, Subject, Variant
+from ndld_flow.recipe.optimize.variant import CLEAN, Subject, Variant, describe_shapes
 from ndld_flow.recipe.write_recipe import RecipeOptions, input_lines, name_recipe, try_model
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class Composer:
         return self.preset.runtimes[0]
 
     @property
-    def fixes_shapes(self) -> bool:
-        """Return whether all variants but the source accept only the measured shapes."""
-        return self.options.fix_shapes and any(each.free for each in self.trial.inputs)
+    def fixed_shapes(self) -> str:
+        """Return the only shapes that all variants but the source accept; empty if these stay free."""
+        return describe_shapes(self.trial.inputs) if self.options.fix_shapes else ""
 
     def compose_sweep(self, target: Path, first: Sequence[str] = ()) -> str:
         """Return the text of the sweep, for a file. Variants that `first` names come first, before the costly ones."""
@@ -146,9 +146,9 @@ class Composer:
         """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
         the source.
         """
-        gates = [*self.conditions.of("agree"), *self.conditions.of("held"), *self._sizes()]
+        gates = [*self.conditions.of("agree"), *self.conditions.of("held")]
         if measured:
-            gates += self.gain_gates()
+            gates += [*self._sizes(), *self.gain_gates()]
         profiled = _PROFILED + "\n  - profiling@steps.base: quick" if measured and not self.preset.built_only else ""
         return _PROOF.format(
             variant=variant.name,
@@ -207,8 +207,8 @@ class Composer:
         result = variant.result if variant is not None else "made"
         lines = []
         if variant is None or not variant.is_source:
-            lines += ["fixed: {step: fix_shapes, from: source}"] if self.fixes_shapes else []
-            read = "fixed" if self.fixes_shapes else "source"
+            lines += ["fixed: {step: fix_shapes, from: source}"] if self.fixed_shapes else []
+            read = "fixed" if self.fixed_shapes else "source"
             lines.append(f"clean: {{step: sanitize, from: {read}}}   # fold constants, fuse operators")
             lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', CLEAN)}"]
             lines.append(f"made: {steps.get('made', CLEAN)}{'' if variant is not None else '   # variants replace it'}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.text import short_name
 from ndld_flow.recipe.optimize.conditions import Conditions
 from ndld_flow.recipe.optimize.objectives import Objective
 from ndld_flow.recipe.optimize.options import OptimizeOptions
@@ -63,11 +64,6 @@ class Subject:
         return f", {self.runtime}" if len(self.preset.runtimes) > 1 else ""
 
     @property
-    def free(self) -> tuple[LikelyInput, ...]:
-        """Return the inputs with dynamic dimensions."""
-        return tuple(likely for likely in self.inputs if likely.free)
-
-    @property
     def batched(self) -> bool:
         """Return whether the first dimension of every input is dynamic."""
         return all(likely.spec.shape and not isinstance(likely.spec.shape[0], int) for likely in self.inputs)
@@ -75,6 +71,11 @@ class Subject:
     def aims_at(self, objective: str) -> bool:
         """Return whether an objective is one of those that are asked for."""
         return any(each.name == objective for each in self.objectives)
+
+    def allows(self, *operators: str) -> bool:
+        """Return whether the target runs all of these operators."""
+        known = self.preset.limits.operators
+        return not known or set(operators) <= set(known)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
@@ -86,3 +87,9 @@ class Subject:
     def share_of(self, *operators: str) -> float:
         """Return the share of the weights that belongs to these operators."""
         return sum(self.weights.get(name, 0) for name in operators) / max(sum(self.weights.values()), 1)
+
+
+def describe_shapes(inputs: Sequence[LikelyInput]) -> str:
+    """Return the measured shapes of the inputs with dynamic dimensions: `x 1x3x48x320 and mask 1x12`."""
+    free = (each for each in inputs if each.free)
+    return " and ".join(f"{short_name(each.spec.name)} {'x'.join(map(str, each.shape or ()))}" for each in free)

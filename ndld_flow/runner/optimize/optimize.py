@@ -118,6 +118,8 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         source = Variant("source", composer.base_runtime, is_source=True)
         delivered = prover.prove(source, None)
         if not delivered.passed:
+            if composer.preset.limits.operators:
+                raise ModelError(f"{model}: no variant of it fits --for {options.target}: {delivered.why}")
             raise ModelError(f"the source does not pass its own check: {delivered.why}")
     found = _describe_result(prover, search, proofs, prover.deliver(delivered), faster=faster)
     _record(found, folder, search, request)
@@ -152,6 +154,7 @@ def _describe_result(
         gains=delivered.gains if faster else (),
         front=tuple(_front(search.points, proofs, prover.request)) if len(composer.objectives) > 1 else (),
         unknown=composer.preset.unknown,
+        fixed_shapes=composer.fixed_shapes if faster and not delivered.variant.is_source else "",
         accuracy=delivered.accuracy if faster else "",
         worst_sample=delivered.worst_sample if faster else "",
         metrics=dict(delivered.metrics),
@@ -300,7 +303,8 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
         if proofs and search.is_over(prover.composer.options.budget):
             prover.listener(Notice(text="the budget is used up: no further variant is proved", warning=True))
             break
-        how = "held-out samples, then alternating passes with the source"
+        against = "the engine of" if prover.composer.preset.built_only else "alternating passes with"
+        how = f"held-out samples, then {against} the source"
         prover.listener(Notice(text=f"proving {point.name}: {how}"))
         proof = proofs[point.number] = prover.prove(point.variant, point.threads)
         if proof.passed and passed:

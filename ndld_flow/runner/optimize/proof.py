@@ -114,6 +114,9 @@ class Prover:
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
+        beyond = [step.record for step in record.steps if step.name == "fits" and step.record is not None]
+        if any(not step.passed for step in beyond):
+            return Proof(variant, threads, recipe, "not right", beyond[0].summary)
         gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
         outcome, why = _judge(record)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):

@@ -14,6 +14,9 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if not subject.samples.search:
         yield "INT8 is not tried: it needs real samples, for ranges and to be judged; give --data."
         return
+    if not subject.allows("QuantizeLinear", "DequantizeLinear"):
+        yield "INT8 is not tried: the target has no QuantizeLinear and DequantizeLinear."
+        return
     target = f", target: {target}" if (target := subject.preset.quantize_target) else ""
     for method in ("minmax", "percentile"):
         made = {"made": f"{{step: quantize, from: clean, method: {method}{target}}}"}

@@ -16,7 +16,7 @@ _SHARE = 0.15
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield one variant, with real samples."""
-    if not subject.samples.search:
+    if not subject.samples.search or not subject.allows("QuantizeLinear", "DequantizeLinear"):
         return
     budget = subject.options.budget
     time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS

@@ -15,11 +15,11 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield variants for models whose weights are mostly those of matrix products, or of LSTMs."""
     if not subject.samples.search or subject.runtime != "onnxruntime":
         return
-    if subject.share_of("MatMul", "Gemm", "LSTM") >= 0.5:
+    if subject.share_of("MatMul", "Gemm", "LSTM") >= 0.5 and subject.allows("MatMulInteger", "DynamicQuantizeLinear"):
         dynamic = {"made": "{step: quantize, from: clean, mode: dynamic}"}
         yield Variant(f"INT8 with dynamic ranges{subject.label}", "onnxruntime", dynamic)
     matrices = subject.weights.get("MatMul", 0) + subject.weights.get("Gemm", 0)
-    if subject.share_of("MatMul", "Gemm") >= 0.5 and matrices >= _WHOLE_WEIGHTS:
+    if subject.share_of("MatMul", "Gemm") >= 0.5 and matrices >= _WHOLE_WEIGHTS and subject.allows("MatMulNBits"):
         for weights in ("int8", "int4"):
             settings = f"mode: weight_only, weights: {weights}, accuracy_level: 4"
             made = {"made": f"{{step: quantize, from: clean, {settings}}}"}
