@@ -13,11 +13,15 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.measure.trial_pass import InputTrial
+from ndld_flow.models.files import model_inputs
+from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.recipe.optimize.compose import Composer, read_model
 from ndld_flow.recipe.optimize.conditions import Conditions, read_conditions
 from ndld_flow.recipe.optimize.objectives import choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import preset_files, read_preset
+from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.optimization import Gain
 
@@ -135,23 +139,31 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> Non
         read_preset("phone")
     with pytest.raises(RequestError, match=r"did you mean \"rtx40\""):
         read_preset("rtx4")
-    with pytest.raises(RequestError, match="give it: --on ssh"):
-        read(Path("model.onnx"), target="jetson")
+    with pytest.raises(RequestError, match="give it: --on ssh"):  # before the model is read
+        read(Path("nowhere.onnx"), target="jetson")
     with pytest.raises(RequestError, match="only targets on another machine"):
-        read(Path("model.onnx"), on="ssh://me@board")
+        read(Path("nowhere.onnx"), on="ssh://me@board")
+
+
+def split(model: Path, *data: str, **shapes: tuple[int, ...]) -> Samples:
+    """Split data for a model with inputs of these shapes."""
+    specs = {spec.name: spec for spec in model_inputs(model)}
+    tried = InputTrial(tuple(LikelyInput(specs[name], shape) for name, shape in shapes.items()))
+    return split_data(find_data(data, tried), model, tried, Path("samples"))
 
 
 def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path) -> None:
+    model = write(ROWS)
     np.save("rows.npy", np.arange(160, dtype=np.float32).reshape(20, 8))
-    composer = read(write(ROWS), data=("rows.npy",))
-    assert composer.samples.counts == (14, 6)
-    first, third = (np.load(files["x"][0]) for files in (composer.samples.search, composer.samples.held))
+    samples = split(model, "rows.npy", x=(1, 8))
+    assert samples.counts == (14, 6)
+    first, third = (np.load(files["x"][0]) for files in (samples.search, samples.held))
     assert first.tolist() == [list(range(8))] and third.tolist() == [list(range(16, 24))]
     np.savetxt("rows.csv", np.ones((9, 8)), delimiter=",", header=",".join(f"f{i}" for i in range(8)), comments="")
-    assert read(Path("model.onnx"), data=("rows.csv",)).samples.counts == (6, 3)
+    assert split(model, "rows.csv", x=(1, 8)).counts == (6, 3)
     np.save("one.npy", np.zeros((1, 8), np.float32))
     with pytest.raises(RequestError, match=r"one.npy is the only sample"):
-        read(Path("model.onnx"), data=("one.npy",))
+        split(model, "one.npy", x=(1, 8))
 
 
 def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Path) -> None:
@@ -160,7 +172,7 @@ def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Pa
         file.setsampwidth(2)
         file.setframerate(16000)
         file.writeframes(np.repeat(np.arange(96), 400).astype("<i2").tobytes())
-    samples = read(write(WAVE), data=("speech.wav",)).samples
+    samples = split(write(WAVE), "speech.wav", audio=(1, 400))
     assert samples.counts == (32, 16), "at most 48 are used"
     values = [round(float(np.load(path).max()) * 2**15) for path in (*samples.search["audio"], *samples.held["audio"])]
     assert sorted(values) == list(range(0, 96, 2))
@@ -168,22 +180,21 @@ def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Pa
 
 def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> None:
     np.save("ids.npy", np.ones((12, 5), np.int64))
-    composer = read(write(TWO), data=("ids=ids.npy",))
+    composer = read(write(TWO), data=("ids=ids.npy",), fix_shapes=True)
     assert [each.shape for each in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
-    fixed = read(Path("model.onnx"), data=("ids=ids.npy",), fix_shapes=True)
-    assert fixed.fixed_shapes == "ids 1x5 and mask 1x5"
-    assert "fixed: {step: fix_shapes, from: source}" in fixed.compose_sweep(Path("s.yaml"))
-    assert any("--fix-shapes" in sentence for sentence in composer.left_out)
+    assert composer.fixed_shapes == "ids 1x5 and mask 1x5"
+    assert "fixed: {step: fix_shapes, from: source}" in composer.compose_sweep(Path("s.yaml"))
     np.save("mask.npy", np.ones((7, 5), np.float32))
     with pytest.raises(RequestError, match="7"):
-        read(Path("model.onnx"), data=("ids=ids.npy", "mask=mask.npy"))
+        split(Path("model.onnx"), "ids=ids.npy", "mask=mask.npy", ids=(1, 5), mask=(1, 5))
 
 
 def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
-    names = [each.name for each in read(write(ROWS), maximize=("throughput",)).variants]
+    composer = read(write(ROWS), maximize=("throughput",))
+    names = [each.name for each in composer.variants]
     assert names == ["source", "clean", "clean in batches of 4", "clean in batches of 16"]
-    batch = read(Path("model.onnx"), maximize=("throughput",)).variants[2]
-    assert batch.speed == ', inputs: {"x": {shape: [4, 8], data: random}}'
+    assert composer.variants[2].speed == ', inputs: {"x": {shape: [4, 8], data: random}}'
+    assert any("--fix-shapes" in sentence for sentence in composer.left_out)
 
 
 def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> None:
