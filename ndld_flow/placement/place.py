@@ -29,7 +29,6 @@ from ndld_flow.placement.regions import Region, RegionWriter, captured_values, c
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.precision_search.minimal_set import Budget
-from ndld_flow.precision_search.search import SETTINGS
 from ndld_flow.precision_search.trials import Judge
 from ndld_flow.quantize.calibration import Ranges
 from ndld_flow.quantize.int8_reducer import isolated_errors
@@ -71,8 +70,10 @@ class PlacementRequest:
     samples: Samples
     target: SessionRequest
     """Opens the models that are measured."""
+    reference: SessionRequest
+    """Opens the source, whose outputs are right, and models in which each layer has a quantized copy."""
     judged_in: SessionRequest
-    """Opens the quantized models whose outputs are compared with the source's, which runs in ONNX Runtime."""
+    """Opens the quantized models whose outputs are compared with the source's."""
 
 
 @dataclass
@@ -127,7 +128,7 @@ class Placer:
             self._request.placement.least_gain,
             self._workspace.progress,
         )
-        inside = captured_values(prepared, self._feeds, SETTINGS, self._workspace.scratch)
+        inside = captured_values(prepared, self._feeds, self._request.reference, self._workspace.scratch)
         self._regions = find_regions(prepared, self._excluded, inside)
         delivered: _Set | None = None
         if self._regions:
@@ -199,9 +200,9 @@ class Placer:
         self._write(frozenset(range(len(self._regions))), whole)
         nodes = self._prepared.chosen(self._excluded)
         samples = [{name: feed.values for name, feed in sample.feeds.items()} for sample in request.samples]
-        self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, SETTINGS)
+        self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
         worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
-        judge = Judge(request.source, request.samples, request.tolerance, SETTINGS, request.judged_in, scratch)
+        judge = Judge(request.source, request.samples, request.tolerance, request.reference, request.judged_in, scratch)
         return AccurateSets(judge, self._write, worths, scratch)
 
     def _error(self, index: int) -> float | None:
@@ -312,7 +313,11 @@ class Placer:
                 break
             names = _listed([self._regions[index].layer.name for index in sorted(group)])
             path = self._written(rest)
-            without = self._measure_whole(best.path, path, _DROP_LIMITS, f"without {names}")
+            try:
+                without = self._measure_whole(best.path, path, _DROP_LIMITS, f"without {names}")
+            except NdldFlowError as error:
+                self._workspace.log.info("without %s, it does not run: %s", names, error)
+                continue
             if without.high >= 1 or not self._sets_of.meets(rest):
                 continue
             self._evidence.dropped |= dict.fromkeys(group, f"the model is faster without it: {without.text}")

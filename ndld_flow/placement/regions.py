@@ -138,7 +138,9 @@ class RegionWriter:
         names = {node.name for node in region.nodes}
         part = part_of_nodes(edited, [node for node in edited.model.graph if node.name in names])
         edges = [value.name or "" for value in (*part.inputs, *part.outputs)]
-        keep_only(edited, part, {name: self._type(name) for name in edges if name in self._values})
+        if not self._values.keys() >= set(edges):  # they are no tensors on the host
+            return None
+        keep_only(edited, part, {name: self._type(name) for name in edges})
         save_model(edited.model, floats)
         prepared = prepare_model(floats, folder / "prepared.onnx", self._settings)
         written = write_quantized(prepared, quantized, self._ranges, self._settings, {}, Workspace(folder))

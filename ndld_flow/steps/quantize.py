@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Tag, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
-from ndld_flow.base.quantities import ratio_change, size_change
+from ndld_flow.base.quantities import milliseconds, ratio_change, size_change
 from ndld_flow.engines.trial_engines import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
@@ -178,8 +178,12 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
         if self.modelopt is not None:
             return foresee_modelopt(self.modelopt.python)
+        seen = self.runtime.foresee() if self.runtime is not None else Foresight()
+        if self.optimize is not None:
+            limit = f"layers that pay, measured and tried for {milliseconds(self.placement.time)} at most"
+            return replace(seen, notes=(limit, *seen.notes))
         if self.runtime is not None:
-            return self.runtime.foresee()
+            return seen
         return foresee_hqq() if self.algorithm == "hqq" else Foresight()
 
     def library_versions(self) -> dict[str, str]:
@@ -227,20 +231,27 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         self, source: Onnx, samples: Samples | None, runtime: SessionRequest | None, workspace: Workspace
     ) -> Placer | None:
         """Return the search for the layers that pay; None if all layers are quantized."""
+        if self.optimize is None or samples is None:
+            return None
         from ndld_flow.placement.place import PlacementRequest, Placer
         from ndld_flow.precision_search.search import SETTINGS
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        if self.optimize is None or samples is None:
-            return None
         libraries = loaded_paths(self.custom_ops)
-        measured = runtime or OnnxruntimeRequest(threads=self.placement.threads, custom_ops=libraries)
-        judged = runtime or replace(SETTINGS, custom_ops=libraries)
+        reference = replace(SETTINGS, custom_ops=libraries)
         tolerance = self.tolerance or Tolerance(slices="loose")
         if "slices" not in tolerance.model_fields_set:
             tolerance = tolerance.model_copy(update={"slices": "loose"})
         request = PlacementRequest(
-            source.path, source.label, self, self.placement, tolerance, samples, measured, judged
+            source=source.path,
+            label=source.label,
+            settings=self,
+            placement=self.placement,
+            tolerance=tolerance,
+            samples=samples,
+            target=runtime or OnnxruntimeRequest(threads=self.placement.threads, custom_ops=libraries),
+            reference=reference,
+            judged_in=runtime or reference,
         )
         return Placer(request, workspace)
 
