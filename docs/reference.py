@@ -58,6 +58,7 @@ FILES = {
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
     "optimization": "`outputs/optimizations/*/optimization.json`, written by `ndld-flow optimize`",
     "package": "`package.json` in the folder of a `package` step, and in its `.zip`",
+    "placement": "`placement.json` in the folder of a `quantize` step with `optimize`",
     "precision search": "`precision.json` in the folder of a `find_precision` step",
     "profile": "`profile.json` in the folder of a `profile` step",
     "received inputs": "`inputs.json` in the folder of a `profile` or `check_accuracy` step that reads images",

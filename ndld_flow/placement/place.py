@@ -254,7 +254,7 @@ class Placer:
             self._workspace.progress(0, 0, f"trying the accuracy of the set `{name}`")
             accurate = self._sets_of.large_part(wanted, self._budget())
             if not accurate:
-                why = f"no part of it meets the tolerance: {self._sets_of.why_not(wanted)}"
+                why = f"no part was found that meets the tolerance; all of it: {self._sets_of.why_not(wanted)}"
                 self._record_set(_Set(name, accurate, Path(), outcome=why))
             elif accurate in seen:
                 self._record_set(_Set(name, accurate, Path(), outcome=f"the same as `{seen[accurate]}`"))
@@ -372,6 +372,8 @@ class Placer:
             return "slower", measured
         if delivered is not None:
             return "slower", f"{measured}; the fastest set leaves it out"
+        if not any(tried.latency for tried in self._sets):
+            return "nothing pays", f"{measured}; no accurate set of layers was found"
         return "nothing pays", f"{measured}; no set that was tried makes the model faster"
 
     def _describe(self, placed: tuple[PlacedRegion, ...], delivered: _Set | None) -> Placement:

@@ -9,7 +9,7 @@ from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
 ORDER = 95
-_LONGEST_MS = 180_000.0
+_LONGEST_MS = 120_000.0
 _SHARE = 0.2
 """Share of the budget that the placement may take."""
 
@@ -24,8 +24,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     own = f", threads: {threads[0]}" if len(threads) == 1 else ""
     placed = f"{{objective: latency, time: {time_ms:.0f} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
     target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
-    made = (
-        f"{{step: quantize, from: clean, method: percentile, optimize: {placed}"
-        f"{tolerance_of(subject.conditions)}{target}}}"
-    )
+    judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
+    made = f"{{step: quantize, from: clean, method: percentile, optimize: {placed}{judged}{target}}}"
     yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)
