@@ -16,6 +16,8 @@ from ndld_flow.measure.pair_rounds import RoundLimits
 from ndld_flow.placement.paired_latency import LatencyMeter
 from ndld_flow.placement.regions import connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
+from ndld_flow.recipe.optimize.compose import read_model
+from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.records.document import read_document
 from ndld_flow.records.placement import PLACEMENT_FILE, Placement
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -226,6 +228,18 @@ def test_only_a_measured_placement_depends_on_this_host() -> None:
     assert plain.reused_where() is not placed.reused_where()
     assert (plain.least_intensity, placed.least_intensity) == (64.0, 0.0)
     assert Quantize(optimize="latency", min_intensity=16.0).least_intensity == 16.0
+
+
+def test_optimize_tries_it_in_each_runtime_with_its_threads(tmp_path: Path) -> None:
+    model = make_layers(tmp_path / "m.onnx", layers=1)
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.zeros((1, 8, 12, 12), np.float32))
+    options = OptimizeOptions("any", (str(tmp_path / "*.npy"),), threads=(1,), shapes={"x": (1, 8, 12, 12)})
+    made = [variant.steps["made"] for variant in read_model(model, options, tmp_path / "samples").variants if "pays" in variant.name]
+    on_onnxruntime, in_openvino = made
+    assert "optimize: {objective: latency, time: 120000 ms, threads: 1}" in on_onnxruntime
+    assert "runtime: {backend: openvino, threads: 1}" in in_openvino
+    assert "threads" not in in_openvino.partition("runtime:")[0]
 
 
 @pytest.mark.thorough

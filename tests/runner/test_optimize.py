@@ -333,7 +333,7 @@ def test_an_interrupted_search_concludes_with_the_best_so_far(here: Path) -> Non
     resumed = api.optimize(model, OptimizeOptions(data=(str(data),)), output="fast.onnx", listener=heard.append)
     assert resumed is not None
     assert resumed.sweep
-    assert len(resumed.variants) == 5
+    assert len(resumed.variants) == 6
     texts = [event.text if isinstance(event, Notice) else "" for event in heard]
     searching = heard[: next(place for place, text in enumerate(texts) if text.startswith("measuring the best again"))]
     measured = {event.name for event in searching if isinstance(event, StepStarted) and event.name.startswith("speed#")}
