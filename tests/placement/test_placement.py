@@ -235,8 +235,8 @@ def test_optimize_tries_it_in_each_runtime_with_its_threads(tmp_path: Path) -> N
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.zeros((1, 8, 12, 12), np.float32))
     options = OptimizeOptions("any", (str(tmp_path / "*.npy"),), threads=(1,), shapes={"x": (1, 8, 12, 12)})
-    made = [variant.steps["made"] for variant in read_model(model, options, tmp_path / "samples").variants if "pays" in variant.name]
-    on_onnxruntime, in_openvino = made
+    variants = read_model(model, options, tmp_path / "samples").variants
+    on_onnxruntime, in_openvino = (each.steps["made"] for each in variants if "pays" in each.name)
     assert "optimize: {objective: latency, time: 120000 ms, threads: 1}" in on_onnxruntime
     assert "runtime: {backend: openvino, threads: 1}" in in_openvino
     assert "threads" not in in_openvino.partition("runtime:")[0]
