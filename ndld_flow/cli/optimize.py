@@ -41,6 +41,7 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
 @click.command("optimize", help=HELP, short_help="Find the fastest variant of a model that stays right.")
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")
 @click.option(
     "--keep",
     multiple=True,
@@ -78,6 +79,7 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
 def command(
     model: Path,
     data: tuple[str, ...],
+    tokenizer: Path | None,
     keep: tuple[str, ...],
     minimize: tuple[str, ...],
     maximize: tuple[str, ...],
@@ -111,6 +113,7 @@ def command(
         minimize=minimize,
         maximize=maximize,
         fix_shapes=fix_shapes,
+        tokenizer=tokenizer,
         on=on,
     )
     with choose_listener(as_json=False, loudness="quiet" if as_json else loudness) as listener:
@@ -130,7 +133,7 @@ def command(
     if as_json:
         print_json("optimize", found)
         return found.exit_code
-    for line in (*found.conclude(), *found.describe_front(), f"report {found.report}"):
+    for line in (*found.conclude_fully(), f"report {found.report}"):
         click.echo(line)
     return found.exit_code
 

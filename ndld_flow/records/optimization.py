@@ -157,6 +157,10 @@ class Optimization(Document):
         """Return five lines: what to ship, its gain, its cost, why others lost, and how to reproduce it."""
         return self._ship(), self._gain(), self._cost(), self._losers(), f"Reproduce it: {self.command}"
 
+    def conclude_fully(self) -> tuple[str, ...]:
+        """Return the five lines, and those of the front."""
+        return *self.conclude(), *self.describe_front()
+
     def describe_front(self) -> tuple[str, ...]:
         """Return a line for each proved model on the Pareto front, with the command that exports it."""
         return tuple(

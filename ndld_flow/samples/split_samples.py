@@ -36,21 +36,22 @@ def sample_shape(
 
 
 def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder: Path) -> dict[str, list[Path]]:
-    """Write the samples in one file for each input as `INPUT-000.npy`; return them by input.
+    """Write the samples in one file for each input as `input0-0000.npy`; return them by input.
+
+    Text with a tokenizer also gives the mask and the positions of its tokens.
 
     Of more than `most` samples, these are taken at equal distances. A file with one sample is returned itself, and so
     are images, which a step reads with settings of its own. Raises RequestError for a file that does not fit.
     """
-    specs = [spec for spec in model_inputs(model) if spec.name in given]
-    wanted = want_inputs(specs, given, model.name)
+    wanted = want_inputs(model_inputs(model), given, model.name)
     files = open_files(wanted, None)
     count = max(files.counts.values(), default=1)
-    own = {name: [Path(str(spec.data))] for name, spec in given.items()}
+    own = {name: [Path(str(spec.data))] for name, spec in given.items() if spec.data_patterns}
     if count < 2 or any(paths[0].suffix.lower() in IMAGE_SUFFIXES for paths in own.values()):
         return own
     make_folder(folder)
     distance = -(-count // most)
-    written: dict[str, list[Path]] = {name: [] for name in given}
+    written: dict[str, list[Path]] = {name: [] for name in files.files}
     for number, (_, feeds) in enumerate(files.feeds()):
         if number % distance:
             continue

@@ -178,6 +178,33 @@ def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Pa
     assert sorted(values) == list(range(0, 96, 2))
 
 
+def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "one": 1, "two": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save("tokenizer.json")
+    Path("lines.txt").write_text("one two\ntwo\none one one\n")
+    model = write(TWO.replace("mask", "attention_mask"))
+    with pytest.raises(RequestError, match=r"the input takes int64: give --tokenizer tokenizer.json"):
+        split(model, "ids=lines.txt", ids=(1, 4), attention_mask=(1, 4))
+    composer = read(model, data=("ids=lines.txt",), tokenizer=Path("tokenizer.json"), shapes={"ids": (1, 4)})
+    tokens, mask = (
+        [np.load(path).tolist() for path in (*composer.samples.search[name], *composer.samples.held[name])]
+        for name in ("ids", "attention_mask")
+    )
+    assert tokens == [[[1, 2, 0, 0]], [[2, 0, 0, 0]], [[1, 1, 1, 0]]]
+    assert mask == [[[1, 1, 0, 0]], [[1, 0, 0, 0]], [[1, 1, 1, 0]]]
+
+
+def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(in_folder: Path) -> None:
+    model = write(ROWS)
+    with pytest.raises(RequestError, match="there is no file or folder nowhere/"):
+        split(model, "nowhere/", x=(1, 8))
+    Path("clip.mp4").touch()
+    with pytest.raises(RequestError, match="ffmpeg -i clip.mp4"):
+        split(model, "clip.mp4", x=(1, 8))
+
+
 def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> None:
     np.save("ids.npy", np.ones((12, 5), np.int64))
     composer = read(write(TWO), data=("ids=ids.npy",), fix_shapes=True)

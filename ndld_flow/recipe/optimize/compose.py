@@ -367,7 +367,7 @@ def _read_inputs(
         )
     declared = {spec.name: spec for spec in model_inputs(model)}
     inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
-    return replace(trial, inputs=inputs), split_data(found, model, trial, folder)
+    return replace(trial, inputs=inputs), split_data(found, model, trial, folder, options.tokenizer)
 
 
 def _choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:

@@ -34,5 +34,7 @@ class OptimizeOptions:
     """Objectives to maximize: `throughput`. With several objectives, those to minimize come first."""
     fix_shapes: bool = False
     """Allow variants that accept only the shapes that are measured, which runtimes optimize further."""
+    tokenizer: Path | None = None
+    """The `tokenizer.json` that makes tokens of the lines of a .txt."""
     on: str = ""
     """The host that measures, `ssh://USER@HOST`, for targets that are another machine."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.store.found_files import find_files
+from ndld_flow.store.found_files import TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -67,13 +67,20 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     patterns: dict[str, list[str]] = {}
     for text in data:
         name, path = _input_of(text, trial)
+        if not is_glob(path) and not Path(path).exists():
+            raise RequestError(f"--data {text}: there is no file or folder {path} (current directory: {Path.cwd()}).")
+        if Path(path).suffix.lower() in VIDEO_SUFFIXES:
+            raise RequestError(
+                f"--data {text}: give the frames of a video as images in a folder, such as by `ffmpeg -i "
+                f"{short_name(Path(path).name)} frames/%04d.png`."
+            )
         patterns.setdefault(name, []).append(path)
     return FoundData(
         {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
     )
 
 
-def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path) -> Samples:
+def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
     """Return the files of each input: every third is held out of the search.
 
     A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
@@ -81,7 +88,8 @@ def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path) ->
     """
     found = dict(data.files)
     if found and data.is_single:
-        found = _split_files({name: Path(files[0]) for name, files in found.items()}, model, trial, folder)
+        files = {name: Path(paths[0]) for name, paths in found.items()}
+        found = _split_files(files, model, trial, folder, tokenizer)
     counts = {len(files) for files in found.values()}
     if len(counts) > 1:
         listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
@@ -98,17 +106,28 @@ def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path) ->
     return Samples(search, held)
 
 
-def _split_files(files: Mapping[str, Path], model: Path, trial: InputTrial, folder: Path) -> dict[str, list[str]]:
+def _split_files(
+    files: Mapping[str, Path], model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None
+) -> dict[str, list[str]]:
     """Return the samples in one file for each input as files of their own; the files themselves if each is a sample."""
     from ndld_flow.inputs import InputSpec
     from ndld_flow.samples.split_samples import write_samples
 
     rate = next((likely.data for likely in trial.inputs if likely.reason == "a sampling rate in Hz"), None)
-    shapes = {likely.spec.name: likely.shape for likely in trial.inputs}
-    given = {
-        name: InputSpec(shape=shapes[name], data=str(path), rate=rate if isinstance(rate, int) else None)
-        for name, path in files.items()
-    }
+    inputs = {likely.spec.name: likely for likely in trial.inputs}
+    given = {likely.spec.name: InputSpec(shape=likely.shape) for likely in trial.inputs}
+    for name, path in files.items():
+        is_text = path.suffix.lower() in TEXT_SUFFIXES and inputs[name].spec.dtype != "string"
+        if is_text and tokenizer is None:
+            raise RequestError(
+                f"--data {name}={path}: the input takes {inputs[name].spec.dtype}: give --tokenizer tokenizer.json."
+            )
+        given[name] = InputSpec(
+            shape=inputs[name].shape,
+            data=str(path),
+            rate=rate if isinstance(rate, int) else None,
+            tokenizer=str(tokenizer) if is_text else None,
+        )
     written = write_samples(model, given, MOST_FILES, folder)
     return {name: [os.path.relpath(path) for path in paths] for name, paths in written.items()}
 

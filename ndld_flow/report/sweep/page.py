@@ -108,7 +108,7 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict, optimization: Optim
         verdict=verdict,
         figures=tuple(_figures(record, verdict)),
         best=_best_view(record),
-        conclusion=tuple(map(visible_text, optimization.conclude())) if optimization is not None else (),
+        conclusion=tuple(map(visible_text, optimization.conclude_fully())) if optimization is not None else (),
         started_at=record.started_at,
         machine=", ".join(machine),
     )
