@@ -299,8 +299,9 @@ class Composer:
         return ", ".join([*changes, *(f"{name}: {text}" for name, text in variant.steps.items())])
 
 
-def _order(variant: Variant, learned: Mapping[str, int]) -> tuple[bool, bool, int]:
-    return not variant.is_source, variant.costly, learned.get(variant.name, len(learned))
+def _order(variant: Variant, learned: Mapping[str, int]) -> tuple[bool, bool, bool, int]:
+    """Return a sort key: the source, variants that need no further step, others in the learned order, costly ones."""
+    return not variant.is_source, variant.costly, bool(variant.steps), learned.get(variant.name, len(learned))
 
 
 _PROFILED = "\n  - profiling@steps.speed: quick"
