@@ -69,7 +69,8 @@ class Gain(Record):
     def describe(self) -> str:
         """Return the change, such as `size -65 % (exact)`, with the interval where there is one."""
         sign = -1 if self.objective == "throughput" else 1
-        change, *ends = (ratio_change(end**sign) for end in (self.ratio, *sorted((self.low, self.high))))
+        ends = [ratio_change(end) for end in sorted((self.low**sign, self.high**sign))]
+        change = ratio_change(self.ratio**sign)
         interval = f"{ends[0]} to {ends[1]} at 95 % confidence, " if self.low != self.high else ""
         return f"{self.objective.replace('_', ' ')} {change} ({interval}{self.evidence})"
 

@@ -64,6 +64,8 @@ def test_a_gain_is_proved_by_its_interval_or_exactly() -> None:
     assert gain(0.5, "exact").proved and gain(0.99, "alternating passes").proved
     assert not gain(0.995, "alternating passes").proved, "two equal models may differ by 1 %"
     assert not gain(0.5, "single builds").proved, "a build time varies, and one build has no interval"
+    twice = Gain(objective="throughput", ratio=0.5, low=0.4, high=0.8, evidence="alternating passes")
+    assert "+100 % (+25 % to +150 %" in twice.describe()
 
 
 def test_the_latency_is_guarded_unless_throughput_is_asked_for(in_folder: Path) -> None:
