@@ -139,6 +139,9 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> Non
     (folder / "phone.yaml").write_text("description: a phone\nruntime: [onnxruntime]\n")
     with pytest.raises(RequestError, match=r"--for phone: .*phone.yaml: runtime: "):
         read_preset("phone")
+    (folder / "phone.yaml").write_text('description: a phone\nspeed: {"x: 1}\\nsteps": 1}\n')
+    with pytest.raises(RequestError, match="speed"):
+        read_preset("phone")
     with pytest.raises(RequestError, match=r"did you mean \"rtx40\""):
         read_preset("rtx4")
     with pytest.raises(RequestError, match="give it: --on ssh"):  # before the model is read

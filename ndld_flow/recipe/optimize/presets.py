@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -15,6 +16,8 @@ from ndld_flow.recipe.examples import shipped_folder
 from ndld_flow.recipe.yaml_file import read_yaml
 
 _GROUP = "optimize"
+_Key = Annotated[str, Field(pattern=r"^[a-z_]+$")]
+"""A setting, which is written into recipes as it is."""
 
 
 class Limits(Settings):
@@ -22,8 +25,6 @@ class Limits(Settings):
 
     operators: tuple[str, ...] = ()
     """All operators that it runs; empty: all that ONNX Runtime runs."""
-    opset: int | None = None
-    """The highest opset of the default domain."""
     model: Bytes | None = None
     """The largest size of a model's files."""
 
@@ -33,18 +34,18 @@ class Preset(Settings):
 
     description: str
     """The target, in a line."""
-    runtimes: tuple[str, ...] = Field(default=("onnxruntime",), min_length=1)
+    runtimes: tuple[Literal["onnxruntime", "openvino"], ...] = Field(default=("onnxruntime",), min_length=1)
     """Runtimes of which each variant is tried; accuracy is judged in these. The source is measured in the first."""
     minimize: tuple[str, ...] = ()
     """Objectives without `--minimize` and `--maximize`."""
     maximize: tuple[str, ...] = ()
-    speed: dict[str, JsonValue] = {}
+    speed: dict[_Key, JsonValue] = {}
     """Settings of every measurement, of the source too, such as `{threads: 1}`."""
-    engine: dict[str, JsonValue] = {}
+    engine: dict[_Key, JsonValue] = {}
     """Settings of `build_engine`, for targets that run engines."""
     fp16: bool = False
     """Whether the target computes in FP16."""
-    quantize_target: str = ""
+    quantize_target: Literal["", "tensorrt"] = ""
     """The `target` of `quantize`, by default that of ONNX Runtime."""
     remote: bool = False
     """Whether another machine, which `--on` names, builds and measures."""
