@@ -112,7 +112,7 @@ def test_cheap_commands_work(checkout: Path) -> None:
 
 def is_recipe(block: pages.Block) -> bool:
     is_for_others = block.is_for_ci or block.text.startswith("apiVersion: ")
-    is_for_others |= block.title in (PROJECT_FILE, user_settings_file().name)
+    is_for_others |= block.title in (PROJECT_FILE, user_settings_file().name) or block.title.startswith("configs/")
     return block.language == "yaml" and not is_for_others
 
 
