@@ -51,6 +51,8 @@ class AccurateSets:
         self._results: dict[frozenset[int], TrialResult] = {}
         self.broken: dict[int, str] = {}
         """Layer that could not be added to a set -> the bound that does not hold with it."""
+        self.untried: set[int] = set()
+        """Layers that were left out of a set and not tried with the rest, because the budget was spent."""
 
     @property
     def tried(self) -> int:
@@ -77,8 +79,8 @@ class AccurateSets:
         part = frozenset(order[:enough])
         for index in sorted(order[enough:], key=lambda index: -self._worths[index].saved_ms):
             if part | {index} not in self._results and is_spent():
-                break
-            if self.meets(part | {index}):
+                self.untried.add(index)
+            elif self.meets(part | {index}):
                 part |= {index}
             else:
                 self.broken[index] = self._judge.bounds.broken(self._results[part | {index}])

@@ -50,10 +50,11 @@ _MOST_OF_GAIN = 0.8
 _NAMED = 3
 _FEWEST_TO_SPLIT = 4
 _SKIPPED: Mapping[RegionDecision, SkipReason] = {
-    "slower": "not faster",
+    "not faster": "not faster",
     "nothing pays": "not faster",
     "inaccurate": "inaccurate",
     "not measured": "not measured",
+    "not tried": "not measured",
 }
 """Decision on a region -> the reason why its layer is not quantized."""
 
@@ -266,7 +267,7 @@ class Placer:
         """Return half of the remaining trials and time, so that each set gets some."""
         left = self._request.placement.trials - self._sets_of.tried
         end = (self._used() + _TRIALS) / 2
-        return Budget(max(1, left // 2), lambda: self._used() > end)
+        return Budget(max(0, left) // 2, lambda: self._used() > end)
 
     def _measure_set(self, name: str, quantized: frozenset[int]) -> _Set:
         tried = _Set(name, quantized, self._written(quantized))
@@ -357,21 +358,27 @@ class Placer:
         )
 
     def _decide(self, index: int, delivered: _Set | None) -> tuple[RegionDecision, str]:
-        alone = self._alone(index)
+        alone, sets = self._alone(index), self._sets_of
         missing = self._evidence.unmeasured.get(self._regions[index].kind, "")
         measured = f"{_compare(alone)} alone: {alone.text}" if alone is not None else f"not measured alone: {missing}"
         if delivered is not None and index in delivered.quantized:
             return "quantized", measured if self._is_faster_alone(index) else f"{measured}; the whole set is faster"
-        if index in self._sets_of.broken:
-            return "inaccurate", self._sets_of.broken[index]
+        if index in sets.broken:
+            return "inaccurate", sets.broken[index]
         if index in self._evidence.dropped:
-            return "slower", self._evidence.dropped[index]
+            return "not faster", self._evidence.dropped[index]
         if alone is None:
             return "not measured", measured
         if not self._is_faster_alone(index):
-            return "slower", measured
+            return "not faster", measured
+        if index in sets.untried:
+            return "not tried", f"{measured}; left out to meet the tolerance, and not tried with the rest in time"
+        return self._decide_of_sets(measured, delivered)
+
+    def _decide_of_sets(self, measured: str, delivered: _Set | None) -> tuple[RegionDecision, str]:
+        """Return the decision on a region that is faster alone and accurate, but not delivered."""
         if delivered is not None:
-            return "slower", f"{measured}; the fastest set leaves it out"
+            return "not faster", f"{measured}; the fastest set leaves it out"
         if not any(tried.latency for tried in self._sets):
             return "nothing pays", f"{measured}; no accurate set of layers was found"
         return "nothing pays", f"{measured}; no set that was tried makes the model faster"

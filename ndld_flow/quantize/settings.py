@@ -120,7 +120,7 @@ SKIPPED: Mapping[SkipReason, str] = {
     "no gain": "the quantized weight would not be smaller",
     "not faster": "the model is not faster with it on the target",
     "not finite": "NaN or infinity on the samples",
-    "not measured": "the time of `optimize` was used up before it was measured",
+    "not measured": "the time of `optimize` was used up before it was measured or tried",
     "operator": "not an operator that this mode quantizes by default or by `op_types`",
     "replaceable weight": "the weight is also an input of the model, which callers may replace",
     "unknown": "the quantizer left it as it was and gave no reason",

@@ -10,8 +10,9 @@ from ndld_flow.records.noise import Clock
 
 PLACEMENT_FILE = "placement.json"
 """Its file, beside the model."""
-RegionDecision = Literal["quantized", "slower", "inaccurate", "not measured", "nothing pays"]
-"""The outcome for a region. `slower`: the model is not faster with it. `inaccurate`: it breaks the tolerance.
+RegionDecision = Literal["quantized", "not faster", "inaccurate", "not measured", "not tried", "nothing pays"]
+"""The outcome for a region. `not faster`: alone or as a part of the model. `inaccurate`: it breaks the tolerance.
+`not tried`: it was left out to meet the tolerance, and the time was used up before it was tried with the rest.
 `nothing pays`: it might pay, but no set of regions does."""
 
 

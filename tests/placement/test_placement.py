@@ -100,7 +100,7 @@ def test_nothing_pays_where_int8_is_slower_and_the_source_is_returned(tmp_path: 
     ran, placement = place(source, cost_of(lambda name, convs: 1.1))
     assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()
     assert placement.delivered is None
-    assert {region.decision for region in placement.regions} == {"slower"}
+    assert {region.decision for region in placement.regions} == {"not faster"}
     assert ran.result.passed
     assert "does not pay" in ran.result.summary
     assert ran.result.metrics["layers"].value == 0
@@ -124,7 +124,7 @@ def test_a_layer_that_pays_alone_but_not_in_the_model_is_dropped(tmp_path: Path,
     source = make_layers(tmp_path / "m.onnx")
     third = convolutions(source)[2]
     ran, placement = place(source, cost_of(lambda name, convs: 1.5 if name == third and convs > 1 else 0.6))
-    assert [region.decision for region in placement.regions] == ["quantized", "quantized", "slower", "quantized"]
+    assert [region.decision for region in placement.regions] == ["quantized", "quantized", "not faster", "quantized"]
     assert "faster without it" in placement.regions[2].why
     assert third not in quantized_layers(onnx.load(ran.out / "model.onnx"))
 
@@ -186,6 +186,14 @@ def test_a_tolerance_that_nothing_meets_delivers_the_source(tmp_path: Path, plac
     assert {region.decision for region in placement.regions} == {"inaccurate"}
     assert all("max_abs" in region.why for region in placement.regions)
     assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()
+
+
+def test_layers_that_were_not_tried_with_the_rest_are_reported_so(tmp_path: Path, place: Place) -> None:
+    """One trial shows that all layers together miss the tolerance; each alone is neither wrong nor slow."""
+    source = make_layers(tmp_path / "m.onnx", loud=2)
+    _, placement = place(source, cost_of(lambda name, convs: 0.6), optimize={"trials": 1})
+    assert {region.decision for region in placement.regions} == {"not tried"}
+    assert placement.delivered is None
 
 
 def test_regions_that_are_not_reached_in_time_are_reported(tmp_path: Path, place: Place) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count, counted, number, percent, ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
@@ -63,7 +63,7 @@ def _view(step: str, placement: Placement) -> PlacementView:
         step=step,
         result=_describe_result(placement),
         effort=effort,
-        sets=Table(_SETS, tuple(map(_set_row, placement.trials))),
+        sets=Table(_SETS, tuple(_set_row(trial, placement.tolerance) for trial in placement.trials)),
         regions=Table(_REGIONS, tuple(_region_row(region, kinds[region.kind]) for region in placement.regions)),
     )
 
@@ -84,13 +84,13 @@ def _interval(measured: MeasuredRatio | None) -> str:
     return "" if measured is None else f"{ratio_change(measured.low)} to {ratio_change(measured.high)}"
 
 
-def _set_row(trial: PlacementTrial) -> tuple[Value, ...]:
-    worst = next((f"{name} {number(value)}" for name, value in trial.metrics.items() if not higher_is_better(name)), "")
+def _set_row(trial: PlacementTrial, bounds: Mapping[str, float]) -> tuple[Value, ...]:
+    worst = [f"{name} {number(trial.metrics[name])}" for name in bounds if name in trial.metrics]
     latency = trial.latency
     return (
         short_name(trial.name, 120),
         trial.regions,
-        worst or next((f"{name} {number(value)}" for name, value in trial.metrics.items()), ""),
+        ", ".join(worst[:2]),
         latency.ratio if latency is not None else None,
         _interval(latency),
         short_name(trial.outcome, 300),
