@@ -20,7 +20,7 @@ from tests.support.process_runs import ProcessRun
 from tests.support.worker_toys import processes_with
 
 LIMIT_S = 120.0
-_ORPHANS_END_S = 5.0
+_ORPHANS_END_S = 30.0
 
 
 @dataclass

@@ -111,7 +111,7 @@ def pixels(page: Page, channel: int, side: int = 0) -> Any:
 
 def wait_for_colours(page: Page, expected: set[tuple[int, int, int]]) -> None:
     """Wait until channel 3 has these colours and no others."""
-    for _ in range(50):
+    for _ in range(400):
         colours = {tuple(map(int, pixel)) for pixel in pixels(page, 3).reshape(-1, 3)}
         if colours == expected:
             return

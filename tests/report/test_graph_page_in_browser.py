@@ -95,7 +95,7 @@ def click(page: Page, node: int, **options: Any) -> None:
 
 def until(page: Page, expression: str) -> None:
     """Wait for it; the page's policy forbids what `wait_for_function` does."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
         time.sleep(0.01)

@@ -93,7 +93,7 @@ def answering(folder: Path) -> Path:
 
 
 def wait_for(path: Path, *, gone: bool = False) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while path.exists() is gone:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -197,7 +197,7 @@ def test_a_shared_connection_is_used_and_none_is_left(
         wait_for(tmp_path / "master-alpha")
         keys.rename(keys.with_name("aside"))  # nobody else gets in
         assert reach("alpha")
-        gone_by = time.monotonic() + 10
+        gone_by = time.monotonic() + 60
         while processes_in(alpha.home) and time.monotonic() < gone_by:
             time.sleep(0.05)
         assert processes_in(alpha.home) == [], "the node ends with its channel, though the connection stays"

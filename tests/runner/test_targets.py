@@ -92,7 +92,7 @@ def store_of(network: Network, name: str) -> Store:
 
 def wait_until_gone(network: Network) -> list[str]:
     """Return the processes on the targets that are still there after some seconds."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         left = [process for server in network.servers.values() for process in processes_in(server.home)]
         if not left:

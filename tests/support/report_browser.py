@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 # The headless shell has no windows to draw and needs half the CPU seconds of the whole browser.
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser")
@@ -29,6 +29,7 @@ def chromium() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on PATH")
+    expect.set_options(timeout=60_000)  # a loaded machine takes its time
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield running
@@ -50,7 +51,7 @@ class Watch:
         """Open a report in a context of its own and wait until it is ready."""
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.on("request", lambda request: self.asked.append(request.url))
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))

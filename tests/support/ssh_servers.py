@@ -98,7 +98,7 @@ def _kill(pid: int) -> None:
 
 
 def _wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
