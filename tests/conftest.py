@@ -28,6 +28,7 @@ from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.forked_workers import Servers
+from tests.support.representatives import sample_families
 from tests.support.samples import fetch_sample
 from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
@@ -79,23 +80,30 @@ def pytest_collection(session: pytest.Session) -> None:
 
     In a new clone, workers would compile the same modules at the same time; now each reads what the other has compiled.
     """
-    takes_all = session.config.args_source is session.config.ArgsSource.TESTPATHS
-    if takes_all and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    if _takes_all(session.config) and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
         tests = Path(__file__).parent
         for path in sorted(tests.rglob("test_*.py"), reverse=True):
             with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it reports the reason
                 importlib.import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests that need a cluster to the front, and give the slow ones an hour.
 
-    Workers take tests from each other's ends, and one cluster is enough.
+    Workers take tests from each other's ends, and one cluster is enough. Of large families of parameters, a run of all
+    tests takes a sample; whoever names a file runs all of it.
     """
+    if _takes_all(config):
+        sample_families(items)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: "cluster" not in getattr(item, "fixturenames", ()))
+
+
+def _takes_all(config: pytest.Config) -> bool:
+    return config.args_source is config.ArgsSource.TESTPATHS
 
 
 def pytest_collection_finish() -> None:

@@ -197,6 +197,7 @@ def test_a_profile_without_a_partner_is_reported(standing: Path) -> None:
     assert sizes == ((standing / "model.onnx").stat().st_size, (standing / "other.onnx").stat().st_size)
 
 
+@pytest.mark.thorough
 def test_incomparable_profiles_are_refused_unless_allowed(standing: Path) -> None:
     steps = standing / "outputs" / "runs" / "pair" / "latest"
     profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())

@@ -523,6 +523,7 @@ def test_an_installed_package_may_have_steps(elsewhere: Path, monkeypatch: pytes
     assert replay_verb("steps") is None
 
 
+@pytest.mark.thorough
 def test_changed_code_changes_what_is_listed(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = elsewhere / "library.py"
     module.write_text("VALUE = 1\n")

@@ -84,6 +84,7 @@ def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
     assert "not drawn" not in within.subtitle
 
 
+@pytest.mark.thorough
 def test_only_unusual_dtypes_are_shown(tmp_path: Path) -> None:
     graph = read_graph(make_tfm(tmp_path / "tfm.onnx"), Reading())
     assert "tensors without a dtype are float32" in graph.subtitle

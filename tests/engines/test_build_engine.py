@@ -507,6 +507,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     return Watched
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> None:
     def crash(done: int, total: int, what: str) -> None:

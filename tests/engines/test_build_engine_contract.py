@@ -310,6 +310,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
     return build_all(asked, find_library("tensorrt", folder / "environment"), folder / "built")
 
 
+@pytest.mark.thorough
 def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(weak: Mapping[str, Came]) -> None:
     assert weak["obey"].answer.error == "RequestError"
     assert "int32 ignored: its layers have no output that could be int32 (1 node, such as 'multiply')" in (

@@ -161,6 +161,7 @@ def test_batch_and_length_stay_free(transformer: Transformer) -> None:
     assert build.profiles[0].inputs["ids"] == ShapeRange(min=(1, 1), opt=(2, 16), max=(4, 64))
 
 
+@pytest.mark.thorough
 def test_the_engine_computes_the_same_as_the_model(transformer: Transformer) -> None:
     typed = transformer.engine / Engine.typed_model
     for batch, length in ((1, 1), (2, 16), (4, 64)):

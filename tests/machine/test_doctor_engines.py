@@ -229,6 +229,7 @@ def test_a_library_that_does_not_load_is_explained_and_not_used_further(tmp_path
     assert "pip install" in only.found
 
 
+@pytest.mark.thorough
 def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path: Path) -> None:
     place = make_environment(tmp_path / "venv", version="10.8.9")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)

@@ -105,6 +105,7 @@ def test_self_times_add_up(make: Callable[[Path], Path], feeds: Feeds, tmp_path:
     check_sums(make(tmp_path / "m.onnx"), feeds, tmp_path)
 
 
+@pytest.mark.thorough
 def test_self_times_of_a_real_model_with_if_bodies_add_up(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     silero = sample_model("silero")
     check_sums(silero, VAD, tmp_path)

@@ -281,6 +281,7 @@ def test_a_session_copies_its_outputs_and_releases_everything(bench: Bench, tmp_
         ), kind
 
 
+@pytest.mark.thorough
 def test_an_output_of_unknown_shape_is_not_read(trt: Bench, tmp_path: Path) -> None:
     facts = use_session(trt, trt.engine(NONZERO, profiles=[UP_TO_FOUR]), tmp_path, NONZERO)
     assert facts == {"shown": {"y": None}, "same": [], "engine": False}

@@ -220,6 +220,7 @@ def refused(made: Path, variants: Mapping[str, Any], **steps: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.thorough
 def test_measurements_of_another_model_are_refused(inside: Path) -> None:
     text = refused(inside, {"fp32": {"model": "source", "latency": "speed"}})
     assert "variants.fp32.latency: speed measured another model than that of source" in text

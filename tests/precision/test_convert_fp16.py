@@ -168,6 +168,7 @@ def test_data_movement_between_fp32_nodes_stays_fp32(tmp_path: Path) -> None:
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 5e-3)
 
 
+@pytest.mark.thorough
 def test_no_cast_reads_a_cast(tmp_path: Path) -> None:
     for name, (build, _, _) in CASES.items():
         (tmp_path / name).mkdir()

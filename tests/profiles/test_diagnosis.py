@@ -552,6 +552,7 @@ def measured(path: Path, feeds: dict[str, Any], folder: Path) -> Profile:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sample", [pytest.param("det", marks=pytest.mark.thorough), "silero"])
 def test_real_models_are_diagnosed(sample: str, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     result = triage(measured(sample_model(sample), SAMPLE_FEEDS[sample], tmp_path))

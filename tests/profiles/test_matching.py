@@ -220,6 +220,7 @@ def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sa
     assert dict(result.attributes)["strides"] == (1, 1)
 
 
+@pytest.mark.thorough
 def test_layers_with_weights_are_matched_under_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     """A trained model exported again with an additional layer is matched by the contents of its layers."""
     traced = trace(onnx.load(sample_model("cls")))

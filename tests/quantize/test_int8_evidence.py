@@ -96,6 +96,7 @@ def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionS
     return PrecisionSearch.model_validate_json((folder / "out" / PrecisionDocument.main).read_text())
 
 
+@pytest.mark.thorough
 def test_a_search_follows_the_errors(tmp_path: Path) -> None:
     """Of six convolutions, one is ruined and the last needs all 8 bits: both are kept after a few trials.
 

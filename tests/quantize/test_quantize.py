@@ -247,6 +247,7 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any], message: s
         Quantize.model_validate(settings)
 
 
+@pytest.mark.thorough
 def test_a_search_keeps_the_layer_that_int8_breaks(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx", layers=5, loud=2)
     convs = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"]

@@ -253,7 +253,7 @@ def test_a_sweep_is_cut_out_of_any_layout(text: str) -> None:
         assert lines_of(text, name) == lines_of(result, name)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(recipes(), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
 def test_the_text_composes_to_the_same_recipe_as_the_overrides(text: str, changes: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as aside:

@@ -116,6 +116,7 @@ def assert_whole(outputs: Path) -> None:
 NONE = "no locks on the file system", "no links on the file system"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lacks", "attacks"),
     [

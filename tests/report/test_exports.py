@@ -470,6 +470,7 @@ def test_equal_data_gives_equal_images(tmp_path: Path, suffix: str) -> None:
         assert b"<dc:date>" not in first
 
 
+@pytest.mark.thorough
 def test_settings_of_matplotlib_are_kept_and_have_no_effect(tmp_path: Path) -> None:
     import matplotlib as mpl
 

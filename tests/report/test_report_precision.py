@@ -445,6 +445,7 @@ def test_hostile_names_are_exported_as_text(tmp_path: Path) -> None:
     assert not [node for node in nodes if node.startswith(("=", "+", "-", "@"))]
 
 
+@pytest.mark.thorough
 def test_outputs_without_metrics_are_reported(tmp_path: Path) -> None:
     # Integers that nothing can be said of, in a comparison that has no bound for them.
     bare = OutputAgreement(output="ids", dtype="int64", shape=(), metrics={})

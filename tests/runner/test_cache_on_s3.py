@@ -73,6 +73,7 @@ def run(toy: SweepToy, user: str, events: list[Event], *, push: bool = False) ->
     return [step.reason for step in read_run_record(Path(finished.folder)).steps]
 
 
+@pytest.mark.thorough
 def test_the_second_user_computes_nothing(toy: SweepToy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = []
     assert run(toy, "anna", events, push=True) == ["new"] * 3

@@ -87,6 +87,7 @@ def test_times_of_the_recipe_come_from_its_latest_run_and_sweep(toy: SweepToy) -
     assert len(took["base", "dye"]) == 2
 
 
+@pytest.mark.thorough
 def test_times_of_other_recipes_come_from_the_newest_records_of_the_store(toy: SweepToy) -> None:
     toy.run()
     outputs = Outputs(toy.outputs)

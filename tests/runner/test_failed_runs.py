@@ -175,6 +175,7 @@ def test_failed_runs_are_listed_and_every_verb_opens_them(in_folder: Path) -> No
     assert "this model is no" in (latest(toy) / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_name_refers_neither_to_a_failed_run_nor_to_an_older_one(in_folder: Path) -> None:
     toy = make(in_folder)
     done, _ = toy.run()

@@ -48,6 +48,7 @@ def test_a_run_has_its_user_machine_model_and_main_metrics(toy: SweepToy) -> Non
     assert f"{name_me()}@{platform.node()}  model.onnx  speed.ms 4.00 ms" in shown[0]
 
 
+@pytest.mark.thorough
 def test_a_sweep_shows_the_objectives_of_its_best_point(toy: SweepToy) -> None:
     toy.run()
     sweep = api.runs()[0]
