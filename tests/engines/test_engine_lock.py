@@ -218,7 +218,11 @@ def test_an_engine_that_is_not_the_locked_one_fails(
         build(Asked(model, {**settings, "lock": lock}), tmp_path / "again")
 
 
-@pytest.mark.parametrize("settings", [RTX, {**RTX, "verbosity": "none"}], ids=["layers", "no layers"])
+@pytest.mark.parametrize(
+    "settings",
+    [RTX, pytest.param({**RTX, "verbosity": "none"}, marks=pytest.mark.thorough)],
+    ids=["layers", "no layers"],
+)
 def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Other bytes pass only if the layers are known."""
     model = make_cnn(tmp_path / "model.onnx")
