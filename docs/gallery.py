@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 WIDTHS = (390, 1024, 1400, 1920)
-SCHEMES = ("light", "dark")
-AXE = Path(__file__).parents[1] / "tests/javascript/node_modules/axe-core/axe.min.js"
+AXE_WIDTHS = (390, 1400)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+TESTS = Path(__file__).parents[1] / "tests"
+AXE = TESTS / "javascript/node_modules/axe-core/axe.min.js"
+EXPORTS = TESTS / "golden/trtexec-resnet-a100.tar.xz"
 
 
 def main() -> None:
@@ -52,12 +56,46 @@ def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "sweep", finish("pipelines/sweep_cpu.yaml", ("steps.speed.passes=3",), outputs) / "report.html"
     inspected = finish("pipelines/inspect_activations.yaml", (), outputs)
     yield "activations", inspected / "look" / "activations.html"
-    engine = finish("pipelines/ppocr_det_rtx.yaml", (), outputs)
-    yield "engines", engine / "report.html"
+    for name in ("render_images", "export_cpp", "package"):
+        yield name, finish(f"pipelines/{name}.yaml", (), outputs) / "report.html"
     failed = finish("pipelines/quickstart.yaml", ("steps.agree.tolerance={slice_rms: 1e-9}", "gates=[]"), outputs)
     yield "failed", failed / "report.html"
+    yield from engine_pages(folder, outputs)
+    yield from imported_pages(folder, outputs)
+    yield from long_pages(folder, outputs)
+
+
+def engine_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
+    """Build engines without a GPU, and yield their report and the page of their differences."""
+    engine = finish("pipelines/ppocr_det_rtx.yaml", (), outputs)
+    yield "engines", engine / "report.html"
+    overrides = ("steps.precise.op_types={BatchNormalization: fp32, Conv: fp32}", "gates=[]")
+    other = finish("pipelines/ppocr_det_rtx.yaml", overrides, outputs)
+    api.diff_engines(f"{engine.name}:engine", f"{other.name}:engine", outputs=outputs, page=folder / "two_engines.html")
+    yield "two_engines", folder / "two_engines.html"
+
+
+def imported_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the pages of three engines that trtexec measured on an A100."""
+    with tarfile.open(EXPORTS) as archive:
+        archive.extractall(folder, filter="data")
+    exports = [folder / "trtexec-resnet-a100" / name for name in ("fp32", "fp16", "qat")]
+    yield "imported", api.report(str(exports[1]), to=folder / "imported.html")
+    rules = api.Rules(allow=frozenset({"unknown"}))
+    compared = api.compare(list(map(str, exports)), rules=rules, outputs=outputs)
+    yield "imported_comparison", compared.report
+
+
+def long_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the pages of all runs: the history of a recipe, and the pages of the site."""
     api.history("quickstart", outputs=outputs, every=True, page=folder / "history.html")
     yield "history", folder / "history.html"
+    site = folder / "site"
+    api.site(site, outputs=outputs)
+    yield "site", site / "index.html"
+    yield "site_recipe", site / "recipes" / "quickstart.html"
+    yield "site_model", min((site / "models").glob("*.html"))
+    yield "site_machine", min((site / "machines").glob("*.html"))
 
 
 def finish(recipe: str, overrides: Sequence[str], outputs: Path) -> Path:
@@ -78,32 +116,31 @@ def take(pages: dict[str, Path], folder: Path, whole: bool) -> list[str]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for name, path in pages.items():
             for width in WIDTHS:
-                for scheme in SCHEMES:
-                    label = f"{name}-{width}-{scheme}"
-                    complaints += [
-                        f"{label}: {complaint}" for complaint in picture(browser, path, label, folder, whole)
-                    ]
+                found = dict.fromkeys(pictures(browser, path, folder / f"{name}-{width}", whole))
+                complaints += [f"{name}-{width}: {complaint}" for complaint in found]
         browser.close()
     return complaints
 
 
-def picture(browser: Browser, path: Path, label: str, folder: Path, whole: bool) -> Iterator[str]:
-    """Write one picture, and yield the complaints about the page."""
-    _, width, scheme = label.rsplit("-", 2)
+def pictures(browser: Browser, path: Path, to: Path, whole: bool) -> Iterator[str]:
+    """Write the pictures of one width, and yield the complaints about the page."""
+    width = int(to.name.rpartition("-")[2])
     seen: list[str] = []
-    scheme_option: Any = scheme
-    page = browser.new_page(viewport={"width": int(width), "height": 900}, color_scheme=scheme_option)
+    page = browser.new_page(viewport={"width": width, "height": 900})
     page.on("pageerror", lambda error: seen.append(f"error {error}"))
     page.on("request", lambda request: seen.append(f"request {request.url}") if "file:" not in request.url else None)
     page.goto(path.resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    page.wait_for_timeout(400)
-    page.screenshot(path=folder / f"{label}.png", full_page=whole)
-    yield from seen
-    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        yield "is wider than the window"
-    yield from violations(page)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(400)
+        page.screenshot(path=f"{to}-{scheme}.png", full_page=whole)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            yield "is wider than the window"
+        if width in AXE_WIDTHS:
+            yield from (f"{scheme} {violation}" for violation in violations(page))
     page.close()
+    yield from seen
 
 
 def violations(page: Page) -> Iterator[str]:

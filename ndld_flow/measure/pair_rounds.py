@@ -206,6 +206,6 @@ def measure_rounds(
             if is_decided(rounds):
                 return MeasuredRounds(tuple(rounds), f"decided after {taken}")
             if len(rounds) >= limits.rounds:
-                return MeasuredRounds(tuple(rounds), f"stopped by the limit `rounds` after {taken}")
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit of rounds after {taken}")
             if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
-                return MeasuredRounds(tuple(rounds), f"stopped by the limit `budget` after {taken}")
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit of the budget after {taken}")

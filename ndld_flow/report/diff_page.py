@@ -245,6 +245,8 @@ class DiffPage:
 
     before: str
     after: str
+    run: str
+    """The run of both; empty if they are of two runs, or files."""
     view: DiffView
     payload: str
 
@@ -258,8 +260,16 @@ def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
     """Convert a record to page data."""
     view, texts = collect_diff(diff), Texts()
     data: DiffPagePayload = {"diffs": [diff_payload(view, texts)], "texts": texts.as_list()}
-    before, after = map(short_name, names)
-    return DiffPage(before, after, view, packed(data))
+    (run, before), (of_run, after) = (_step_of_run(name) for name in names)
+    if run != of_run or not run:
+        run, before, after = "", *names
+    return DiffPage(*map(short_name, (before, after, run)), view, packed(data))
+
+
+def _step_of_run(name: str) -> tuple[str, str]:
+    """Return the run and the step of `RUN:STEP`; the run is empty for a path."""
+    run, _, step = name.rpartition(":")
+    return ("", name) if "/" in name or "\\" in name else (run, step)
 
 
 DIFF_PAGE = PageParts(

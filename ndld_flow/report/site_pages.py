@@ -14,7 +14,7 @@ from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome
 from ndld_flow.report.encoding import Texts, packed
-from ndld_flow.report.history_page import HistoryPage, collect_history
+from ndld_flow.report.history_page import HistoryPage, collect_history, period_of
 from ndld_flow.report.page_data import SiteRunsPayload
 from ndld_flow.report.render import PageParts, render
 
@@ -271,9 +271,7 @@ def _grouped(runs: Sequence[SiteRun], name: str) -> dict[str, list[SiteRun]]:
 def _meta(runs: Sequence[SiteRun]) -> str:
     if not runs:
         return ""
-    first, last = runs[-1].started_at, runs[0].started_at
-    period = f"{first:%d %b %Y} to {last:%d %b %Y}" if first.date() != last.date() else f"{last:%d %b %Y}"
-    return f"{counted(len(runs), 'run')}, {period}"
+    return f"{counted(len(runs), 'run')}, {period_of(runs[-1].started_at, runs[0].started_at)}"
 
 
 def _recipe_row(state: RecipeState, runs: Sequence[SiteRun], paths: SitePaths, up: str) -> RowView:

@@ -83,8 +83,8 @@ function diffTable(host, diff, texts, file) {
     { key: "kind", label: "Type", width: "minmax(130px, 0.7fr)", value: plain("kind"), tone },
     { key: "name", label: "Name", width: "minmax(180px, 1.4fr)", mono: true, value: (row) => rows.name(row), tone },
     { key: "what", label: "What", width: "minmax(220px, 1.8fr)", value: (row) => rows.changes(row), tone },
-    { key: "in", label: "In", width: "minmax(90px, 0.6fr)", mono: true, value: plain("scope"), tone },
   ];
+  if (diff.scope.some((text) => rows.texts[text])) columns.push({ key: "in", label: "In", width: "minmax(90px, 0.6fr)", mono: true, value: plain("scope"), tone });
   const model = new TableModel(columns, rows.length);
   const box = make("input", { type: "checkbox", checked: true });
   const aside = diff.aside.some(Boolean)

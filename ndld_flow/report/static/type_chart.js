@@ -70,6 +70,7 @@ export class TypeChart {
     const { unit, factor } = this.unit === "share" ? { unit: "%", factor: 100 } : axisUnit(most);
     const marks = ticks(0, most, 5);
     const step = marks.length > 1 ? marks[1] : most;
+    this.table.style.setProperty("--reports", String(this.reports.length));
     this.table.style.setProperty("--grid", `${((step / most) * 100).toFixed(4)}%`);
     const labels = marks.map((mark) => {
       const label = make("span", {}, `${tickText(mark, step, factor)}${mark === 0 ? "" : ` ${unit}`}`);
