@@ -124,7 +124,8 @@ def _describe_change(verdict: MetricVerdict | None) -> tuple[str, str, str]:
     if verdict is None:
         return "", "", ""
     exact = verdict.low == verdict.high
-    interval = "" if exact else f"{change(1, verdict.low)} … {change(1, verdict.high)}"
+    spread = f"{change(1, verdict.low)} … {change(1, verdict.high)}" if verdict.interval_is_known else "no interval"
+    interval = "" if exact else spread
     return change(1, verdict.ratio), interval, verdict.verdict
 
 

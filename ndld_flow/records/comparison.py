@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from datetime import datetime
 from typing import Literal
@@ -82,8 +83,9 @@ class MetricVerdict(Record):
     records."""
     candidate_value: float | None = None
     low: float
-    """95 % interval of the ratio; equal to it for exact values."""
+    """95 % interval of the ratio; equal to it for exact values, 0 where it is not known."""
     high: float
+    """Its upper end; infinite where it is not known: for single runs without learned noise."""
     threshold: float
     """Relative difference that counts."""
     floor: float = 0.0
@@ -94,6 +96,11 @@ class MetricVerdict(Record):
     """Both ran the same artifact with the same settings, so that any difference is noise."""
     clock: Literal["", "cpu", "wall"] = ""
     """The clock of the rounds that decided; empty if the profiles' process runs did, by wall time."""
+
+    @property
+    def interval_is_known(self) -> bool:
+        """False if nothing is known of the spread: `low` and `high` are 0 and infinite."""
+        return (self.low, self.high) != (0.0, math.inf)
 
 
 class LayerRow(Record):

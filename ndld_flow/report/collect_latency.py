@@ -107,7 +107,8 @@ class LatencyOutcome:
         if self.verdict is not None and self.verdict.clock:
             clock = CLOCK_NAMES[self.verdict.clock]
             text = f"median {clock} of passes that alternated in rounds"
-            known = "" if self.circumstances.identical else f": {_between(self.verdict.low, self.verdict.high)}"
+            is_known = self.verdict.interval_is_known and not self.circumstances.identical
+            known = f": {_between(self.verdict.low, self.verdict.high)}" if is_known else ""
             return "; ".join([f"{text}{known}", *self._caveats()])
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
         passes = " and ".join(map(str, sorted({measured.latency.sample_count for measured in both})))

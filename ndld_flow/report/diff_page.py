@@ -263,7 +263,7 @@ def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
     (run, before), (of_run, after) = (_step_of_run(name) for name in names)
     if run != of_run or not run:
         run, before, after = "", *names
-    return DiffPage(*map(short_name, (before, after, run)), view, packed(data))
+    return DiffPage(short_name(before), short_name(after), short_name(run), view, packed(data))
 
 
 def _step_of_run(name: str) -> tuple[str, str]:

@@ -138,7 +138,16 @@ def test_throughput_is_better_when_higher() -> None:
 def test_single_runs_decide_little(ratio: float, verdict: str) -> None:
     metric_verdict = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, sitting="")))
     assert metric_verdict.verdict == verdict
-    assert "one run each" in metric_verdict.why
+    assert "one run each: no interval" in metric_verdict.why
+    assert "confidence" not in metric_verdict.why
+    assert not metric_verdict.interval_is_known
+
+
+def test_learned_noise_gives_single_runs_an_interval() -> None:
+    compared_runs = compared(steady(10.0), steady(20.0, sitting=""), noise=learned(single_run_threshold=0.3))
+    verdict = verdict_on(compared_runs.profiles[0])
+    assert verdict.interval_is_known
+    assert verdict.low == pytest.approx(2 / 1.3)
 
 
 def test_confidence_of_few_runs_is_limited_by_their_agreement() -> None:
@@ -652,7 +661,9 @@ def test_swapping_base_and_candidate_inverts_verdicts(
     for verdict in comparison.verdicts:
         back = verdict_on(comparison, verdict.metric, verdict.candidate, verdict.base)
         assert back.ratio == pytest.approx(1 / verdict.ratio)
-        assert (back.low, back.high) == pytest.approx((1 / verdict.high, 1 / verdict.low))
+        assert back.interval_is_known == verdict.interval_is_known
+        if verdict.interval_is_known:
+            assert (back.low, back.high) == pytest.approx((1 / verdict.high, 1 / verdict.low))
         assert back.verdict == OPPOSITE.get(verdict.verdict, verdict.verdict)
 
 

@@ -179,7 +179,10 @@ RUNS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=9)
 @given(RUNS, RUNS, st.sampled_from(["a", "b"]))
 def test_every_ratio_is_within_its_interval(ours: list[float], theirs: list[float], s: str) -> None:
     found = stand(measured(*theirs, sitting="a"), measured(*ours, sitting=s))
-    assert found.ratio is not None and found.low is not None and found.high is not None
+    assert found.ratio is not None
+    if found.low is None or found.high is None:
+        assert min(len(ours), len(theirs)) == 1, "single runs have no interval"
+        return
     assert found.low <= found.ratio * (1 + 1e-9) and found.ratio <= found.high * (1 + 1e-9)
     if found.verdict == "tie" and found.ratio != 1:
         assert found.high < 1.03 + 0.002 / min(*ours, *theirs) + 1e-9

@@ -14,7 +14,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
 from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN
-from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, ProfileComparison
+from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]
 Sign = Literal["<=", "<", ">=", ">"]
@@ -142,14 +142,27 @@ def _decide(
     if verdict.identical:
         difference = 1.0 if gate.kind == "ratio" else 0.0
         return _outcome(gate, difference, difference, difference), verdict.why
+    ends = _assumed_ends(verdict)
     if gate.kind == "ratio":
-        text = f"{_change(verdict.ratio, gate)} ({_change(verdict.low, gate)} to {_change(verdict.high, gate)})"
-        return _outcome(gate, verdict.low, verdict.ratio, verdict.high), text
+        spread = f"{_change(verdict.low, gate)} to {_change(verdict.high, gate)}"
+        text = f"{_change(verdict.ratio, gate)} ({spread if verdict.interval_is_known else _NO_INTERVAL})"
+        return _outcome(gate, ends[0], verdict.ratio, ends[1]), text
     base = metric.values[0]
     assert base is not None  # the verdict compares against it
-    low, middle, high = (base * (ratio - 1) for ratio in (verdict.low, verdict.ratio, verdict.high))
+    low, middle, high = (base * (ratio - 1) for ratio in (ends[0], verdict.ratio, ends[1]))
     text = _signed(middle, gate.limit, metric.unit)
-    return _outcome(gate, low, middle, high), f"{text}{_between(low, high, metric.unit)}"
+    spread = _between(low, high, metric.unit) if verdict.interval_is_known else f" ({_NO_INTERVAL})"
+    return _outcome(gate, low, middle, high), f"{text}{spread}"
+
+
+_NO_INTERVAL = "single runs: no interval"
+
+
+def _assumed_ends(verdict: MetricVerdict) -> tuple[float, float]:
+    """Return the interval of a ratio; for single runs, the assumed one."""
+    if verdict.interval_is_known or verdict.clock:
+        return verdict.low, verdict.high
+    return verdict.ratio / (1 + ASSUMED_SINGLE_RUN), verdict.ratio * (1 + ASSUMED_SINGLE_RUN)
 
 
 def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome:

@@ -37,6 +37,8 @@ class Bounds:
     """Threshold for rounds, which are better evidence of the machine's variation than learned noise."""
     floor_ms: float
     single_run_threshold: float
+    single_run_is_learned: bool
+    """False if that is assumed."""
     paired: bool
     """True if they were measured in turns, so that run i of both form a pair."""
     same: bool
@@ -60,6 +62,7 @@ class Bounds:
             rounds_threshold=rules.threshold,
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
+            single_run_is_learned=noise is not None,
             paired=len(sittings) == 1 and "" not in sittings,
             same=[(profile.runs, profile.layers) for profile in base]
             == [(profile.runs, profile.layers) for profile in candidate],
@@ -86,6 +89,9 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
     figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
+    if min(counts) == 1 and not (bounds.single_run_is_learned or bounds.same):
+        # The verdict rests on an assumption, which is no confidence.
+        interval = RatioInterval(interval.ratio, 0.0, math.inf)
     text = _describe(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
     return MetricVerdict(
         metric=metric.metric,
@@ -177,7 +183,10 @@ def _meaning(verdict: Verdict, threshold: float) -> str:
     return {
         "unchanged": f"within {limit}",
         "inconclusive": f"which may or may not be more than {limit}",
-    }.get(verdict, f"more than {limit} at 95 % confidence")
+    }.get(verdict, f"more than {limit}{_CONFIDENT}")
+
+
+_CONFIDENT = " at 95 % confidence"
 
 
 def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> tuple[float, float]:
@@ -211,9 +220,15 @@ def _describe(
 ) -> str:
     if bounds.same:
         return f"{quantity(figures[1], unit)}: the same measurement"
-    change = f"{ratio_change(interval.ratio)} ({ratio_change(interval.low)} to {ratio_change(interval.high)})"
-    runs = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
-    return f"{runs}, {bounds.circumstances.noise or meaning}"
+    change = f"{' -> '.join(apart(figures, unit))}: {ratio_change(interval.ratio)}"
+    runs = _counted(*counts, paired=bounds.paired)
+    if math.isinf(interval.high):
+        assumed = (
+            f"{meaning.removesuffix(_CONFIDENT)}, if single runs differ by {ASSUMED_SINGLE_RUN * 100:.0f} % at most"
+        )
+        return f"{change}; {runs}: no interval; {bounds.circumstances.noise or assumed}"
+    spread = f"({ratio_change(interval.low)} to {ratio_change(interval.high)})"
+    return f"{change} {spread} over {runs}, {bounds.circumstances.noise or meaning}"
 
 
 def _counted(base: int, candidate: int, *, paired: bool) -> str:

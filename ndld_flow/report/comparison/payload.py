@@ -107,7 +107,7 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
         "base_value": column("base_value"),
         "candidate_value": column("candidate_value"),
         "ratio": column("ratio"),
-        "low": column("low"),
+        "low": [_number(verdict.low) if verdict.interval_is_known else None for verdict in ordered],
         "high": column("high"),
         "threshold": column("threshold"),
         "floor": column("floor"),

@@ -56,7 +56,8 @@ class IntervalScale:
         """Return the plot of a verdict; None without a ratio."""
         if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
             return None
-        ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
+        low, high = (verdict.low, verdict.high) if verdict.interval_is_known else (verdict.ratio, verdict.ratio)
+        ends = (low, verdict.ratio, high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
         return IntervalPlot(*(round(self.place(end), 2) for end in ends))
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
@@ -199,11 +200,12 @@ def _metric_row(
 
 def _verdict_view(verdict: MetricVerdict, scale: IntervalScale) -> VerdictView:
     finite = math.isfinite(verdict.ratio)
+    spread = f"{ratio_text(verdict.low)} to {ratio_text(verdict.high)}" if verdict.interval_is_known else "no interval"
     return VerdictView(
         verdict=verdict.verdict,
         ratio=ratio_text(verdict.ratio),
         change=change(1, verdict.ratio) if finite else "",
-        interval="" if verdict.low == verdict.high else f"{ratio_text(verdict.low)} to {ratio_text(verdict.high)}",
+        interval="" if verdict.low == verdict.high else spread,
         plot=scale.plot(verdict),
         threshold=f"±{verdict.threshold * 100:.3g} %",
         why=short_name(verdict.why, 600),

@@ -166,7 +166,8 @@ def _verdict(verdict: MetricVerdict | None) -> list[str]:
     if verdict is None:
         return [_NONE, _NONE, _NONE]
     exact = verdict.low == verdict.high
-    interval = "exact" if exact else f"{_ratio(verdict.low)} to {_ratio(verdict.high)}"
+    spread = f"{_ratio(verdict.low)} to {_ratio(verdict.high)}" if verdict.interval_is_known else "no interval"
+    interval = "exact" if exact else spread
     return [_ratio(verdict.ratio), interval, _sign(verdict.verdict)]
 
 

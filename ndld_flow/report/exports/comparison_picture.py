@@ -230,7 +230,7 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
         verdict = row.verdict
         colour = _VERDICTS.get(verdict.verdict, INK)
         axes.fill_betweenx([at - 0.42, at + 0.42], 1 - verdict.threshold, 1 + verdict.threshold, color=LINE, lw=0)
-        ends = [end if math.isfinite(end) else verdict.ratio for end in (verdict.low, verdict.high)]
+        ends = (verdict.low, verdict.high) if verdict.interval_is_known else (verdict.ratio, verdict.ratio)
         axes.plot(ends, [at, at], "-", color=colour, lw=3, solid_capstyle="butt", zorder=3)
         axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=PAPER, mew=0.8, zorder=4)
         _label_row(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)

@@ -79,7 +79,7 @@ def _metrics(compared: ProfileComparison, several: bool) -> Iterable[Sequence[st
         name = f"{compared.name}: {metric.metric}" if several else metric.metric
         values = ["\N{EN DASH}" if value is None else quantity(value, metric.unit) for value in metric.values]
         spread = f"{change(1, verdict.low)} \N{HORIZONTAL ELLIPSIS} {change(1, verdict.high)}"
-        interval = spread if verdict.low < verdict.high else ""
+        interval = (spread if verdict.interval_is_known else "no interval") if verdict.low < verdict.high else ""
         yield [name, *values, change(1, verdict.ratio), interval, verdict.verdict]
 
 

@@ -81,7 +81,7 @@ class AgainstBest:
     ratio: float | None = None
     """Its objective divided by that of the best."""
     low: float | None = None
-    """With `high` the 95 % interval of the ratio; None without values of process runs."""
+    """With `high` the 95 % interval of the ratio; None without values of process runs, and for single runs."""
     high: float | None = None
 
 
@@ -167,7 +167,8 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
     verdict = judge(metric, 0, 1, replace(bounds, same=bounds.same and runs[0] == runs[1]))
     assert verdict is not None  # both have values
     # A winner that is significantly better than the best contradicts the objective's order: inconclusive.
-    return AgainstBest(_VERDICTS.get(verdict.verdict, "inconclusive"), verdict.ratio, verdict.low, verdict.high)
+    interval = (verdict.low, verdict.high) if verdict.interval_is_known else (None, None)
+    return AgainstBest(_VERDICTS.get(verdict.verdict, "inconclusive"), verdict.ratio, *interval)
 
 
 def _values_in_runs(expression: Expression, finalist: WinnerValues) -> tuple[float, ...]:

@@ -66,7 +66,8 @@ function intervalBar(verdict, ratios) {
     if (right !== undefined) mark.style.right = until(right);
     return mark;
   };
-  const spread = low === high || low === null ? ratioText(ratio) : `${ratioText(ratio)}, ${ratioText(low)} to ${ratioText(high)}`;
+  const ends = low === null ? "no interval" : `${ratioText(low)} to ${ratioText(high)}`;
+  const spread = low !== null && low === high ? ratioText(ratio) : `${ratioText(ratio)}, ${ends}`;
   return make("div", {
     class: `interval ${verdict.verdict}`,
     role: "img",
