@@ -118,11 +118,11 @@ def find_steps(
     rules = rules or StepRules()
     if rules.exact:
         return _exact_steps(values)
+    if len(values) < LEAST_BEFORE + LEAST_AFTER:
+        return []
     import numpy as np
 
     raw = np.asarray(values, dtype=float)
-    if len(raw) < LEAST_BEFORE + LEAST_AFTER:
-        return []
     logs = bool(np.all(raw > 0))
     series = np.log(raw) if logs else raw
     limited = _limited(series)

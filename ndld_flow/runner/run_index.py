@@ -37,7 +37,7 @@ from ndld_flow.store.files import share
 
 Answer = TypeVar("Answer")
 INDEX = "index.sqlite"
-_VERSION = crc32(f"4 {__version__}".encode()) & 0x7FFFFFFF
+_VERSION = crc32(f"5 {__version__}".encode()) & 0x7FFFFFFF
 """Its first number rises whenever a table or the meaning of a value changes; other releases may read records otherwise.
 """
 _PATIENCE_S = 2.0
@@ -48,8 +48,8 @@ _UNSETTLED = "unsettled"
 _TABLES = """
 CREATE TABLE run (
     recipe TEXT NOT NULL, id TEXT NOT NULL, stamp TEXT NOT NULL, started_at TEXT NOT NULL, outcome TEXT NOT NULL,
-    git_commit TEXT NOT NULL, gates TEXT NOT NULL, brief TEXT NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (recipe, id)
+    git_commit TEXT NOT NULL, gates TEXT NOT NULL, checksum INTEGER NOT NULL,
+    brief TEXT NOT NULL, brief_checksum INTEGER NOT NULL, PRIMARY KEY (recipe, id)
 ) WITHOUT ROWID;
 CREATE TABLE need (
     recipe TEXT NOT NULL, id TEXT NOT NULL, keys TEXT NOT NULL, digests TEXT NOT NULL, checksum INTEGER NOT NULL,
@@ -155,9 +155,10 @@ class RunIndex:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             row, measured = ("", _DAMAGED, "", "[]", ""), []
+        *short, brief = row
         self._database.execute(
-            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (recipe, identifier, stamp, *row, _checksum(identifier, *row)),
+            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (recipe, identifier, stamp, *short, _checksum(identifier, *short), brief, _checksum(identifier, brief)),
         )
         self._database.executemany(
             "INSERT OR REPLACE INTO measured VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -185,14 +186,14 @@ class RunIndex:
     def runs(self, recipe: str) -> list[IndexedRun]:
         """Return the runs of a recipe, oldest first."""
         rows = self._database.execute(
-            "SELECT id, started_at, outcome, git_commit, gates, brief, checksum FROM run WHERE recipe = ?"
+            "SELECT id, started_at, outcome, git_commit, gates, checksum FROM run WHERE recipe = ?"
             " ORDER BY started_at, id",
             (recipe,),
         )
         return [
             IndexedRun(identifier, started_at, outcome, commit, _gates_in(gates))
-            for identifier, started_at, outcome, commit, gates, brief, checksum in rows
-            if _is_sound(checksum, identifier, started_at, outcome, commit, gates, brief)
+            for identifier, started_at, outcome, commit, gates, checksum in rows
+            if _is_sound(checksum, identifier, started_at, outcome, commit, gates)
         ]
 
     def outcomes(self, recipe: str) -> dict[str, str]:
@@ -201,13 +202,11 @@ class RunIndex:
 
     def briefs(self, recipe: str) -> dict[str, Tree]:
         """Return id -> the parts of its record that a list of runs needs, for runs whose records can be read."""
-        rows = self._database.execute(
-            "SELECT id, started_at, outcome, git_commit, gates, brief, checksum FROM run WHERE recipe = ?", (recipe,)
-        )
+        rows = self._database.execute("SELECT id, brief, brief_checksum FROM run WHERE recipe = ?", (recipe,))
         return {
             identifier: from_json(brief)
-            for identifier, started_at, outcome, commit, gates, brief, checksum in rows
-            if _is_sound(checksum, identifier, started_at, outcome, commit, gates, brief) and brief
+            for identifier, brief, checksum in rows
+            if _is_sound(checksum, identifier, brief) and brief
         }
 
     def needs(
@@ -275,10 +274,11 @@ class RunIndex:
             (recipe, step),
         )
         values = []
+        read = lru_cache(maxsize=64)(from_json)  # runs that reuse a result have equal texts
         for _, *row, checksum in sorted(rows):
             if _is_sound(checksum, step, *row):
                 run, key, subject, facts, metrics, doubt, disturbed, exact = row
-                measured = from_json(metrics).get(name)
+                measured = read(metrics).get(name)
                 if measured is not None:
                     value, unit = measured
                     shown = (_number_of(value), unit, key, subject, facts, doubt, bool(disturbed), bool(exact))
