@@ -129,7 +129,7 @@ def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str
     common = {"ActivationSymmetric": settings.symmetric_activations}
     if settings.target == "cpu":
         return common
-    # TensorRT fuses the nodes after a layer into it and keeps biases in fp32.
+    # TensorRT and OpenVINO fuse the nodes after a layer into it and keep biases in fp32.
     return common | {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(op_types)}
 
 

@@ -22,7 +22,7 @@ from ndld_flow.step import Foresight, RunsCode
 Mode = Literal["static", "dynamic", "weight_only"]
 Algorithm = Literal["rtn", "hqq"]
 Method = Literal["minmax", "entropy", "percentile", "distribution"]
-Target = Literal["cpu", "tensorrt"]
+Target = Literal["cpu", "tensorrt", "openvino"]
 Activations = Literal["uint8", "int8", "uint16", "int16"]
 Weights = Literal["int8", "uint8", "int4"]
 
@@ -153,8 +153,9 @@ class QuantizeSettings(Settings):
     weights of MatMul and Gemm become int4 or int8 in blocks (MatMulNBits), each with its own scale, and activations
     keep their type: for language models in ONNX Runtime, of any size."""
     target: Target = "cpu"
-    """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric
-    int8, Q/DQ on inputs only (TensorRT fuses the nodes after a layer into it), biases in fp32."""
+    """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `openvino`: uint8, Q/DQ
+    on inputs only, as OpenVINO fuses the nodes after a layer into it, biases in fp32. `tensorrt`: the same, in
+    symmetric int8."""
     method: Method = "minmax"
     """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` % of the
     values. `entropy`: the range whose histogram of 128 bins has the smallest KL divergence from the histogram of all
@@ -187,9 +188,9 @@ class QuantizeSettings(Settings):
     CPU, PP-OCR rec has a cosine of 0.995 with the 7-bit range and of 0.974 without it."""
     op_types: tuple[str, ...] = ()
     """Operators to quantize: all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight;
-    for TensorRT also ConvTranspose; on a CPU also operators that follow them, such as Relu, MaxPool or the Add of two
-    quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather; with `weight_only` MatMul and Gemm, and on
-    request Gather, for embedding tables (`[Gather, Gemm, MatMul]`)."""
+    for TensorRT and OpenVINO also ConvTranspose; on a CPU also operators that follow them, such as Relu, MaxPool or
+    the Add of two quantized tensors. With `mode: dynamic` MatMul, Gemm, LSTM and Gather; with `weight_only` MatMul and
+    Gemm, and on request Gather, for embedding tables (`[Gather, Gemm, MatMul]`)."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
     """A Conv, ConvTranspose, Gemm or MatMul stays unquantized if it computes fewer multiply-accumulates than this for
     each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
@@ -252,7 +253,7 @@ class QuantizeSettings(Settings):
             return self.op_types
         if self.mode != "static":
             return DYNAMIC_OP_TYPES if self.mode == "dynamic" else BLOCK_OP_TYPES
-        if self.target == "tensorrt":
+        if self.target != "cpu":
             return WEIGHTED_OP_TYPES
         return tuple(each for each in WEIGHTED_OP_TYPES if each not in _NOT_ON_CPU)
 
@@ -282,7 +283,7 @@ class QuantizeSettings(Settings):
         """True if weights use 7 of 8 bits, by `reduce_range` or depending on this machine's CPU."""
         if self.reduce_range != "auto":
             return self.reduce_range
-        return self.target == "cpu" and self.weights == "int8" and cpu_saturates()
+        return self.target != "tensorrt" and self.weights == "int8" and cpu_saturates()
 
 
 def foresee_hqq() -> Foresight:

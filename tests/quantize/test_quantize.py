@@ -288,10 +288,20 @@ def test_tensorrt_builds_models_quantized_for_it(tmp_path: Path) -> None:
     assert (tmp_path / "e/out/model.engine").stat().st_size > 0
 
 
+def test_openvino_gets_integers_on_inputs_of_layers_only(tmp_path: Path) -> None:
+    model, _ = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", target="openvino", **FULL)
+    pairs = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    assert pairs and not pairs & {node.output[0] for node in model.graph.node if node.op_type == "Conv"}
+    zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    types = {each.data_type for each in model.graph.initializer if each.name in zeros}
+    assert types == {onnx.TensorProto.UINT8}
+
+
 @pytest.mark.parametrize(
     ("settings", "is_symmetric"),
     [
         ({}, False),
+        ({"target": "openvino"}, False),
         ({"symmetric": True}, True),
         ({"symmetric": False}, False),
         ({"target": "tensorrt"}, True),

@@ -23,7 +23,9 @@ from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import preset_files, read_preset
 from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
-from ndld_flow.records.optimization import Gain
+from ndld_flow.records.optimization import Gain, VariantOutcome
+from ndld_flow.runner.optimize.optimize import _choose
+from ndld_flow.runner.optimize.proof import Proof
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
 TWO = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,T] ids, float[N,T] mask) => (float[N,T] y)
@@ -227,6 +229,32 @@ def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
     assert names == ["source", "clean", "clean in batches of 4", "clean in batches of 16"]
     assert composer.variants[2].speed == ', inputs: {"x": {shape: [4, 8], data: random}}'
     assert any("--fix-shapes" in sentence for sentence in composer.left_out)
+
+
+def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
+    np.save("rows.npy", np.zeros((9, 8), np.float32))
+    variants = read(write(ROWS), data=("rows.npy",), target="any").variants
+    quantized = [(each.runtime, text) for each in variants for text in each.steps.values() if "step: quantize" in text]
+    assert all(("target: openvino" in text) == ("openvino" in runtime) for runtime, text in quantized)
+    assert any("min_intensity: 64" in text for _, text in quantized)
+
+
+def proved(ratio: float, outcome: VariantOutcome = "delivered") -> Proof:
+    gain = Gain(objective="latency", ratio=ratio, low=ratio, high=ratio, evidence="alternating passes")
+    return Proof(Variant("a variant", "onnxruntime"), None, Path("p.yaml"), outcome, "", gains=(gain,))
+
+
+def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None:
+    proofs = {3: proved(0.9), 1: proved(0.7), 2: proved(0.5, "not right on held-out data"), 4: proved(0.8)}
+    assert [proof.outcome for proof in _choose(proofs, several=False).values()] == [
+        "slower",
+        "delivered",
+        "not right on held-out data",
+        "slower",
+    ]
+    assert [proof.passed for proof in _choose(proofs, several=True).values()] == [True, True, False, True]
+    assert _choose(proofs, several=True)[3].outcome == "delivered", "the first objective decided the order"
+    assert _choose({}, several=False) == {}
 
 
 def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> None:

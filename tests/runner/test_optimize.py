@@ -107,7 +107,7 @@ def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
     one, two = write_data(here / "one", 1), write_data(here / "two", 4)
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
     with pytest.raises(api.RequestError, match=r"00.npy is the only sample"):
-        split((f"x={one}",), tried)
+        split((f"x={one}",), trial(x=(1, 3, SIDE, SIDE)))
     with pytest.raises(api.RequestError, match="the model has 2 inputs; write x=PATH or z=PATH"):
         split((str(two),), tried)
     with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):

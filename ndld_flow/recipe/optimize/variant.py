@@ -64,6 +64,12 @@ class Subject:
         return f", {self.runtime}" if len(self.preset.runtimes) > 1 else ""
 
     @property
+    def quantize_target(self) -> str:
+        """Return the setting `target` of `quantize` for what runs the model, with a comma before it, or nothing."""
+        name = self.preset.quantize_target or ("openvino" if self.runtime == "openvino" else "")
+        return f", target: {name}" if name else ""
+
+    @property
     def batched(self) -> bool:
         """Return whether the first dimension of every input is dynamic."""
         return all(likely.spec.shape and not isinstance(likely.spec.shape[0], int) for likely in self.inputs)

@@ -52,6 +52,12 @@ _MOST_NOT_FASTER = 2
 """Number of variants that may turn out not better than the source: those that follow were worse in the search."""
 _MOST_OF_FRONT = 4
 """Number of models on the Pareto front that are proved."""
+_MOST_CLOSE = 3
+"""Number of models that are proved for a single objective, to deliver the best of them."""
+_CLOSE = 1.2
+"""A variant is proved too if the search measured at most this multiple of the latency of the best that passed: short
+measurements on a busy machine rank such variants by chance.
+"""
 
 
 @dataclass
@@ -289,16 +295,19 @@ def _threads_of(value: object) -> int | None:
 
 
 def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
-    """Prove points from the best on, until one passes and so many of the front; return proofs by the point's number.
+    """Prove points from the best on; return proofs by the point's number. If any passes, one is to be delivered.
 
-    The first that passes is the one to deliver. When the budget is used up, no further point is proved after the first.
+    For one objective, variants close to the first that passes are proved too, and the best by alternating passes is
+    delivered; for several, the first that passes, and others of the front are proved. When the budget is used up, no
+    further point is proved after the first.
     """
     proofs: dict[int, Proof] = {}
+    first: _Point | None = None
     for point in sorted(search.points, key=lambda point: point.rank):
         if point.outcome != "passed" or prover.composer.is_base(point.variant, point.threads):
             continue
-        passed = [proof for proof in proofs.values() if proof.passed]
-        if passed and (not point.on_front or len(passed) >= _MOST_OF_FRONT):
+        passed = sum(proof.passed for proof in proofs.values())
+        if first is not None and not _is_worth_proving(point, first, passed, prover.composer):
             break
         if proofs and search.is_over(prover.composer.options.budget):
             prover.listener(Notice(text="the budget is used up: no further variant is proved", warning=True))
@@ -307,12 +316,36 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
         how = f"held-out samples, then {against} the source"
         prover.listener(Notice(text=f"proving {point.name}: {how}"))
         proof = proofs[point.number] = prover.prove(point.variant, point.threads)
-        if proof.passed and passed:
-            proof = proofs[point.number] = replace(proof, outcome="on the front")
-        prover.listener(Notice(text=f"{point.name}: {proof.outcome}{f': {proof.why}' if proof.why else ''}"))
+        first = first or (point if proof.passed else None)
+        outcome = "right and better" if proof.passed else proof.outcome
+        prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
         if sum(each.outcome == "not faster" for each in proofs.values()) >= _MOST_NOT_FASTER:
             break
-    return proofs
+    return _choose(proofs, several=len(prover.composer.objectives) > 1)
+
+
+def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Composer) -> bool:
+    """Return whether a point is proved although a better one of the search has passed."""
+    if len(composer.objectives) > 1:
+        return point.on_front and passed < _MOST_OF_FRONT
+    (objective,) = composer.objectives
+    found = [each.objectives.get(objective.name) for each in (first, point)]
+    if passed >= _MOST_CLOSE or objective.evidence != "alternating passes" or None in found:
+        return False
+    low, high = sorted(metric.value for metric in found if metric is not None)
+    return 0 < high <= _CLOSE * low
+
+
+def _choose(proofs: Mapping[int, Proof], *, several: bool) -> dict[int, Proof]:
+    """Return proofs of which one that passed is to be delivered: the first, or of one objective that with most gain."""
+    passed = [number for number, proof in proofs.items() if proof.passed]
+    best = min(passed, key=lambda number: 0 if several else proofs[number].gains[0].ratio, default=None)
+    chosen = dict(proofs)
+    for number in passed:
+        if number != best:
+            gained = "; ".join(gain.describe() for gain in proofs[number].gains)
+            chosen[number] = replace(proofs[number], outcome="on the front" if several else "slower", why=gained)
+    return chosen
 
 
 def _front(points: Sequence[_Point], proofs: dict[int, Proof], request: Request) -> Iterator[FrontPoint]:

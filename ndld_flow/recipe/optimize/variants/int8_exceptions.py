@@ -20,7 +20,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     budget = subject.options.budget
     time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS
-    target = f", target: {target}" if (target := subject.preset.quantize_target) else ""
+    target = subject.quantize_target
     found = (
         f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
         f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:g} ms}}"

@@ -25,5 +25,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     placed = f"{{objective: latency, time: {time_ms:.0f} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
     target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
     judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
-    made = f"{{step: quantize, from: clean, method: percentile, optimize: {placed}{judged}{target}}}"
+    scheme = f"method: percentile{subject.quantize_target}"
+    made = f"{{step: quantize, from: clean, {scheme}, optimize: {placed}{judged}{target}}}"
     yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)
