@@ -32,6 +32,7 @@ from tests.support.toys import RECIPE, make_toy
 
 PROFILED = ("runs=2", "passes=4", "duration=0", "warmup=0", "layer_passes=2", "stable=0 %")
 PROFILE = "outputs/runs/profile-model/latest/profile/profile.json"
+BUSY = "busy.json"
 FIELDS = Path(__file__).parents[1] / "golden/outputs.txt"
 
 ELSEWHERE = "--outputs elsewhere/outputs"
@@ -52,8 +53,8 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     ],
     "profile": [(" ".join(["model.onnx", *(f"'{setting}'" for setting in PROFILED)]), 0), (PROFILE, 0)],
     "compare": [
-        (f"{PROFILE} {PROFILE}", 0),
-        (f"{PROFILE} {PROFILE} --gate 'latency.min <= 0 ms'", 1),
+        (f"{BUSY} {BUSY}", 0),
+        (f"{BUSY} {BUSY} --gate 'latency.min <= 0 ms'", 1),
         ("engine:engine engine:engine", 0),
     ],
     "apply": [(f"busy {ELSEWHERE}", 0), (f"busy more_threads_than_cpus --show {ELSEWHERE}", 0)],
@@ -155,7 +156,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")
     (folder / "rtx.yaml").write_text(RTX)
-    write_busy_run(folder / "elsewhere")  # it has no models, which `verify` would report
+    busy = write_busy_run(folder / "elsewhere")  # it has no models, which `verify` would report
+    (folder / BUSY).write_bytes((busy / "speed/profile.json").read_bytes())
     assert ndld_flow("run", "rtx.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
     assert ndld_flow("attest", "packed", "-o", "packed.jsonl", cwd=folder).returncode == 0
