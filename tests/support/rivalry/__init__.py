@@ -1,0 +1,1 @@
+"""Tools that make a model faster, compared: the models, the environments, the neutral judge, and the table."""

@@ -1,0 +1,77 @@
+"""`optimize`, and the grid of all that it may choose, as contenders of the benchmark."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import yaml
+
+from ndld_flow import api
+from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Target, read_model
+from ndld_flow.runner.events import Event
+from ndld_flow.runner.optimize.proof import Prover
+from ndld_flow.runner.request import Request as RunRequest
+from tests.benchmarks.rivals.protocol import Delivery, Request
+from tests.support.rivalry.subjects import write_files
+
+
+def optimize(request: Request, target: Target) -> Delivery:
+    """Return the model that `optimize` delivers."""
+    delivered = request.folder / "fast.onnx"
+    found = api.optimize(
+        request.model, _options(request, target), output=delivered, outputs=request.folder / "outputs", listener=_log
+    )
+    assert found is not None
+    (request.folder / "optimization.json").write_text(found.to_json())
+    return _delivery(delivered, found.runtime, found.delivered)
+
+
+def run_grid(request: Request, target: Target) -> list[Delivery]:
+    """Return all variants that could be made; each that is right on the data was also compared with the source."""
+    options = _options(request, target)
+    composer = read_model(request.model, options)
+    own = request.folder / "recipes"
+    own.mkdir()
+    run = RunRequest(recipe=own / "none.yaml", outputs=request.folder / "outputs")
+    prover = Prover(composer, own, run, _log)
+    found = []
+    for number, variant in enumerate(composer.variants):
+        proof = prover.prove(variant, None)
+        if proof.finished is None:
+            print(f"{variant.name}: {proof.outcome}: {proof.why}", flush=True)
+            continue
+        print(f"{variant.name}: {proof.outcome} {proof.why} {proof.speed}", flush=True)
+        folder = Path(proof.finished.folder)
+        made = request.model if variant.is_source else folder / "made/model.onnx"
+        kept = request.folder / f"{number}.onnx"
+        shutil.copyfile(made, kept)
+        found.append(_delivery(kept, variant.runtime, variant.name))
+    return found
+
+
+def _log(event: Event) -> None:
+    print(time.strftime("%H:%M:%S"), str(event)[:300], flush=True)
+
+
+def _options(request: Request, target: Target) -> OptimizeOptions:
+    folders = write_files(request.calibration, request.folder / "data")
+    data = tuple(f"{name}={folder}" for name, folder in folders.items())
+    return OptimizeOptions(target, data, (f"cosine >= {request.bound}",), threads=(request.threads,))
+
+
+def _delivery(model: Path, runtime: str, name: str) -> Delivery:
+    """Return how to run a model, from the value of `runtime:`."""
+    read = yaml.safe_load(runtime)
+    settings = read if isinstance(read, dict) else {"backend": read}
+    if settings["backend"] == "onnxruntime":
+        return Delivery(str(model), "onnxruntime", {}, name)
+    precision = settings.get("inference_precision", "f32")
+    given = {"PERFORMANCE_HINT": "LATENCY"}
+    return Delivery(
+        str(model),
+        "openvino",
+        given if precision == "default" else {**given, "INFERENCE_PRECISION_HINT": precision},
+        name,
+    )

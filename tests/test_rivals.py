@@ -1,0 +1,138 @@
+"""The judge and the table of `bench_rivals`: a comparison that favours its author's tool is worth nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.benchmarks import bench_rivals
+from tests.benchmarks.bench_rivals import contest, measure, read_measured, read_outcomes, row
+from tests.benchmarks.rivals.protocol import Delivery, Sample, cosine
+from tests.support.models_run import write_model
+from tests.support.rivalry import subjects
+from tests.support.rivalry.contest import Outcome, Terms, find_error
+from tests.support.rivalry.judging import Judged, Times, compare, judge
+from tests.support.rivalry.table import Row, verdict
+
+MODEL = "g (float[1, 4] x) => (float[1, 4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }"
+BOUND = 0.99
+
+
+@pytest.fixture
+def unseen(tmp_path: Path) -> Path:
+    path = tmp_path / "unseen.npz"
+    np.savez(path, x=np.random.default_rng(0).normal(size=(3, 1, 4)).astype(np.float32))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("candidate", "least", "most"),
+    [
+        (MODEL, 1.0, 1.0),
+        (MODEL.replace("{1, 2, 3, 4}", "{1, 2, 3, 3}"), 0.5, 0.999),
+        (MODEL.replace("{ y = Mul(x, w) }", "{ z = Div(x, x) y = Log(z) }"), 0.0, 0.0),  # all zero
+        (MODEL.replace("{ y = Mul(x, w) }", "{ z = Neg(x) a = Abs(z) b = Neg(a) y = Sqrt(b) }"), -1.0, -1.0),  # NaN
+    ],
+)
+def test_the_judge_finds_the_worst_sample(
+    tmp_path: Path, unseen: Path, candidate: str, least: float, most: float
+) -> None:
+    source, other = (write_model(tmp_path / f"{n}.onnx", text) for n, text in enumerate((MODEL, candidate)))
+    found = judge(source, Delivery(str(other)), unseen, threads=1)
+    assert found.cosine is not None
+    assert least - 1e-6 <= found.cosine <= most + 1e-6
+
+
+def test_a_model_that_does_not_load_has_failed_and_is_not_wrong(tmp_path: Path, unseen: Path) -> None:
+    source = write_model(tmp_path / "source.onnx", MODEL)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    found = judge(source, Delivery(str(broken)), unseen, threads=1)
+    assert found.cosine is None
+    assert found.failed
+
+
+def test_the_worst_output_decides() -> None:
+    right, zero = np.ones(3, np.float32), np.zeros(3, np.float32)
+    assert cosine([right, right], [right, right]) == pytest.approx(1)
+    assert cosine([right, right], [right, zero]) == 0
+    assert cosine([zero], [zero]) == 1
+    assert cosine([right], [np.ones(4, np.float32)]) == -1
+
+
+def _times(*values: float) -> Times:
+    return Times(values, values)
+
+
+def _outcome(contender: str, cosine: float | None, failed: str = "") -> Outcome:
+    deliveries = () if failed else (Delivery("model.onnx"),)
+    judged = () if failed else (Judged(cosine),)
+    return Outcome("tiny", contender, 1.0, 1.0, failed, deliveries, judged)
+
+
+def _row(rival: Outcome, times: Times | None) -> Row:
+    ours = _outcome("optimize_any", 1.0)
+    delivered = {"optimize_any": [(ours.deliveries[0], _times(5, 5, 5))]}
+    delivered["rival"] = [(each, times) for each in rival.deliveries if times is not None]
+    source = _times(10, 10, 10)
+    return Row("tiny", {"optimize_any": ours, "rival": rival}, delivered, source, source)
+
+
+def test_a_faster_rival_is_ahead_only_if_it_is_right() -> None:
+    assert verdict(_row(_outcome("rival", 1.0), _times(4, 4, 4)), "rival") == "behind"
+    assert verdict(_row(_outcome("rival", 1.0), _times(5, 5, 5)), "rival") == "equal"
+    wrong = _row(_outcome("rival", 0.83), None)
+    assert verdict(wrong, "rival") == "ahead"
+    assert wrong.cell("rival") == "wrong: cosine 0.830"
+    assert _row(_outcome("rival", None, "no such operator"), None).cell("rival") == "failed: no such operator"
+
+
+def test_rounds_are_compared_one_by_one() -> None:
+    busy = [10.0, 30.0, 20.0] * 10
+    found = compare(busy, [value / 2 for value in busy])
+    assert found.median == found.low == found.high == pytest.approx(2)
+
+
+def test_the_cause_of_a_failure_is_shown_and_not_who_passed_it_on() -> None:
+    log = "Traceback\n  File x\nValueError: the cause\nsubprocess.CalledProcessError: Command '['x']' returned 1.\n"
+    assert find_error(log) == "ValueError: the cause"
+
+
+def _tiny(_: Path, model: Path, count: int) -> Iterator[Sample]:
+    """Two layers, wide enough for INT8 to pay."""
+    pick = np.random.default_rng(0)
+    weights = [(pick.normal(size=(512, 512)) / 22).astype(np.float32) for _ in range(2)]
+    text = "g (float[8, 512] x) => (float[8, 512] y) { a = MatMul(x, v) b = Relu(a) y = MatMul(b, w) }"
+    proto = onnx.load(write_model(model, text))
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for each, name in zip(weights, "vw"))
+    onnx.save(proto, model)
+    for _ in range(count):
+        yield {"x": pick.normal(size=(8, 512)).astype(np.float32)}
+
+
+@pytest.mark.slow
+def test_a_model_goes_through_the_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(subjects.SUBJECTS, "tiny", _tiny)
+    names = ["onnxruntime_dynamic", "optimize_onnxruntime"]
+    arguments = argparse.Namespace(
+        contenders=names, again=[], terms=Terms(BOUND), samples=(12, 6), rounds=2, processes=1
+    )
+    contest("tiny", tmp_path, arguments)
+    measure("tiny", tmp_path, arguments)
+    outcomes = {contender: each for (_, contender), each in read_outcomes(tmp_path / "outcomes.jsonl").items()}
+    assert sorted(outcomes) == names
+    assert not any(each.failed for each in outcomes.values())
+    found = row("tiny", outcomes, read_measured(tmp_path / "measured.jsonl"), BOUND)
+    assert outcomes["optimize_onnxruntime"].right(BOUND)
+    assert found.speed("optimize_onnxruntime") is not None
+    before = (tmp_path / "outcomes.jsonl").read_text()
+    contest("tiny", tmp_path, arguments)
+    assert (tmp_path / "outcomes.jsonl").read_text() == before, "an interrupted run goes on"
+    bench_rivals.print_table([found], BOUND)
+    assert json.loads(before.splitlines()[0])["subject"] == "tiny"
