@@ -24,6 +24,7 @@ SMALLEST: dict[str, tuple[str, ...]] = {
     "bench_quantize": ("--pictures", "2", "--rounds", "1", "--passes", "2"),
     "bench_reduce": ("--count", "1", "--no-rival"),
     "bench_report": ("50", "2"),
+    "bench_rivals": ("--print",),
     "bench_round_trips": ("--every", "400"),
     "bench_search": ("1", "4"),
     "bench_sweep": ("--passes", "3", "--runs", "3"),

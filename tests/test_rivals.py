@@ -11,14 +11,13 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.benchmarks import bench_rivals
 from tests.benchmarks.bench_rivals import contest, measure, read_measured, read_outcomes, row
 from tests.benchmarks.rivals.protocol import Delivery, Sample, cosine
 from tests.support.models_run import write_model
 from tests.support.rivalry import subjects
 from tests.support.rivalry.contest import Outcome, Terms, find_error
 from tests.support.rivalry.judging import Judged, Times, compare, judge
-from tests.support.rivalry.table import Row, verdict
+from tests.support.rivalry.table import Row, print_table, verdict
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }"
 BOUND = 0.99
@@ -104,13 +103,15 @@ def test_the_cause_of_a_failure_is_shown_and_not_who_passed_it_on() -> None:
     assert find_error(log) == "ValueError: the cause"
 
 
-def _tiny(_: Path, model: Path, count: int) -> Iterator[Sample]:
+def _tiny(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     """Two layers, wide enough for INT8 to pay."""
     pick = np.random.default_rng(0)
     weights = [(pick.normal(size=(512, 512)) / 22).astype(np.float32) for _ in range(2)]
     text = "g (float[8, 512] x) => (float[8, 512] y) { a = MatMul(x, v) b = Relu(a) y = MatMul(b, w) }"
     proto = onnx.load(write_model(model, text))
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for each, name in zip(weights, "vw"))
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(each, name) for each, name in zip(weights, "vw", strict=True)
+    )
     onnx.save(proto, model)
     for _ in range(count):
         yield {"x": pick.normal(size=(8, 512)).astype(np.float32)}
@@ -134,5 +135,5 @@ def test_a_model_goes_through_the_whole_comparison(tmp_path: Path, monkeypatch: 
     before = (tmp_path / "outcomes.jsonl").read_text()
     contest("tiny", tmp_path, arguments)
     assert (tmp_path / "outcomes.jsonl").read_text() == before, "an interrupted run goes on"
-    bench_rivals.print_table([found], BOUND)
+    print_table([found], BOUND)
     assert json.loads(before.splitlines()[0])["subject"] == "tiny"

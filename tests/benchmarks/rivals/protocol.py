@@ -58,6 +58,8 @@ class Delivery:
     """Attributes of ONNX Runtime's `SessionOptions`, or properties of OpenVINO's `compile_model`."""
     name: str = ""
     """Its name among several."""
+    measuring_s: float = 0.0
+    """Seconds that its contender would still have measured it for, as it measured another one of them."""
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -50,6 +50,11 @@ class Outcome:
     """The agreement of each delivery on unseen samples."""
     finished: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M"))
 
+    @property
+    def whole_s(self) -> float:
+        """Return its wall time, with that of the measurements that the judge did for it."""
+        return self.wall_s + sum(delivery.measuring_s for delivery in self.deliveries)
+
     @classmethod
     def read(cls, line: str) -> Outcome:
         """Return an outcome that was written as a line of JSON."""

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-WORDS = 64
+WORDS = 32
 """Length of the input."""
 _SIZE, _HEADS, _LAYERS = 384, 12, 6
 Array = np.ndarray[Any, Any]

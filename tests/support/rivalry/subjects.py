@@ -119,16 +119,16 @@ def _pixels(image: Image.Image, mean: Sequence[float], std: Sequence[float]) -> 
 
 def _text_detection(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     """PP-OCRv4's detector, on drawn pages with lines of text."""
-    _fix_wheel("text_detection", model, {"x": (1, 3, 320, 320)})
+    _fix_wheel("text_detection", model, {"x": (1, 3, 224, 224)})
     for path in sorted(draw_pages(folder, count, seed=3).iterdir()):
-        yield {"x": _pixels(Image.open(path), _MEAN, _STD)}
+        yield {"x": _pixels(Image.open(path).resize((224, 224)), _MEAN, _STD)}
 
 
 def _text_recognition(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     """PP-OCRv4's recognizer, on drawn lines of text."""
-    _fix_wheel("text_recognition", model, {"x": (1, 3, 48, 320)})
+    _fix_wheel("text_recognition", model, {"x": (1, 3, 48, 192)})
     for path in sorted(draw_lines(folder, count, seed=3).iterdir()):
-        yield {"x": _pixels(Image.open(path), (0.5,), (0.5,))}
+        yield {"x": _pixels(Image.open(path).crop((0, 0, 192, 48)), (0.5,), (0.5,))}
 
 
 def _page_orientation(folder: Path, model: Path, count: int) -> Iterator[Sample]:
@@ -147,17 +147,17 @@ def _object_detection(folder: Path, model: Path, count: int) -> Iterator[Sample]
     del proto.graph.output[:]
     outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in last.input]
     proto.graph.output.extend(outputs)
-    _fix_shapes(proto, {"images": (1, 3, 256, 256)}, model)
+    _fix_shapes(proto, {"images": (1, 3, 192, 192)}, model)
     photos = [Image.open(_scikit_image(folder) / name).convert("RGB") for name in _PHOTOS]
-    for part in _parts(photos, count, (160, 300), 256):
+    for part in _parts(photos, count, (160, 300), 192):
         yield {"images": _pixels(part, (0.0,), (1.0,))}
 
 
 def _segmentation(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     """A segmenter of stained tissue, on parts of a microscope's picture."""
     wheel = WHEELS["segmentation"]
-    _fix_shapes(onnx.load(_fetch(wheel)), {"input": (1, 3, 64, 64)}, model)
-    for part in _parts([Image.open(_scikit_image(folder) / "ihc.png").convert("RGB")], count, (64, 200), 64):
+    _fix_shapes(onnx.load(_fetch(wheel)), {"input": (1, 3, 48, 48)}, model)
+    for part in _parts([Image.open(_scikit_image(folder) / "ihc.png").convert("RGB")], count, (48, 200), 48):
         yield {"input": _pixels(part, _MEAN, _STD)}
 
 

@@ -83,7 +83,7 @@ def _print_details(row: Row, names: Sequence[str]) -> None:
         )
         versus = row.versus(name) if name != OURS else None
         behind = f"; optimize is {versus} as fast" if versus is not None else ""
-        seconds = f"{outcome.wall_s:.0f} s, {outcome.cpu_s:.0f} s of CPU"
+        seconds = f"{outcome.whole_s:.0f} s ({outcome.cpu_s:.0f} s of CPU)"
         print(f"  {name}: {what or row.cell(name)}; {seconds}{behind}")
 
 
@@ -91,13 +91,13 @@ def _print_goals(rows: Sequence[Row], rivals: Sequence[str], bound: float) -> No
     own = [row for row in rows if row.best(OURS) is not None]
     near = [row for row in own if (best := row.versus(GRID)) is not None and best.median >= _NEAR_BEST]
     with_grid = [row for row in rows if GRID in row.outcomes and OURS in row.outcomes]
-    quick = [row for row in with_grid if row.outcomes[OURS].cpu_s <= row.outcomes[GRID].cpu_s / 4]
+    quick = [row for row in with_grid if row.outcomes[OURS].whole_s <= row.outcomes[GRID].whole_s / 4]
     slower = [row for row in own if (speed := row.speed(OURS)) is not None and speed.high < 1 - _NOISE]
     violated = [row for row in rows if OURS in row.outcomes and not row.outcomes[OURS].right(bound)]
     print(
         f"within 3 % of the grid's best: {len(near)} of {len(with_grid)} (goal: all); missed: {_names(with_grid, near)}"
     )
-    print(f"in a quarter of the grid's CPU time: {len(quick)} of {len(with_grid)} (goal: all)")
+    print(f"in a quarter of the grid's time: {len(quick)} of {len(with_grid)} (goal: all)")
     print(f"bounds violated on unseen samples: {len(violated)} (goal: 0) {', '.join(row.subject for row in violated)}")
     print(f"slower than the source: {len(slower)} (goal: 0) {', '.join(row.subject for row in slower)}")
     for rival in rivals:
@@ -122,9 +122,7 @@ def verdict(row: Row, rival: str) -> str:
 
 def _record(rows: Sequence[Row], rival: str) -> str:
     run = [row for row in rows if rival in row.outcomes]
-    counts = {
-        verdict: [row for row in run if verdict(row, rival) == verdict] for verdict in ("ahead", "equal", "behind")
-    }
+    counts = {each: [row for row in run if verdict(row, rival) == each] for each in ("ahead", "equal", "behind")}
     wrong = [row for row in run if row.best(rival) is None]
     listed = f" ({', '.join(row.subject for row in counts['behind'])})" if counts["behind"] else ""
     return (
