@@ -31,7 +31,7 @@ class Terms:
 
     bound: float = 0.99
     threads: int = 1
-    limit_s: int = 1_200
+    limit_s: int = 2_400
     """Seconds after which a contender has failed."""
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import yaml
 
 from ndld_flow import api
-from ndld_flow.recipe.optimize_recipe import OptimizeOptions, Target, read_model
+from ndld_flow.recipe.optimize.compose import read_model
+from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.runner.events import Event
 from ndld_flow.runner.optimize.proof import Prover
 from ndld_flow.runner.request import Request as RunRequest
@@ -17,7 +18,7 @@ from tests.benchmarks.rivals.protocol import Delivery, Request
 from tests.support.rivalry.subjects import write_files
 
 
-def optimize(request: Request, target: Target) -> Delivery:
+def optimize(request: Request, target: str) -> Delivery:
     """Return the model that `optimize` delivers."""
     delivered = request.folder / "fast.onnx"
     found = api.optimize(
@@ -28,14 +29,14 @@ def optimize(request: Request, target: Target) -> Delivery:
     return _delivery(delivered, found.runtime, found.delivered)
 
 
-def run_grid(request: Request, target: Target) -> list[Delivery]:
+def run_grid(request: Request, target: str) -> list[Delivery]:
     """Return all variants that could be made, whether right or not.
 
     Only the first that is right on all data is measured as `optimize` does. The others would take as long; the judge
     measures them all.
     """
     options = _options(request, target)
-    composer = read_model(request.model, options)
+    composer = read_model(request.model, options, request.folder / "samples")
     own = request.folder / "recipes"
     own.mkdir()
     run = RunRequest(recipe=own / "none.yaml", outputs=request.folder / "outputs")
@@ -63,7 +64,7 @@ def _log(event: Event) -> None:
     print(time.strftime("%H:%M:%S"), str(event)[:300], flush=True)
 
 
-def _options(request: Request, target: Target) -> OptimizeOptions:
+def _options(request: Request, target: str) -> OptimizeOptions:
     folders = write_files(request.calibration, request.folder / "data")
     data = tuple(f"{name}={folder}" for name, folder in folders.items())
     return OptimizeOptions(target, data, (f"cosine >= {request.bound}",), threads=(request.threads,))
