@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,21 @@ def test_a_faster_rival_is_ahead_only_if_it_is_right() -> None:
 
 def test_rounds_are_compared_one_by_one() -> None:
     busy = [10.0, 30.0, 20.0] * 10
-    found = compare(busy, [value / 2 for value in busy])
+    found = compare(_times(*busy), _times(*(value / 2 for value in busy)))
     assert found.median == found.low == found.high == pytest.approx(2)
+
+
+def test_a_process_that_was_lucky_widens_the_interval() -> None:
+    base, lucky = [10.0] * 40, [10.0] * 30 + [5.0] * 10
+    found = compare(Times(tuple(base), processes=4), Times(tuple(lucky), processes=4))
+    assert found.low == 1
+    assert found.high > 1.4
+
+
+def test_a_difference_as_large_as_that_of_the_source_from_itself_is_noise() -> None:
+    compared = _row(_outcome("rival", 1.0), _times(4.8, 4.8, 4.8))
+    assert verdict(compared, "rival") == "behind"
+    assert verdict(replace(compared, twin=_times(10.5, 10.5, 10.5)), "rival") == "equal"
 
 
 def test_the_cause_of_a_failure_is_shown_and_not_who_passed_it_on() -> None:

@@ -49,7 +49,7 @@ class Measured:
     @classmethod
     def read(cls, line: str) -> Measured:
         values = json.loads(line)
-        times = tuple(Times(tuple(each["cpu"]), tuple(each["wall"])) for each in values["times"])
+        times = tuple(Times(**each) for each in values["times"])
         return cls(values["subject"], tuple(values["keys"]), times)
 
 
@@ -154,8 +154,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--contenders", nargs="+", choices=contenders(), default=contenders(), metavar="NAME")
     parser.add_argument("--again", nargs="+", default=[], metavar="NAME", help="contenders to run again")
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache/ndld_flow-rivals")
-    parser.add_argument("--rounds", type=int, default=20, help="of each measuring process")
-    parser.add_argument("--processes", type=int, default=3, help="in which all are timed")
+    parser.add_argument("--rounds", type=int, default=8, help="of each measuring process")
+    parser.add_argument("--processes", type=int, default=6, help="in which all are timed")
     parser.add_argument("--threads", type=int, default=1, help="of every model, and of every tool")
     parser.add_argument("--bound", type=float, default=0.99, help="of the cosine similarity")
     parser.add_argument("--samples", type=int, nargs=2, default=(36, 24), help="to use, and unseen")

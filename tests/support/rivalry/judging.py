@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tests.benchmarks.rivals.protocol import ROOT, Delivery, Sample, cosine, read_samples
 
+Clock = Literal["cpu", "wall"]
 Run = Callable[[Sample], list[np.ndarray[Any, Any]]]
 _BURST_S = 0.012
 _MOST_PASSES = 200
@@ -45,6 +46,8 @@ class Times:
 
     cpu: tuple[float, ...] = ()
     wall: tuple[float, ...] = ()
+    processes: int = 1
+    """Number of processes that have as many rounds each, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +77,29 @@ def time_in_turns(
     """Return the times of each model, round by round; all are open in each of some processes."""
     parts = [_ask("time", deliveries, unseen, threads, rounds) for _ in range(processes)]
     return [
-        Times(*(tuple(value for part in parts for value in part[number][clock]) for clock in ("cpu", "wall")))
+        Times(_joined(parts, number, "cpu"), _joined(parts, number, "wall"), processes)
         for number in range(len(deliveries))
     ]
 
 
-def compare(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
-    """Return the ratio of times of the same rounds: the median, and its interval by bootstrap over the rounds."""
-    ratios = [one / other for one, other in zip(base, candidate, strict=True)]
+def _joined(parts: Sequence[Sequence[Mapping[str, Sequence[float]]]], number: int, clock: Clock) -> tuple[float, ...]:
+    return tuple(value for part in parts for value in part[number][clock])
+
+
+def compare(base: Times, candidate: Times, clock: Clock = "cpu") -> Ratio:
+    """Return the ratio of times of the same rounds: the median, and its interval by bootstrap over processes and, in
+    each, over rounds, as a process may be lucky with its memory.
+    """
+    pairs = zip(getattr(base, clock), getattr(candidate, clock), strict=True)
+    ratios = [one / other for one, other in pairs]
+    size = len(ratios) // base.processes
+    parts = [ratios[start : start + size] for start in range(0, len(ratios), size)]
     pick = random.Random(0)
-    medians = sorted(statistics.median(pick.choices(ratios, k=len(ratios))) for _ in range(2_000))
+    medians = []
+    for _ in range(2_000):
+        drawn = pick.choices(parts, k=len(parts))
+        medians.append(statistics.median(ratio for part in drawn for ratio in pick.choices(part, k=size)))
+    medians.sort()
     return Ratio(statistics.median(ratios), medians[50], medians[1_949])
 
 

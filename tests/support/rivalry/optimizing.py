@@ -51,9 +51,10 @@ def run_grid(request: Request, target: str) -> list[Delivery]:
         made = request.model if variant.is_source else Path(proof.finished.folder) / "made/model.onnx"
         kept = request.folder / f"{number}.onnx"
         shutil.copyfile(made, kept)
-        still_s = measuring_s if proof.passed and not variant.is_source else 0.0
+        costs = proof.passed and not composer.is_base(variant, None)
+        still_s = measuring_s if costs else 0.0
         found.append(_delivery(kept, variant.runtime, variant.name, still_s))
-        if proof.passed and not variant.is_source and not measuring_s:
+        if costs and not measuring_s:
             started = time.perf_counter()
             prover.prove(variant, None)
             measuring_s = time.perf_counter() - started

@@ -10,8 +10,8 @@ from tests.support.rivalry.contest import Outcome
 from tests.support.rivalry.judging import Ratio, Times, compare
 
 OURS, GRID = "optimize_any", "grid"
-_NOISE = 0.01
-"""Two equal models may differ by 1 %, as in `optimize`."""
+_LEAST_NOISE = 0.01
+"""Two equal models may differ by 1 %, as in `optimize`, or by as much as the source differs from itself."""
 _NEAR_BEST = 0.97
 
 
@@ -27,20 +27,25 @@ class Row:
     twin: Times
     """The source again."""
 
+    @property
+    def noise(self) -> float:
+        """Return the difference that equal models may have."""
+        return max(_LEAST_NOISE, abs(compare(self.source, self.twin).median - 1))
+
     def best(self, contender: str) -> tuple[Delivery, Times] | None:
         """Return the fastest right delivery."""
         right = [(delivery, times) for delivery, times in self.times.get(contender, ()) if times is not None]
-        return max(right, key=lambda each: compare(self.source.cpu, each[1].cpu).median, default=None)
+        return max(right, key=lambda each: compare(self.source, each[1]).median, default=None)
 
     def speed(self, contender: str) -> Ratio | None:
         """Return how many times as fast as the source a contender's model is; None if it delivered no right one."""
         best = self.best(contender)
-        return compare(self.source.cpu, best[1].cpu) if best is not None else None
+        return compare(self.source, best[1]) if best is not None else None
 
     def versus(self, contender: str) -> Ratio | None:
         """Return how many times as fast as a contender's model that of `optimize` is."""
         own, other = self.best(OURS), self.best(contender)
-        return compare(other[1].cpu, own[1].cpu) if own is not None and other is not None else None
+        return compare(other[1], own[1]) if own is not None and other is not None else None
 
     def cell(self, contender: str) -> str:
         """Return the speed of a contender's model, or why there is none."""
@@ -63,7 +68,7 @@ def print_table(rows: Sequence[Row], bound: float) -> None:
     print(f"|{'---|' * (len(names) + 3)}")
     for row in rows:
         median = sorted(row.source.cpu)[len(row.source.cpu) // 2]
-        twin = compare(row.source.cpu, row.twin.cpu)
+        twin = compare(row.source, row.twin)
         print(f"| {row.subject} | {median:.3g} | {twin} | {' | '.join(map(row.cell, names))} |")
     print()
     for row in rows:
@@ -78,9 +83,7 @@ def _print_details(row: Row, names: Sequence[str]) -> None:
         outcome, best = row.outcomes.get(name), row.best(name)
         if outcome is None:
             continue
-        what = (
-            f"{best[0].name or best[0].runtime}, {compare(row.source.wall, best[1].wall)} by wall time" if best else ""
-        )
+        what = f"{best[0].name or best[0].runtime}, {compare(row.source, best[1], 'wall')} by wall time" if best else ""
         versus = row.versus(name) if name != OURS else None
         behind = f"; optimize is {versus} as fast" if versus is not None else ""
         seconds = f"{outcome.whole_s:.0f} s ({outcome.cpu_s:.0f} s of CPU)"
@@ -92,7 +95,7 @@ def _print_goals(rows: Sequence[Row], rivals: Sequence[str], bound: float) -> No
     near = [row for row in own if (best := row.versus(GRID)) is not None and best.median >= _NEAR_BEST]
     with_grid = [row for row in rows if GRID in row.outcomes and OURS in row.outcomes]
     quick = [row for row in with_grid if row.outcomes[OURS].whole_s <= row.outcomes[GRID].whole_s / 4]
-    slower = [row for row in own if (speed := row.speed(OURS)) is not None and speed.high < 1 - _NOISE]
+    slower = [row for row in own if (speed := row.speed(OURS)) is not None and speed.high < 1 - row.noise]
     violated = [row for row in rows if OURS in row.outcomes and not row.outcomes[OURS].right(bound)]
     print(
         f"within 3 % of the grid's best: {len(near)} of {len(with_grid)} (goal: all); missed: {_names(with_grid, near)}"
@@ -117,7 +120,7 @@ def verdict(row: Row, rival: str) -> str:
     versus = row.versus(rival)
     if versus is None:
         return "ahead"
-    return "ahead" if versus.low > 1 + _NOISE else "behind" if versus.high < 1 - _NOISE else "equal"
+    return "ahead" if versus.low > 1 + row.noise else "behind" if versus.high < 1 - row.noise else "equal"
 
 
 def _record(rows: Sequence[Row], rival: str) -> str:
