@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.benchmarks.bench_rivals import contest, measure, read_measured, read_outcomes, row
+from tests.benchmarks.bench_rivals import contest, measure, read_measured, read_outcomes, row, source_key
 from tests.benchmarks.rivals.protocol import Delivery, Sample, cosine
 from tests.support.models_run import write_model
 from tests.support.rivalry import subjects
@@ -87,6 +87,7 @@ def _row(rival: Outcome, times: Times | None) -> Row:
 def test_a_faster_rival_is_ahead_only_if_it_is_right() -> None:
     assert verdict(_row(_outcome("rival", 1.0), _times(4, 4, 4)), "rival") == "behind"
     assert verdict(_row(_outcome("rival", 1.0), _times(5, 5, 5)), "rival") == "equal"
+    assert verdict(_row(_outcome("rival", 1.0), None), "another") == "not run"
     wrong = _row(_outcome("rival", 0.83), None)
     assert verdict(wrong, "rival") == "ahead"
     assert wrong.cell("rival") == "wrong: cosine 0.830"
@@ -143,7 +144,8 @@ def test_a_model_goes_through_the_whole_comparison(tmp_path: Path, monkeypatch: 
     outcomes = {contender: each for (_, contender), each in read_outcomes(tmp_path / "outcomes.jsonl").items()}
     assert sorted(outcomes) == names
     assert not any(each.failed for each in outcomes.values())
-    found = row("tiny", outcomes, read_measured(tmp_path / "measured.jsonl"), BOUND)
+    measured = read_measured(tmp_path / "measured.jsonl")["tiny"]
+    found = row("tiny", outcomes, measured, source_key("tiny", tmp_path), BOUND)
     assert outcomes["optimize_onnxruntime"].right(BOUND)
     assert found.speed("optimize_onnxruntime") is not None
     before = (tmp_path / "outcomes.jsonl").read_text()

@@ -57,8 +57,15 @@ def key_of(delivery: Delivery) -> str:
     """Return what the speed of a model depends on; OpenVINO's weights are beside its .xml."""
     path = Path(delivery.model)
     files = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
+    if not path.exists():
+        return f"{path}: it is being made again"
     digests = [digest_file(file) for file in files]
     return json.dumps([*digests, delivery.runtime, dict(sorted(delivery.settings.items()))])
+
+
+def source_key(name: str, folder: Path) -> str:
+    """Return the key of a subject itself."""
+    return key_of(Delivery(str(prepare_subject(name, folder / "subjects").model)))
 
 
 def read_outcomes(path: Path) -> dict[tuple[str, str], Outcome]:
@@ -107,7 +114,7 @@ def main() -> None:
             measure(name, folder, arguments)
     outcomes, measured = read_outcomes(folder / "outcomes.jsonl"), read_measured(folder / "measured.jsonl")
     rows = [
-        row(name, _own(name, outcomes), measured, arguments.terms.bound)
+        row(name, _own(name, outcomes), measured[name], source_key(name, folder), arguments.terms.bound)
         for name in arguments.models
         if name in measured
     ]
@@ -134,15 +141,12 @@ def contest(name: str, folder: Path, arguments: argparse.Namespace) -> None:
         print(f"  {outcome.wall_s:.0f} s, {outcome.cpu_s:.0f} s of CPU: {outcome.failed or found}", flush=True)
 
 
-def row(name: str, outcomes: Mapping[str, Outcome], measured: Mapping[str, Measured], bound: float) -> Row:
-    """Return a subject's row of the table."""
-    times = dict(zip(measured[name].keys, measured[name].times, strict=True))
-    right = {name: {id(each) for each in outcome.right(bound)} for name, outcome in outcomes.items()}
+def row(name: str, outcomes: Mapping[str, Outcome], measured: Measured, source: str, bound: float) -> Row:
+    """Return a subject's row of the table; `source` is the key of the source, which some contenders deliver."""
+    times = dict(zip(measured.keys, measured.times, strict=True))
+    times[source] = times[SOURCE]
     times_of = {
-        contender: [
-            (each, times.get(key_of(each), times[SOURCE]) if id(each) in right[contender] else None)
-            for each in outcome.deliveries
-        ]
+        contender: [(each, times.get(key_of(each))) for each in outcome.right(bound)]
         for contender, outcome in outcomes.items()
     }
     return Row(name, dict(outcomes), times_of, times[SOURCE], times[TWIN])

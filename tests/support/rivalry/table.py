@@ -56,6 +56,8 @@ class Row:
             return f"failed: {outcome.failed}"
         if speed is not None:
             return str(speed)
+        if self.times.get(contender):
+            return "right, not timed"
         found = [judged.cosine for judged in outcome.judged if judged.cosine is not None]
         return f"wrong: cosine {max(found):.3f}" if found else f"failed: {outcome.judged[0].failed}"
 
@@ -105,18 +107,16 @@ def _print_goals(rows: Sequence[Row], rivals: Sequence[str], bound: float) -> No
     print(f"slower than the source: {len(slower)} (goal: 0) {', '.join(row.subject for row in slower)}")
     for rival in rivals:
         print(f"against {rival}: {_record(own, rival)}")
-    ahead = [
-        row
-        for row in own
-        if all(verdict(row, rival) != "behind" and verdict(row, rival) != "equal" for rival in rivals)
-    ]
+    ahead = [row for row in own if all(verdict(row, rival) == "ahead" for rival in rivals)]
     behind = [row for row in own if any(verdict(row, rival) == "behind" for rival in rivals)]
     print(f"faster than every rival: {len(ahead)} of {len(rows)} (goal: 8 of 10)")
     print(f"behind a rival by more than noise: {len(behind)} (goal: 0) {', '.join(row.subject for row in behind)}")
 
 
 def verdict(row: Row, rival: str) -> str:
-    """Return `ahead`, `behind` or `equal`; a rival without a right model is behind."""
+    """Return `ahead`, `behind` or `equal`, or `not run`; `optimize` is ahead of a rival without a right model."""
+    if rival not in row.outcomes:
+        return "not run"
     versus = row.versus(rival)
     if versus is None:
         return "ahead"
