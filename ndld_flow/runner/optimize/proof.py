@@ -79,9 +79,9 @@ class Prover:
 
         An error of its steps fails it, and is not raised.
         """
-        proof = self._run(variant, threads, measured=False)
+        proof = self.run(variant, threads, measured=False)
         if proof.passed and not self.composer.is_base(variant, threads):
-            proof = self._run(variant, threads, measured=True)
+            proof = self.run(variant, threads, measured=True)
         return proof
 
     def deliver(self, proof: Proof) -> Proof:
@@ -95,7 +95,8 @@ class Prover:
             return replace(proof, exported=export_source(output, run))
         return replace(proof, exported=export_results([Export("made", output)], run))
 
-    def _run(self, variant: Variant, threads: int | None, *, measured: bool) -> Proof:
+    def run(self, variant: Variant, threads: int | None, *, measured: bool) -> Proof:
+        """Check a variant on the samples of the search and on held-out ones; `measured` adds the comparison."""
         suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
         recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
         output = self.request.output or Path("fast.onnx")

@@ -44,7 +44,7 @@ def run_grid(request: Request, target: str) -> list[Delivery]:
     found: list[Delivery] = []
     measuring_s = 0.0
     for number, variant in enumerate(composer.variants):
-        proof = prover._run(variant, None, measured=False)
+        proof = prover.run(variant, None, measured=False)
         print(f"{variant.name}: {proof.outcome} {proof.why}", flush=True)
         if proof.finished is None:
             continue
