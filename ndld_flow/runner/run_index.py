@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
 import time
@@ -37,7 +38,7 @@ from ndld_flow.store.files import share
 
 Answer = TypeVar("Answer")
 INDEX = "index.sqlite"
-_VERSION = crc32(f"5 {__version__}".encode()) & 0x7FFFFFFF
+_VERSION = crc32(f"6 {__version__}".encode()) & 0x7FFFFFFF
 """Its first number rises whenever a table or the meaning of a value changes; other releases may read records otherwise.
 """
 _PATIENCE_S = 2.0
@@ -171,7 +172,7 @@ class RunIndex:
             measured.measurement,
             self._number(measured.subject),
             self._number(measured.facts),
-            to_json(measured.metrics).decode(),
+            to_json(measured.metrics, inf_nan_mode="strings").decode(),  # SQLite reads no NaN and no infinity
             measured.doubt,
             int(measured.disturbed),
             int(measured.exact),
@@ -266,7 +267,7 @@ class RunIndex:
         return sorted(f"{step}.{name}" for step, name in rows)
 
     def values(self, recipe: str, metric: str) -> list[IndexedValue]:
-        """Return all values of a metric, in the order of the runs."""
+        """Return all values of a metric that are finite, in the order of the runs."""
         step, _, name = metric.partition(".")
         rows = self._database.execute(
             "SELECT started_at, measured.id, measurement, subject, facts, metrics, doubt, disturbed, exact,"
@@ -279,9 +280,9 @@ class RunIndex:
             if _is_sound(checksum, step, *row):
                 run, key, subject, facts, metrics, doubt, disturbed, exact = row
                 measured = read(metrics).get(name)
-                if measured is not None:
-                    value, unit = measured
-                    shown = (_number_of(value), unit, key, subject, facts, doubt, bool(disturbed), bool(exact))
+                if measured is not None and math.isfinite(value := _number_of(measured[0])):
+                    unit = measured[1]
+                    shown = (value, unit, key, subject, facts, doubt, bool(disturbed), bool(exact))
                     values.append(IndexedValue(run, step, name, *shown))
         return values
 

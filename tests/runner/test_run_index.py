@@ -162,6 +162,14 @@ def test_a_damaged_index_is_rebuilt(root: Path, place: int) -> None:
     assert answers(root) == expected
 
 
+@pytest.mark.parametrize("written", ["NaN", "Infinity"])
+def test_values_that_are_not_finite_are_no_points_of_a_history(root: Path, written: str) -> None:
+    path = record(root, 3)
+    path.write_text(path.read_text().replace('"value": 13.0', f'"value": "{written}"'))
+    (series,) = api.history("nightly", [LATENCY], outputs=root).series
+    assert [point.run for point in series.points] == [run_id(place) for place in range(COUNT) if place != 3]
+
+
 def test_a_value_that_was_changed_in_the_index_is_noticed(root: Path) -> None:
     expected = answers(root)
     with sqlite3.connect(root / INDEX) as database:

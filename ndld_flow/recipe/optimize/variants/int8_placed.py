@@ -19,7 +19,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if not subject.samples.search or subject.preset.engine or subject.preset.remote:
         return
     budget = subject.options.budget
-    time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS
+    time_ms = max(1.0, min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE)) if budget else _LONGEST_MS
     threads = subject.options.threads
     own = f", threads: {threads[0]}" if len(threads) == 1 else ""
     placed = f"{{objective: latency, time: {time_ms:.0f} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
