@@ -26,6 +26,7 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.optimization import Gain, VariantOutcome
 from ndld_flow.runner.optimize.optimize import _choose
 from ndld_flow.runner.optimize.proof import Proof
+from tests.support.run_fixtures import StepSketch, run_record
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
 TWO = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,T] ids, float[N,T] mask) => (float[N,T] y)
@@ -239,22 +240,35 @@ def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
     assert any("min_intensity: 64" in text for _, text in quantized)
 
 
-def proved(ratio: float, outcome: VariantOutcome = "delivered") -> Proof:
+def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered", *, digest: str = "") -> Proof:
     gain = Gain(objective="latency", ratio=ratio, low=ratio, high=ratio, evidence="alternating passes")
-    return Proof(Variant("a variant", "onnxruntime"), None, Path("p.yaml"), outcome, "", gains=(gain,))
+    variant = Variant(name, "onnxruntime", is_source=True)
+    record = run_record([StepSketch("agree", "check_accuracy")]) if digest else None
+    if record is not None:
+        artifact = record.source.artifact.model_copy(update={"digest": digest})
+        record = record.model_copy(update={"source": record.source.model_copy(update={"artifact": artifact})})
+    return Proof(variant, None, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
 
 
 def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None:
-    proofs = {3: proved(0.9), 1: proved(0.7), 2: proved(0.5, "not right on held-out data"), 4: proved(0.8)}
-    assert [proof.outcome for proof in _choose(proofs, several=False).values()] == [
-        "slower",
-        "delivered",
-        "not right on held-out data",
-        "slower",
-    ]
-    assert [proof.passed for proof in _choose(proofs, several=True).values()] == [True, True, False, True]
-    assert _choose(proofs, several=True)[3].outcome == "delivered", "the first objective decided the order"
-    assert _choose({}, several=False) == {}
+    wrong = proved("c", 0.5, "not right on held-out data")
+    proofs = {3: proved("a", 0.9), 1: proved("b", 0.7), 2: wrong, 4: proved("d", 0.8)}
+    variants = [proof.variant for proof in proofs.values()]
+    found = _choose(proofs, variants, several=False)
+    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", wrong.outcome, "slower"]
+    front = _choose(proofs, variants, several=True)
+    assert [proof.passed for proof in front.values()] == [True, True, False, True]
+    assert front[3].outcome == "delivered", "the first objective decided the order"
+    assert _choose({}, [], several=False) == {}
+
+
+def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
+    """Nothing pays in `placed`, so that it is `clean`, measured twice."""
+    clean, placed = proved("clean", 0.62, digest="1"), proved("placed", 0.6, digest="1")
+    other = proved("other", 0.61, digest="2")
+    variants = [clean.variant, other.variant, placed.variant]
+    found = _choose({1: placed, 2: clean, 3: other}, variants, several=False)
+    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", "slower"]
 
 
 def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> None:

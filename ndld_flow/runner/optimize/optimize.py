@@ -321,7 +321,7 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
         prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
         if sum(each.outcome == "not faster" for each in proofs.values()) >= _MOST_NOT_FASTER:
             break
-    return _choose(proofs, several=len(prover.composer.objectives) > 1)
+    return _choose(proofs, prover.composer.variants, several=len(prover.composer.objectives) > 1)
 
 
 def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Composer) -> bool:
@@ -336,10 +336,16 @@ def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Compo
     return 0 < high <= _CLOSE * low
 
 
-def _choose(proofs: Mapping[int, Proof], *, several: bool) -> dict[int, Proof]:
-    """Return proofs of which one that passed is to be delivered: the first, or of one objective that with most gain."""
+def _choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several: bool) -> dict[int, Proof]:
+    """Return proofs of which one that passed is to be delivered: the first, or of one objective that with most gain.
+
+    Of variants with the same model, such as `INT8 where it pays` if nothing pays, it is the first of `variants`.
+    """
     passed = [number for number, proof in proofs.items() if proof.passed]
     best = min(passed, key=lambda number: 0 if several else proofs[number].gains[0].ratio, default=None)
+    if best is not None:
+        equal = [number for number in passed if number == best or proofs[number].is_same_as(proofs[best])]
+        best = min(equal, key=lambda number: variants.index(proofs[number].variant))
     chosen = dict(proofs)
     for number in passed:
         if number != best:

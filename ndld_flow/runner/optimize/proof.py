@@ -64,6 +64,13 @@ class Proof:
         assert self.record is not None
         return self.source if self.variant.is_source else _step(self.record, "made").artifact
 
+    def is_same_as(self, other: Proof) -> bool:
+        """Return whether both measured the same model in the same way."""
+        if self.record is None or other.record is None:
+            return False
+        mine, others = ((each.variant.runtime, each.variant.speed, each.threads) for each in (self, other))
+        return mine == others and self.model.digest == other.model.digest
+
 
 @dataclass(frozen=True)
 class Prover:
