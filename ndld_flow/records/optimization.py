@@ -229,4 +229,8 @@ class Optimization(Document):
             for each in self.variants
             if each.outcome != "delivered"
         ]
-        return f"Tried in {seconds(self.wall_s)} ({self.stopped_because}): {'; '.join(lost) or 'nothing else'}"
+        return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}"
+
+    def describe_search(self) -> str:
+        """Return the time of the search, and why it ended."""
+        return f"Tried in {seconds(self.wall_s)} ({self.stopped_because})"

@@ -69,6 +69,19 @@ class BestView:
 
 
 @dataclass(frozen=True)
+class ConclusionView:
+    """The result of `optimize`, which may deliver another point than the best of the search."""
+
+    ship: str
+    """What is delivered; the page's headline."""
+    lines: tuple[str, ...]
+    """Gain, cost, how to reproduce it, and the front."""
+    searched: str
+    tried: tuple[tuple[str, str, str], ...]
+    """Name, outcome and reason of each variant."""
+
+
+@dataclass(frozen=True)
 class HeadView:
     """Objective, result and cost of a sweep."""
 
@@ -78,8 +91,8 @@ class HeadView:
     verdict: SweepVerdict
     figures: tuple[Figure, ...]
     best: BestView | None
-    conclusion: tuple[str, ...]
-    """The lines of `optimize`; empty for a sweep that it did not run."""
+    conclusion: ConclusionView | None
+    """None for a sweep that `optimize` did not run."""
     started_at: datetime
     machine: str
     """Description on one line."""
@@ -106,11 +119,21 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict, optimization: Optim
         description=short_name(record.description, 600),
         objective=objective_text(record),
         verdict=verdict,
-        figures=tuple(_figures(record, verdict)),
-        best=_best_view(record),
-        conclusion=tuple(map(visible_text, optimization.conclude_fully())) if optimization is not None else (),
+        figures=tuple(_figures(record, verdict, with_best=optimization is None)),
+        best=_best_view(record) if optimization is None else None,
+        conclusion=_collect_conclusion(optimization) if optimization is not None else None,
         started_at=record.started_at,
         machine=", ".join(machine),
+    )
+
+
+def _collect_conclusion(found: Optimization) -> ConclusionView:
+    ship, gain, cost, _, *rest = map(visible_text, found.conclude_fully())
+    return ConclusionView(
+        ship=ship,
+        lines=(gain, cost, *rest),
+        searched=visible_text(found.describe_search()),
+        tried=tuple((short_name(each.name), each.outcome, visible_text(each.why)) for each in found.variants),
     )
 
 
@@ -160,7 +183,7 @@ def _best_view(record: SweepRecord) -> BestView | None:
     )
 
 
-def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
+def _figures(record: SweepRecord, verdict: SweepVerdict, *, with_best: bool) -> list[Figure]:
     best = best_point(record)
     tried = len(record.points)
     excluded = f", {count(record.excluded_count)} excluded in advance" if record.excluded_count else ""
@@ -179,7 +202,7 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
             wordy=True,
         ),
     ]
-    if best is None or not record.objectives:
+    if best is None or not record.objectives or not with_best:
         return figures
     objective = record.objectives[0]
     gain = verdict.gain or f"point {best.number}"
