@@ -138,9 +138,9 @@ def test_a_model_that_cannot_be_measured_is_an_error_by_name(model: Path, tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not report waiting for a CPU")
 def test_a_wait_is_neither_cpu_time_nor_queueing() -> None:
-    waits = run_turn(lambda: time.sleep(0.05), 1)
-    assert waits.queued_ms is not None
-    assert waits.wall_ms - waits.cpu_ms - waits.queued_ms > 40
+    waits = [run_turn(lambda: time.sleep(0.05), 1) for _ in range(5)]  # other processes may have the CPUs in some
+    assert any(turn.wall_ms - turn.cpu_ms - (turn.queued_ms or 0.0) > 40 for turn in waits)
+    assert all(turn.queued_ms is not None for turn in waits)
     works = [run_turn(lambda: sum(range(300_000)), 1) for _ in range(5)]  # a virtual CPU may be taken away in one
     assert any(
         turn.wall_ms - turn.cpu_ms - turn.queued_ms < 0.1 * turn.wall_ms + 1

@@ -246,8 +246,8 @@ class FakeNvml(ModuleType):
 def test_the_gpu_is_sampled_during_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
     monkeypatch.setattr(gpu_watch, "PERIOD_S", 0.002)
+    began = time.monotonic()  # before the first sample, which another thread takes
     with sampled_gpu(0) as samples:
-        began = time.monotonic()
         while len(samples.read) < 3 and time.monotonic() - began < SOON_S:
             time.sleep(0.01)
     everything = samples.within([(began, time.monotonic())])
