@@ -23,6 +23,7 @@ from ndld_flow.records.placement import PLACEMENT_FILE, Placement
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.digest import digest_file
+from tests.quantize.test_quantize import make_convs
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 from tests.support.models_run import Ran, run_step
 from tests.support.simulated_latency import Cost, quantized_layers, simulate_latency
@@ -34,24 +35,8 @@ FLOAT_MS = 1.0
 
 
 def make_layers(path: Path, layers: int = 4, loud: int | None = None, between: str = "LeakyRelu") -> Path:
-    """Convolutions with an operator between them; one scale for what `loud` reads loses all but channel 0.
-
-    A LeakyRelu is computed in floats, so that each convolution is a group of its own.
-    """
-    b = GraphBuilder(3)
-    h = "x"
-    for layer in range(layers):
-        weight = np.random.default_rng(layer).normal(0, 0.35, (8, 8, 1, 1)).astype(np.float32)
-        if layer == loud:
-            gain = np.ones((1, 8, 1, 1), np.float32)
-            gain[0, 0] = 3000
-            h = b.op("Mul", h, b.floats(gain))
-            weight[:, 0] /= 3000
-        h = b.op("Conv", h, b.floats(weight), b.weight(8), kernel_shape=[1, 1])
-        if layer + 1 < layers:
-            h = b.op(between, h)
-    rename_output(b, h, "y")
-    return save(b.model([tensor("x", [1, 8, "h", "w"])], [tensor("y", [1, 8, "h", "w"])]), path)
+    """Write convolutions with an operator between them; with a LeakyRelu, which floats compute, each is a group."""
+    return make_convs(path, layers, loud, between=between)
 
 
 def convolutions(path: Path) -> list[str]:

@@ -31,9 +31,9 @@ SIGNED = {"x": {"shape": [1, 8, 12, 12], "range": [-1.0, 1.0]}}
 FULL = {"samples": 4, **EVERYTHING}
 
 
-def make_convs(path: Path, layers: int = 4, loud: int | None = None, opset: int = 17) -> Path:
-    """Dense 1x1 convolutions with Relu between; channel 0 of what `loud` reads is 3000 times as large as the others,
-    and its weight as much smaller: one step of 256 is larger than all that the other channels hold.
+def make_convs(path: Path, layers: int = 4, loud: int | None = None, opset: int = 17, between: str = "Relu") -> Path:
+    """Dense 1x1 convolutions with an operator between; channel 0 of what `loud` reads is 3000 times as large as the
+    others, and its weight as much smaller: one step of 256 is larger than all that the other channels hold.
     """
     b = GraphBuilder(3)
     h = "x"
@@ -46,7 +46,7 @@ def make_convs(path: Path, layers: int = 4, loud: int | None = None, opset: int 
             weight[:, 0] /= 3000
         h = b.op("Conv", h, b.floats(weight), b.weight(8), kernel_shape=[1, 1])
         if layer + 1 < layers:
-            h = b.op("Relu", h)
+            h = b.op(between, h)
     rename_output(b, h, "y")
     model = b.model([tensor("x", [1, 8, "h", "w"])], [tensor("y", [1, 8, "h", "w"])])
     model.opset_import[0].version = opset

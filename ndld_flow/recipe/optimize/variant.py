@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.quantities import parse_duration_ms
 from ndld_flow.base.text import short_name
 from ndld_flow.recipe.optimize.conditions import Conditions
 from ndld_flow.recipe.optimize.objectives import Objective
@@ -68,6 +69,11 @@ class Subject:
         """Return the setting `target` of `quantize` for what runs the model, with a comma before it, or nothing."""
         name = self.preset.quantize_target or ("openvino" if self.runtime == "openvino" else "")
         return f", target: {name}" if name else ""
+
+    def limit_ms(self, share: float, longest_ms: float) -> float:
+        """Return the time that one variant's preparation may take: a share of the budget, and at most `longest_ms`."""
+        budget = self.options.budget
+        return min(longest_ms, parse_duration_ms(budget) * share) if budget else longest_ms
 
     @property
     def batched(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import parse_duration_ms
 from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
@@ -18,8 +17,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield one variant, with real samples."""
     if not subject.samples.search or not subject.allows("QuantizeLinear", "DequantizeLinear"):
         return
-    budget = subject.options.budget
-    time_ms = min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE) if budget else _LONGEST_MS
+    time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     target = subject.quantize_target
     found = (
         f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"

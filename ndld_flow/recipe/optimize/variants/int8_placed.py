@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import parse_duration_ms
 from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
@@ -18,11 +17,10 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield one variant, with real samples, for runtimes that measure here."""
     if not subject.samples.search or subject.preset.engine or subject.preset.remote:
         return
-    budget = subject.options.budget
-    time_ms = max(1.0, min(_LONGEST_MS, parse_duration_ms(budget) * _SHARE)) if budget else _LONGEST_MS
+    time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     threads = subject.options.threads
     own = f", threads: {threads[0]}" if len(threads) == 1 else ""
-    placed = f"{{objective: latency, time: {time_ms:.0f} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
+    placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
     target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
     judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
     scheme = f"method: percentile{subject.quantize_target}"
