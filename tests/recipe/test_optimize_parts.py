@@ -23,8 +23,9 @@ from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import preset_files, read_preset
 from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, VariantOutcome
-from ndld_flow.runner.optimize.optimize import _choose
+from ndld_flow.runner.optimize.optimize import _choose, _is_worth_proving, _Point
 from ndld_flow.runner.optimize.proof import Proof
 from tests.support.run_fixtures import StepSketch, run_record
 
@@ -87,7 +88,7 @@ def test_the_latency_is_guarded_unless_throughput_is_asked_for(in_folder: Path) 
     assert gates("size", "latency") == [], "each of the front is better in one of them"
 
 
-def test_conditions_on_accuracy_and_on_latency_are_told_apart() -> None:
+def test_conditions_on_accuracy_and_on_latency_are_distinguished() -> None:
     found = read_conditions(("cosine >= 0.99", "latency <= 1.1x"), None, None)
     assert found == Conditions((("cosine", ">= 0.99"),), 1.1)
     assert found.of("held") == ["held.cosine >= 0.99"]
@@ -98,7 +99,7 @@ def test_conditions_on_accuracy_and_on_latency_are_told_apart() -> None:
 
 
 def test_only_hopeless_variants_fail_on_the_first_samples() -> None:
-    """An error that all lies in the first three of 30 samples is ten times as large there as over all."""
+    """If only three of 30 samples have an error, it is ten times as large over these as over all."""
     early = read_conditions(("cosine >= 0.99", "mean_abs <= 0.1", "slice_rms <= 3 %", "top1 >= 0.9"), None, None)
     assert early.early("first", 30) == ["first.cosine >= 0.7", "first.mean_abs <= 3"]
     outputs, error = np.ones((30, 4)), np.zeros((30, 4))
@@ -260,6 +261,22 @@ def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None
     assert [proof.passed for proof in front.values()] == [True, True, False, True]
     assert front[3].outcome == "delivered", "the first objective decided the order"
     assert _choose({}, [], several=False) == {}
+
+
+def searched(number: int, **objectives: float) -> _Point:
+    metrics = {name: Metric(value=value) for name, value in objectives.items()}
+    return _Point(number, Variant("v", "onnxruntime"), None, "passed", "", None, objectives=metrics)
+
+
+def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: Path) -> None:
+    composer = read(write(ROWS))
+    first = searched(1, latency=10.0, size=10.0)
+    assert _is_worth_proving(searched(2, latency=11.9), first, 1, composer)
+    assert not _is_worth_proving(searched(2, latency=12.1), first, 1, composer), "too slow"
+    assert not _is_worth_proving(searched(2, latency=10.1), first, 3, composer), "enough were proved"
+    assert not _is_worth_proving(searched(2), first, 1, composer), "it was not measured"
+    smaller = replace(composer, objectives=choose_objectives(("size",), (), ()))
+    assert not _is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
 
 
 def test_of_equal_models_the_simplest_variant_is_delivered() -> None:

@@ -63,12 +63,12 @@ def test_a_step_alone_reports_no_load(store: Store, own: Path) -> None:
 def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:], "other", store):
         lookout = LoadMonitor(store, own)
-    (told,) = lookout.end()
-    assert told.startswith(f"stamp `second` and `aside` of other (pid {os.getpid()}), for ")
+    (note,) = lookout.end()
+    assert note.startswith(f"stamp `second` and `aside` of other (pid {os.getpid()}), for ")
     lookout = LoadMonitor(store, own)
     with announcing(steps[1:2], "", store):
-        (told,) = lookout.end()
-    assert told.startswith(f"stamp `second` (pid {os.getpid()}), for ")
+        (note,) = lookout.end()
+    assert note.startswith(f"stamp `second` (pid {os.getpid()}), for ")
     assert len(announced(store)) == 1
     assert len(list((store.root / "locks").glob("building-*"))) == 1
 
@@ -76,8 +76,8 @@ def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, st
 def test_a_killed_step_no_longer_counts(store: Store, own: Path) -> None:
     shutil.copytree(own, own.with_name("killed"))
     assert len(announced(store)) == 2
-    (told,) = LoadMonitor(store, own.with_name("other")).end()
-    assert told.startswith(f"stamp `first` of toy (pid {os.getpid()}), for ")
+    (note,) = LoadMonitor(store, own.with_name("other")).end()
+    assert note.startswith(f"stamp `first` of toy (pid {os.getpid()}), for ")
 
 
 @pytest.mark.usefixtures("often")
@@ -87,17 +87,17 @@ def test_a_step_that_ran_meanwhile_is_recorded_once(store: Store, own: Path, ste
         with announcing(steps[1:2], "other", store):
             wait_until(lambda: len(lookout._observed) > 0)
             time.sleep(0.6)
-    (told,) = lookout.end()
-    assert re.match(rf"stamp `second` of other \(pid {os.getpid()}\), for \d+ s of ", told), "one second or more"
+    (note,) = lookout.end()
+    assert re.match(rf"stamp `second` of other \(pid {os.getpid()}\), for \d+ s of ", note), "one second or more"
 
 
 def test_long_lists_are_shortened(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with ExitStack() as stack:
         for number in range(23):
             stack.enter_context(announcing(steps[1:2], f"other{number}", store))
-        told = LoadMonitor(store, own).end()
-    assert len(told) == 21
-    assert told[-1] == "and 3 more"
+        note = LoadMonitor(store, own).end()
+    assert len(note) == 21
+    assert note[-1] == "and 3 more"
 
 
 def test_announcements_of_other_machines_and_incomplete_ones_do_not_count(
@@ -114,8 +114,8 @@ def test_announcements_of_other_machines_and_incomplete_ones_do_not_count(
 
 def test_names_of_other_processes_are_escaped(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:2], "\x1b[2Jboo", store):
-        (told,) = LoadMonitor(store, own).end()
-    assert "\x1b" not in told
+        (note,) = LoadMonitor(store, own).end()
+    assert "\x1b" not in note
 
 
 @pytest.fixture

@@ -41,11 +41,11 @@ verbs = {
     "gc --dry-run": lambda: api.gc(keep=3, dry_run=True),
     "gc": lambda: api.gc(keep=3),
 }
-told = {}
+opened_files = {}
 for folder in sys.argv[1:]:
     os.chdir(folder)
     one = "toy/" + sorted(path.name for path in Path("outputs/runs/toy").glob("2*"))[-1]  # the newest
-    counts = told[Path(folder).name] = {}
+    counts = opened_files[Path(folder).name] = {}
     for name, verb in verbs.items():
         verb()  # imports, and notes of digests
         opened.clear()
@@ -53,13 +53,13 @@ for folder in sys.argv[1:]:
         verb()
         looking = False
         counts[name] = [sum(opened.values()), opened["run.json"]]
-print(json.dumps(told))
+print(json.dumps(opened_files))
 """
 LENGTHS = (3, 12)
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[int]]]:
+def opened_files(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[int]]]:
     """Length of history -> verb -> files it opened, and how often a `run.json`."""
     begun = tmp_path_factory.mktemp("history") / "begun"
     begun.mkdir()
@@ -77,22 +77,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[i
 
 @pytest.mark.parametrize("verb", ["plan", "run", "tag", "report"])
 def test_commands_on_one_run_open_the_same_files_whatever_the_history(
-    told: dict[int, dict[str, list[int]]], verb: str
+    opened_files: dict[int, dict[str, list[int]]], verb: str
 ) -> None:
-    few, many = (told[length][verb] for length in LENGTHS)
+    few, many = (opened_files[length][verb] for length in LENGTHS)
     assert few == many
 
 
 @pytest.mark.parametrize("verb", ["runs", "verify"])
-def test_commands_on_all_runs_read_each_once(told: dict[int, dict[str, list[int]]], verb: str) -> None:
-    assert [told[length][verb][1] for length in LENGTHS] == [*LENGTHS]
+def test_commands_on_all_runs_read_each_once(opened_files: dict[int, dict[str, list[int]]], verb: str) -> None:
+    assert [opened_files[length][verb][1] for length in LENGTHS] == [*LENGTHS]
 
 
-def test_gc_reads_only_the_runs_it_keeps(told: dict[int, dict[str, list[int]]]) -> None:
+def test_gc_reads_only_the_runs_it_keeps(opened_files: dict[int, dict[str, list[int]]]) -> None:
     # The tagged one, and three more where there are: for what they need, and those for whether they came to their end.
-    assert [told[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
+    assert [opened_files[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
     # The index has what they need.
-    assert [told[length]["gc --dry-run"][1] for length in LENGTHS] == [2, 3]
+    assert [opened_files[length]["gc --dry-run"][1] for length in LENGTHS] == [2, 3]
 
 
 def test_copies_in_a_long_history_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

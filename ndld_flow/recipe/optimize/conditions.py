@@ -21,7 +21,7 @@ FIRST_SAMPLES = 3
 
 @dataclass(frozen=True)
 class Conditions:
-    """What must hold."""
+    """The conditions of one search."""
 
     accuracy: tuple[tuple[str, str], ...] = ()
     """Metric and bound: `cosine`, `>= 0.999`."""

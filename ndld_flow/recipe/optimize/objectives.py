@@ -50,7 +50,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         ),
     )
 }
-"""Of a model that runs here."""
+"""Name -> objective, for targets that run models on this machine."""
 ENGINE_OBJECTIVES: Mapping[str, Objective] = {
     each.name: each
     for each in (
@@ -58,7 +58,7 @@ ENGINE_OBJECTIVES: Mapping[str, Objective] = {
         Objective("build_time", "minimize", "engine.build_s", "single builds", "engine.build_s / base.build_s"),
     )
 }
-"""Of an engine that is only built here."""
+"""Name -> objective, for targets whose engines this machine builds and cannot run."""
 
 
 def choose_objectives(

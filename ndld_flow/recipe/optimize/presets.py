@@ -35,7 +35,7 @@ class Preset(Settings):
     description: str
     """The target, in a line."""
     runtimes: tuple[Literal["onnxruntime", "openvino"], ...] = Field(default=("onnxruntime",), min_length=1)
-    """Runtimes of which each variant is tried; accuracy is judged in these. The source is measured in the first."""
+    """Runtimes in which each variant is tried and judged. The source is measured in the first."""
     minimize: tuple[str, ...] = ()
     """Objectives without `--minimize` and `--maximize`."""
     maximize: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ class Preset(Settings):
     engine: dict[_Key, JsonValue] = {}
     """Settings of `build_engine`, for targets that run engines."""
     fp16: bool = False
-    """Whether the target computes in FP16."""
+    """True if the target computes in FP16."""
     quantize_target: Literal["", "tensorrt"] = ""
     """The `target` of `quantize`, by default that of ONNX Runtime."""
     remote: bool = False
-    """Whether another machine, which `--on` names, builds and measures."""
+    """True if another machine builds and measures; `--on` names it."""
     limits: Limits = Limits()
     unknown: str = ""
     """A sentence on what is not measured here."""

@@ -73,7 +73,7 @@ class ConclusionView:
     """The result of `optimize`, which may deliver another point than the best of the search."""
 
     ship: str
-    """What is delivered; the page's headline."""
+    """The delivered model and its size; the page's headline."""
     lines: tuple[str, ...]
     """Gain, cost, how to reproduce it, and the front."""
     searched: str

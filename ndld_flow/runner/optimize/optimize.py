@@ -337,9 +337,11 @@ def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Compo
 
 
 def _choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several: bool) -> dict[int, Proof]:
-    """Return proofs of which one that passed is to be delivered: the first, or of one objective that with most gain.
+    """Return the proofs with one of those that passed as `delivered`: the first for several objectives, else the one
+    with the largest gain.
 
-    Of variants with the same model, such as `INT8 where it pays` if nothing pays, it is the first of `variants`.
+    If several variants have its model, as `INT8 where it pays` does if nothing pays, the first in `variants` is
+    delivered.
     """
     passed = [number for number, proof in proofs.items() if proof.passed]
     best = min(passed, key=lambda number: 0 if several else proofs[number].gains[0].ratio, default=None)
