@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ _SET_LIMITS = RoundLimits(rounds=8, budget_ms=45_000.0)
 _DROP_LIMITS = RoundLimits(rounds=6, budget_ms=20_000.0)
 _LAST_LIMITS = RoundLimits(rounds=12, budget_ms=60_000.0)
 _MOST_OF_GAIN = 0.8
+_DOUBTFUL = 0.05
+"""Share of what all regions save alone that is within the error of such measurements."""
 _NAMED = 3
 _FEWEST_TO_SPLIT = 4
 _SKIPPED: Mapping[RegionDecision, SkipReason] = {
@@ -308,9 +311,10 @@ class Placer:
         """Drop groups of regions without which the model is faster, those that save the least alone first."""
         if best is None:
             return None
+        latest_ms = self._doubtful_ms(best)
         for group in sorted(self._groups(best.quantized), key=lambda group: sum(map(self._saved_ms, group))):
             rest = best.quantized - group
-            if not rest or self._used() > _DROPS:
+            if not rest or self._used() > _DROPS or sum(map(self._saved_ms, group)) > latest_ms:
                 break
             names = _listed([self._regions[index].layer.name for index in sorted(group)])
             path = self._written(rest)
@@ -325,6 +329,16 @@ class Placer:
             best = _Set(f"{best.name}, without {names}", rest, path, outcome="faster than with them")
             self._record_set(best)
         return best
+
+    def _doubtful_ms(self, best: _Set) -> float:
+        """Return the time that a group saves alone, from which it is not dropped; infinity if any group may cost time.
+
+        If a model is as fast as the gains of its regions alone let expect, none of them costs much in the model.
+        """
+        assert best.latency is not None  # the fastest was measured
+        saved_ms = sum(map(self._saved_ms, best.quantized))
+        unexpected_ms = best.latency.float_ms * (best.latency.ratio - 1) + saved_ms
+        return _DOUBTFUL * saved_ms if unexpected_ms <= _DOUBTFUL * saved_ms else math.inf
 
     def _groups(self, quantized: frozenset[int]) -> list[frozenset[int]]:
         positions = {region.layer.output: index for index, region in enumerate(self._regions)}

@@ -69,6 +69,20 @@ def _mapped(tensor: ir.TensorProtocol) -> Array:
     return np.memmap(tensor.path, kind.newbyteorder("<"), "r", tensor.offset or 0, shape)
 
 
+class ChannelScaledTensor(_Reshaped):
+    """A float tensor with each index of one axis multiplied by a factor of its own."""
+
+    def __init__(self, source: ir.TensorProtocol, factors: Array, axis: int, name: str) -> None:
+        super().__init__(source.dtype, source.shape.numpy(), name)
+        self.source = source
+        self._factors, self._axis = factors.reshape(1, -1, 1), axis
+
+    def pieces(self) -> Iterator[bytes]:
+        for first, values in channel_pieces(self.source, self._axis):
+            scaled = values * self._factors[:, first : first + values.shape[1]]
+            yield scaled.astype(values.dtype).tobytes()
+
+
 class QuantizedTensor(_Reshaped):
     """A float32 weight in integers."""
 

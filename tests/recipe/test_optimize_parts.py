@@ -17,7 +17,7 @@ from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.recipe.optimize.compose import Composer, read_model
-from ndld_flow.recipe.optimize.conditions import Conditions, read_conditions
+from ndld_flow.recipe.optimize.conditions import Conditions, read_conditions, tolerance_of
 from ndld_flow.recipe.optimize.objectives import choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import preset_files, read_preset
@@ -25,8 +25,11 @@ from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, VariantOutcome
-from ndld_flow.runner.optimize.optimize import _choose, _is_worth_proving, _Point
+from ndld_flow.records.outcomes import PointOutcome
+from ndld_flow.records.sweep import WinnerVerdict
+from ndld_flow.runner.optimize.optimize import _choose, _is_worth_proving
 from ndld_flow.runner.optimize.proof import Proof
+from ndld_flow.runner.optimize.search import Point, hopeless
 from tests.support.run_fixtures import StepSketch, run_record
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
@@ -263,9 +266,9 @@ def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None
     assert _choose({}, [], several=False) == {}
 
 
-def searched(number: int, **objectives: float) -> _Point:
+def searched(number: int, **objectives: float) -> Point:
     metrics = {name: Metric(value=value) for name, value in objectives.items()}
-    return _Point(number, Variant("v", "onnxruntime"), None, "passed", "", None, objectives=metrics)
+    return Point(number, Variant("v", "onnxruntime"), None, "passed", "", None, objectives=metrics)
 
 
 def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: Path) -> None:
@@ -277,6 +280,43 @@ def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: 
     assert not _is_worth_proving(searched(2), first, 1, composer), "it was not measured"
     smaller = replace(composer, objectives=choose_objectives(("size",), (), ()))
     assert not _is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
+
+
+@pytest.mark.parametrize("standing", ["tie", "worse", "inconclusive"])
+def test_a_variant_that_the_search_decided_on_is_not_proved(in_folder: Path, standing: WinnerVerdict) -> None:
+    best = replace(searched(1, latency=10.0), standing="best")
+    second = replace(searched(2, latency=10.2), standing=standing)
+    assert _is_worth_proving(second, best, 1, read(write(ROWS))) == (standing == "inconclusive")
+
+
+def timed(name: str, runtime: str, latency: float, outcome: PointOutcome = "passed") -> Point:
+    steps = {"made": "{step: quantize}"} if name.startswith("INT8") else {}
+    return Point(1, Variant(name, runtime, steps), None, outcome, "", Metric(value=latency, unit="ms"))
+
+
+def test_costly_variants_that_cannot_win_are_not_tried() -> None:
+    costly = [
+        Variant("INT8 except", "onnxruntime", costly=True, unless="INT8"),
+        Variant("INT8 where", "onnxruntime", costly=True),
+        Variant("INT8 where, openvino", "openvino", costly=True),
+    ]
+    floats = [timed("source", "onnxruntime", 10), timed("source, openvino", "openvino", 3)]
+    assert hopeless(costly, floats, for_latency=True) == {}, "INT8 may be four times as fast"
+    slow = [timed("source", "onnxruntime", 13), floats[1]]
+    assert [*hopeless(costly, slow, for_latency=True)] == ["INT8 except", "INT8 where"]
+    assert hopeless(costly, slow, for_latency=False) == {}, "they may be smaller"
+    int8 = [*floats, timed("INT8", "onnxruntime", 5)]
+    assert [*hopeless(costly, int8, for_latency=True)] == ["INT8 except", "INT8 where"]
+    wrong = [*floats, timed("INT8", "onnxruntime", 5, "refused")]
+    assert hopeless(costly, wrong, for_latency=True) == {}, "a wrong one shows nothing"
+    near = [*floats, timed("INT8", "onnxruntime", 4)]
+    assert [*hopeless(costly, near, for_latency=True)] == ["INT8 except"], "the same model as INT8"
+
+
+def test_a_search_for_exceptions_keeps_a_margin() -> None:
+    """With all of the allowed error on the samples of the search, there is more than allowed on others."""
+    kept = read_conditions(("cosine >= 0.99", "max_abs <= 0.1", "snr_db >= 20"), None, None)
+    assert tolerance_of(kept) == ", tolerance: {slices: off, cosine: 0.995, max_abs: 0.05, snr_db: 20}"
 
 
 def test_of_equal_models_the_simplest_variant_is_delivered() -> None:

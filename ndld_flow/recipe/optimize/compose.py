@@ -55,8 +55,9 @@ sweep:
 {again}{time}"""
 _AGAIN = """\
   short: {short}
-  winners: {winners}                  # the better half is measured again with the recipe's own settings, in turns
+  winners: {winners}                  # the best are measured again with the recipe's own settings, in turns
 """
+_WINNERS = 3
 _HEAD = """\
 name: {name}
 defaults:{profiled}
@@ -113,14 +114,27 @@ class Composer:
         """Return the only shapes that all variants but the source accept; empty if these stay free."""
         return describe_shapes(self.trial.inputs) if self.options.fix_shapes else ""
 
-    def compose_sweep(self, target: Path, first: Sequence[str] = ()) -> str:
-        """Return the text of the sweep, for a file. Variants that `first` names come first, before the costly ones."""
+    def compose_sweep(
+        self,
+        target: Path,
+        first: Sequence[str] = (),
+        only: Sequence[Variant] | None = None,
+        *,
+        limit_ms: float | None = None,
+        last: bool = True,
+    ) -> str:
+        """Return the text of the sweep, for a file. Variants that `first` names come first, before the costly ones.
+
+        `only` are the variants to try, by default all. After `limit_ms`, by default the search's share of the budget,
+        no variant starts. `last` measures the winners again.
+        """
         place = {name: number for number, name in enumerate(first)}
-        ordered = sorted(self.variants, key=lambda each: _order(each, place))
+        ordered = sorted(self.variants if only is None else only, key=lambda each: _order(each, place))
         variants = "\n".join(f"      {json.dumps(each.name)}: {{{self._changes(each)}}}" for each in ordered)
         threads, budget = self.options.threads, self.options.budget
-        points = len(self.variants) * max(len(threads), 1)
-        winners = _AGAIN.format(short=_SHORT, winners=min(max(-(-points // 2), 2), 6))
+        if limit_ms is None and budget:
+            limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
+        again = _AGAIN.format(short=_SHORT, winners=_WINNERS if last else 0)
         limits = ["fits"] if self._limits() else []
         return _SEARCH.format(
             model_name=short_name(self.model.name),
@@ -132,8 +146,8 @@ class Composer:
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join(self._goals()),
             conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
-            again="" if self.preset.built_only else winners,
-            time=f"  time: {parse_duration_ms(budget) * SEARCH_SHARE:g} ms\n" if budget else "",
+            again="" if self.preset.built_only else again,
+            time=f"  time: {limit_ms:g} ms\n" if budget and limit_ms is not None else "",
         )
 
     def is_base(self, variant: Variant, threads: int | None) -> bool:

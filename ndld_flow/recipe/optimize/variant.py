@@ -34,7 +34,9 @@ class Variant:
     """Step -> the text of its settings, where they are not those of the sweep."""
     is_source: bool = False
     costly: bool = False
-    """True if its preparation takes minutes: such variants come last."""
+    """True if its preparation takes minutes: such variants come last, and only if they may still win."""
+    unless: str = ""
+    """For a costly one: the variant that makes it superfluous by being right."""
     speed: str = ""
     """Further settings of the measurement, `, hint: throughput`, which are the variant's own."""
 

@@ -7,25 +7,20 @@ The sweep and the proofs are recipes that a person can read and run; nothing her
 from __future__ import annotations
 
 import shlex
-import statistics
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import ModelError, NdldFlowError, RequestError
-from ndld_flow.base.quantities import counted, parse_duration_ms, quantity
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.optimize.compose import Composer, read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe
-from ndld_flow.records.document import read_document
-from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import (
     OPTIMIZATION_RECORD,
     FrontPoint,
@@ -33,20 +28,19 @@ from ndld_flow.records.optimization import (
     TriedVariant,
     VariantOutcome,
 )
-from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import metrics_of
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.events import Event, Notice, PointFinished, RunFinished, SweepFinished
+from ndld_flow.runner.events import Notice, RunFinished
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.optimize.proof import Proof, Prover
+from ndld_flow.runner.optimize.search import Point, Search, run_search
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
-from ndld_flow.sweep_search.search import Direction
 
 _MOST_NOT_FASTER = 2
 """Number of variants that may turn out not better than the source: those that follow were worse in the search."""
@@ -55,43 +49,9 @@ _MOST_OF_FRONT = 4
 _MOST_CLOSE = 3
 """Number of models that are proved for a single objective, to deliver the best of them."""
 _CLOSE = 1.2
-"""A variant is proved too if the search measured at most this multiple of the latency of the best that passed: short
-measurements on a busy machine rank such variants by chance.
+"""A variant is proved too if the search measured at most this multiple of the latency of the best that passed, and
+could not decide between them, as on a busy machine.
 """
-
-
-@dataclass
-class _Point:
-    """A point of the search, as known when it ended or was interrupted."""
-
-    number: int
-    variant: Variant
-    threads: int | None
-    outcome: PointOutcome
-    why: str
-    latency: Metric | None
-    rank: float = 0.0
-    objectives: Mapping[str, Metric] = field(default_factory=dict)
-    on_front: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.variant.name + (f", {counted(self.threads, 'thread')}" if self.threads is not None else "")
-
-
-@dataclass
-class _Search:
-    """The result of the search."""
-
-    points: list[_Point] = field(default_factory=list)
-    stopped_because: str = ""
-    finished: SweepFinished | None = None
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    clock: float = field(default_factory=time.perf_counter)
-
-    def is_over(self, budget: str) -> bool:
-        """Return whether the time for everything is used up."""
-        return bool(budget) and time.perf_counter() - self.clock >= parse_duration_ms(budget) / 1e3
 
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
@@ -115,7 +75,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     _warn(composer, listener)
     make_folder(folder)
     _check_own_metric(composer, folder, request, listener)
-    search = _run_search(composer, folder, request, listener)
+    search = run_search(composer, folder, request, listener)
     prover = Prover(composer, folder, request, listener)
     proofs = _prove_best(search, prover)
     delivered = next((proof for proof in proofs.values() if proof.passed), None)
@@ -133,7 +93,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
 
 
 def _describe_result(
-    prover: Prover, search: _Search, proofs: dict[int, Proof], delivered: Proof, *, faster: bool
+    prover: Prover, search: Search, proofs: dict[int, Proof], delivered: Proof, *, faster: bool
 ) -> Optimization:
     composer, options, ran, sweep = prover.composer, prover.composer.options, delivered.finished, search.finished
     assert ran is not None  # it passed
@@ -146,7 +106,7 @@ def _describe_result(
         held_samples=composer.samples.counts[1],
         random_inputs=not composer.samples.search,
         variants=tuple(_describe(search.points, proofs, delivered, faster)),
-        not_tried=tuple(composer.left_out),
+        not_tried=(*composer.left_out, *search.left_out),
         stopped_because=search.stopped_because,
         faster=faster,
         delivered=delivered.variant.name,
@@ -215,86 +175,7 @@ def _check_own_metric(composer: Composer, folder: Path, request: Request, listen
     listener(Notice(text=f"{composer.options.metric}: the source is judged by {', '.join(known[:6])}"))
 
 
-def _learn_order(outputs: Path) -> list[str]:
-    """Return the names of variants in the order of their latencies, relative to the source, in earlier optimizations
-    on this machine: what was fast for other models is tried first.
-    """
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for path in sorted(outputs.glob(f"optimizations/*/{OPTIMIZATION_RECORD}")):
-        try:
-            record = read_document(Optimization, path)
-        except (OSError, ValueError, NdldFlowError):
-            continue
-        known = {each.name: each.latency.value for each in record.variants if each.latency is not None}
-        source = known.pop("source", 0.0)
-        for name, latency in known.items() if source else ():
-            ratios[name].append(latency / source)
-    return sorted(ratios, key=lambda name: statistics.median(ratios[name]))
-
-
-def _run_search(composer: Composer, folder: Path, request: Request, listener: Listener) -> _Search:
-    """Run the sweep; return its points in the order of their ranks, or those that had finished at Ctrl-C."""
-    recipe = folder / "search.yaml"
-    write_text_atomically(recipe, composer.compose_sweep(recipe, _learn_order(request.outputs)))
-    variants = {variant.name: variant for variant in composer.variants}
-    seen: dict[int, PointFinished] = {}
-    search = _Search()
-
-    def listen(event: Event) -> None:
-        if isinstance(event, PointFinished):
-            seen[event.number] = event
-        if not isinstance(event, SweepFinished):
-            listener(event)
-
-    try:
-        finished = run_request(replace(request, recipe=recipe, output=None), listen)
-    except KeyboardInterrupt:
-        listener(Notice(text="interrupted: concluding with the best so far; Ctrl-C again ends this too", warning=True))
-        goal = composer.objectives[0].direction
-        points = [_interrupted_point(event, variants, goal) for event in seen.values()]
-        return replace(search, points=points, stopped_because="Ctrl-C")
-    assert isinstance(finished, SweepFinished)
-    record = read_sweep_record(Path(finished.folder))
-    points = []
-    for point in record.points:
-        latest = point.again or point
-        measured = zip(composer.objectives, latest.objectives, record.objectives, strict=False)
-        values = {
-            objective.name: Metric(value=value, unit=described.unit)
-            for objective, value, described in measured
-            if value is not None
-        }
-        points.append(
-            _Point(
-                number=point.number,
-                variant=variants[str(point.values["variant"])],
-                threads=_threads_of(point.values.get("speed.threads")),
-                outcome=point.outcome,
-                why=point.reason,
-                latency=latest.metrics.get("speed.latency.min"),
-                rank=float("inf") if point.rank is None else point.rank,
-                objectives=values,
-                on_front=point.on_front,
-            )
-        )
-    ranked = sorted(points, key=lambda point: point.rank)
-    return replace(search, points=ranked, stopped_because=record.stopped_because, finished=finished)
-
-
-def _interrupted_point(event: PointFinished, variants: dict[str, Variant], goal: Direction) -> _Point:
-    latency = event.objectives.get("speed.latency.min")
-    first = next(iter(event.objectives.values()), None)
-    rank = float("inf") if first is None else first.value if goal == "minimize" else -first.value
-    threads = _threads_of(event.values.get("speed.threads"))
-    variant = variants[str(event.values["variant"])]
-    return _Point(event.number, variant, threads, event.outcome, event.reason, latency, rank)
-
-
-def _threads_of(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
+def _prove_best(search: Search, prover: Prover) -> dict[int, Proof]:
     """Prove points from the best on; return proofs by the point's number. If any passes, one is to be delivered.
 
     For one objective, variants close to the first that passes are proved too, and the best by alternating passes is
@@ -302,14 +183,14 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
     further point is proved after the first.
     """
     proofs: dict[int, Proof] = {}
-    first: _Point | None = None
+    first: Point | None = None
     for point in sorted(search.points, key=lambda point: point.rank):
         if point.outcome != "passed" or prover.composer.is_base(point.variant, point.threads):
             continue
         passed = sum(proof.passed for proof in proofs.values())
         if first is not None and not _is_worth_proving(point, first, passed, prover.composer):
-            break
-        if proofs and search.is_over(prover.composer.options.budget):
+            continue
+        if proofs and search.left_ms(prover.composer.options.budget) <= 0:
             prover.listener(Notice(text="the budget is used up: no further variant is proved", warning=True))
             break
         against = "the engine of" if prover.composer.preset.built_only else "alternating passes with"
@@ -324,7 +205,7 @@ def _prove_best(search: _Search, prover: Prover) -> dict[int, Proof]:
     return _choose(proofs, prover.composer.variants, several=len(prover.composer.objectives) > 1)
 
 
-def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Composer) -> bool:
+def _is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:
     """Return whether a point is proved although a better one of the search has passed."""
     if len(composer.objectives) > 1:
         return point.on_front and passed < _MOST_OF_FRONT
@@ -332,6 +213,8 @@ def _is_worth_proving(point: _Point, first: _Point, passed: int, composer: Compo
     found = [each.objectives.get(objective.name) for each in (first, point)]
     if passed >= _MOST_CLOSE or objective.evidence != "alternating passes" or None in found:
         return False
+    if first.standing == "best" and point.standing != "inconclusive":
+        return False  # it is slower, or equal within the threshold
     low, high = sorted(metric.value for metric in found if metric is not None)
     return 0 < high <= _CLOSE * low
 
@@ -356,7 +239,7 @@ def _choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several
     return chosen
 
 
-def _front(points: Sequence[_Point], proofs: dict[int, Proof], request: Request) -> Iterator[FrontPoint]:
+def _front(points: Sequence[Point], proofs: dict[int, Proof], request: Request) -> Iterator[FrontPoint]:
     """Yield the proved points of the front, the best in the first objective first."""
     for point in points:
         proof = proofs.get(point.number)
@@ -367,7 +250,7 @@ def _front(points: Sequence[_Point], proofs: dict[int, Proof], request: Request)
             yield FrontPoint(name=point.name, gains=proof.gains, command=command, delivered=delivered)
 
 
-def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
+def _describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
     """Return all variants that were tried, the fastest first, each with the reason why it lost."""
     described = []
     for point in points:
@@ -389,7 +272,7 @@ def _describe(points: Sequence[_Point], proofs: dict[int, Proof], delivered: Pro
     return described
 
 
-def _lost(point: _Point) -> tuple[VariantOutcome, str]:
+def _lost(point: Point) -> tuple[VariantOutcome, str]:
     """Return the outcome of a point that was not proved."""
     if point.outcome == "passed":
         return "slower", ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
@@ -403,7 +286,7 @@ def _command(proof: Proof, request: Request) -> str:
     return shlex.join([*words, *(["--trust"] if request.trust else [])])
 
 
-def _record(found: Optimization, folder: Path, search: _Search, request: Request) -> None:
+def _record(found: Optimization, folder: Path, search: Search, request: Request) -> None:
     """Write the record beside its recipes, and on top of the page of the search."""
     write_text_atomically(folder / OPTIMIZATION_RECORD, found.to_json())
     if search.finished is None:

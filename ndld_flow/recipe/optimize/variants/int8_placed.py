@@ -8,7 +8,7 @@ from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
 ORDER = 95
-_LONGEST_MS = 120_000.0
+_LONGEST_MS = 60_000.0
 _SHARE = 0.2
 """Share of the budget that the placement may take."""
 
