@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Literal
 
@@ -20,6 +21,8 @@ the search; `not faster`: at 95 % confidence it is not 1 % better than the sourc
 another is better in the first objective; `delivered`."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
+_NAMED = 3
+"""Number of variants whose loss the conclusion explains; the report has all."""
 
 
 class TriedVariant(Record):
@@ -224,12 +227,14 @@ class Optimization(Document):
         return f"On {held}: {self.accuracy}{sample}"
 
     def _losers(self) -> str:
+        losers = [each for each in self.variants if each.outcome != "delivered"]
         lost = [
             f"{each.name}: {each.outcome}{f' ({short_name(each.why, 80)})' if each.why else ''}"
-            for each in self.variants
-            if each.outcome != "delivered"
+            for each in losers[:_NAMED]
         ]
-        return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}"
+        rest = Counter(each.outcome for each in losers[_NAMED:])
+        more = f"; and {rest.total()} more: {', '.join(f'{count} {outcome}' for outcome, count in rest.items())}"
+        return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}{more if rest else ''}"
 
     def describe_search(self) -> str:
         """Return the time of the search, and why it ended."""

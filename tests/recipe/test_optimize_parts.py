@@ -26,7 +26,6 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, VariantOutcome
 from ndld_flow.records.outcomes import PointOutcome
-from ndld_flow.records.sweep import WinnerVerdict
 from ndld_flow.runner.optimize.optimize import _choose, _is_worth_proving
 from ndld_flow.runner.optimize.proof import Proof
 from ndld_flow.runner.optimize.search import Point, hopeless
@@ -282,11 +281,23 @@ def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: 
     assert not _is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
 
 
-@pytest.mark.parametrize("standing", ["tie", "worse", "inconclusive"])
-def test_a_variant_that_the_search_decided_on_is_not_proved(in_folder: Path, standing: WinnerVerdict) -> None:
-    best = replace(searched(1, latency=10.0), standing="best")
-    second = replace(searched(2, latency=10.2), standing=standing)
-    assert _is_worth_proving(second, best, 1, read(write(ROWS))) == (standing == "inconclusive")
+@pytest.mark.parametrize(
+    ("objective", "interval", "worthwhile"),
+    [
+        ("latency", (0.96, 1.2), True),
+        ("latency", (0.98, 1.01), False),  # better by 2 % at most
+        ("latency", (1.1, 1.3), False),
+        ("throughput", (0.8, 1.05), True),
+        ("throughput", (0.8, 1.02), False),
+    ],
+)
+def test_only_a_variant_that_may_be_better_by_3_percent_is_proved_too(
+    in_folder: Path, objective: str, interval: tuple[float, float], worthwhile: bool
+) -> None:
+    composer = read(write(ROWS), maximize=(objective,) if objective == "throughput" else ())
+    best = replace(searched(1, **{objective: 10.0}), ratio_to_best=(1.0, 1.0))
+    second = replace(searched(2, **{objective: 10.2}), ratio_to_best=interval)
+    assert _is_worth_proving(second, best, 1, composer) == worthwhile
 
 
 def timed(name: str, runtime: str, latency: float, outcome: PointOutcome = "passed") -> Point:

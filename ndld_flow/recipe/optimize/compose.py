@@ -35,7 +35,8 @@ _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
 _HELD_SEED = 1000
 """Seed of the held-out random inputs; those of the search start from 0."""
-_SHORT = "{speed.runs: 1, speed.passes: 10, speed.layer_passes: 0}"
+_SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
+"""Settings of `profile` for the first measurement of a variant."""
 
 _SEARCH = """\
 # The search of `ndld-flow optimize` for variants of {model_name} that stay right.
@@ -134,19 +135,20 @@ class Composer:
         threads, budget = self.options.threads, self.options.budget
         if limit_ms is None and budget:
             limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
-        again = _AGAIN.format(short=_SHORT, winners=_WINNERS if last else 0)
+        short = ", ".join(f"speed.{name}: {value}" for name, value in _SHORT.items())
+        again = _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS)
         limits = ["fits"] if self._limits() else []
         return _SEARCH.format(
             model_name=short_name(self.model.name),
             target=short_name(str(target)),
             judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
-            head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
+            head=self._head(self.name, self.base_runtime, self._steps(short=not last), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join(self._goals()),
             conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
-            again="" if self.preset.built_only else again,
+            again="" if self.preset.built_only else again if last else "  winners: 0\n",
             time=f"  time: {limit_ms:g} ms\n" if budget and limit_ms is not None else "",
         )
 
@@ -215,8 +217,10 @@ class Composer:
             steps="\n".join(f"  {step}" for step in steps),
         )
 
-    def _steps(self, variant: Variant | None = None, threads: int | None = None) -> list[str]:
-        """Return the steps of the search; those of one variant, or those that all variants change."""
+    def _steps(self, variant: Variant | None = None, threads: int | None = None, *, short: bool = False) -> list[str]:
+        """Return the steps of the search, with a `short` measurement or a whole one; those of one variant, or those
+        that all variants change.
+        """
         steps = variant.steps if variant is not None else {}
         result = variant.result if variant is not None else "made"
         lines = []
@@ -232,7 +236,8 @@ class Composer:
             first = {name: files[:: -(-len(files) // FIRST_SAMPLES)] for name, files in self.samples.search.items()}
             lines.append(f"first: {{{check}, tolerance: null, data: {json.dumps(first)}}}   # hopeless ones end here")
         lines.append(f"agree: {{{check}{self._judged(False)}}}")
-        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
+        own = "".join(f", {name}: {value}" for name, value in _SHORT.items()) if short else ""
+        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else own)]
 
     def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
         """Return the steps that measure a model, by default `engine` and `speed`."""

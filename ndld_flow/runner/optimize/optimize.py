@@ -48,10 +48,10 @@ _MOST_OF_FRONT = 4
 """Number of models on the Pareto front that are proved."""
 _MOST_CLOSE = 3
 """Number of models that are proved for a single objective, to deliver the best of them."""
+_WITHIN = 0.03
+"""A variant is proved too if it may be better than the best that passed by more than this, at 95 % confidence."""
 _CLOSE = 1.2
-"""A variant is proved too if the search measured at most this multiple of the latency of the best that passed, and
-could not decide between them, as on a busy machine.
-"""
+"""Without such an interval, it is proved if it was at most this many times as slow."""
 
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
@@ -213,8 +213,9 @@ def _is_worth_proving(point: Point, first: Point, passed: int, composer: Compose
     found = [each.objectives.get(objective.name) for each in (first, point)]
     if passed >= _MOST_CLOSE or objective.evidence != "alternating passes" or None in found:
         return False
-    if first.standing == "best" and point.standing != "inconclusive":
-        return False  # it is slower, or equal within the threshold
+    if point.ratio_to_best is not None and first.ratio_to_best == (1.0, 1.0):
+        low, high = point.ratio_to_best
+        return (low if objective.direction == "minimize" else 1 / high) < 1 - _WITHIN
     low, high = sorted(metric.value for metric in found if metric is not None)
     return 0 < high <= _CLOSE * low
 

@@ -22,7 +22,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.records.sweep import SweepRecord, WinnerVerdict
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished, SweepStarted
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.request import Request
@@ -50,8 +50,8 @@ class Point:
     rank: float = 0.0
     objectives: Mapping[str, Metric] = field(default_factory=dict)
     on_front: bool = False
-    standing: WinnerVerdict | None = None
-    """Against the best, if it was measured again."""
+    ratio_to_best: tuple[float, float] | None = None
+    """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ class _Searching:
                 rank=float("inf") if point.rank is None else point.rank,
                 objectives=values,
                 on_front=point.on_front,
-                standing=point.again.standing if point.again is not None else None,
+                ratio_to_best=_ratio_to_best(point),
             )
 
     def interrupted_point(self, event: PointFinished, goal: Direction) -> Point:
@@ -219,6 +219,15 @@ def _learn_order(outputs: Path) -> list[str]:
         for name, latency in known.items() if source else ():
             ratios[name].append(latency / source)
     return sorted(ratios, key=lambda name: statistics.median(ratios[name]))
+
+
+def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:
+    again = point.again
+    if again is None:
+        return None
+    if again.standing == "best":
+        return 1.0, 1.0
+    return (again.ratio_low, again.ratio_high) if again.ratio_low and again.ratio_high else None
 
 
 def _threads_of(value: object) -> int | None:

@@ -225,7 +225,9 @@ def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
     contenders, count = _contenders(tried, {}, {}), sweep.section.winners
     chosen = choose_winners(contenders, goals, count)
     session = {point.number: point.session for point in tried.points}
-    if len(goals) > 1 or len(set(session.values())) == 1:
+    sessions = len(set(session.values()))
+    # The medians of sessions show drift only if each has several points, in random order.
+    if len(goals) > 1 or sessions == 1 or len(session) < 2 * sessions or not sweep.section.mixed:
         return chosen
     # A slow session hides its best points: points that are good within their session get a chance too.
     steadied = choose_winners(remove_session_drift(contenders, session), goals, count)
