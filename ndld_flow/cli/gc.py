@@ -121,10 +121,8 @@ def _print_freed(freed: Freed, *, as_json: bool) -> None:
         )
     if freed.node_store_bytes:
         click.echo(f"this machine's store as a node of Ray: {size(freed.node_store_bytes)}; `gc --ray-node` empties it")
-    if freed.library_bytes:
-        click.echo(
-            f"TensorRT's private environments: {size(freed.library_bytes)}; `gc --libraries` deletes unused ones"
-        )
+    if freed.keeps_libraries:
+        click.echo("your cache has private environments of runtimes: `gc --libraries` deletes unused ones")
 
 
 def _collect_cache(cache: str, max_size: str | None, max_age: str | None, *, dry_run: bool, as_json: bool) -> None:

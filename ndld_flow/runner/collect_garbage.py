@@ -53,8 +53,9 @@ class Freed(Record):
     in_use_bytes: int = 0
     node_store_bytes: int = 0
     """Size of the store that this machine keeps as a node of a Ray cluster, after the removal."""
-    library_bytes: int = 0
-    """Size of the libraries that runs have created in the user's cache folder."""
+    keeps_libraries: bool = False
+    """True if the user's cache folder has libraries that runs have created. `gc --libraries` measures them: counting
+    their files would take most of the time here."""
 
 
 class LibrariesFreed(Record):
@@ -130,7 +131,7 @@ def collect_garbage(
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
-            *find_leftovers(outputs.root, lambda path: path in tidy or _is_object(store, path)),
+            *find_leftovers(outputs.root, _without(tidy, store)),
             *old_shards,
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
@@ -154,12 +155,12 @@ def collect_garbage(
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
         node_store_bytes=_node_store_bytes(),
-        library_bytes=sum(library.size_bytes for library in find_kept_libraries()) if _may_keep_libraries() else 0,
+        keeps_libraries=_keeps_libraries(),
     )
 
 
-def _may_keep_libraries() -> bool:
-    """Return whether the user's cache folder may have libraries: importing all runtimes takes a tenth of a second."""
+def _keeps_libraries() -> bool:
+    """Return whether the user's cache folder has libraries, without importing the runtimes that created them."""
     try:
         with os.scandir(user_folders.cache_folder()) as entries:
             return any(entry.name != "commands" and any(Path(entry.path).glob("*/*")) for entry in entries)
@@ -406,10 +407,10 @@ def _needs_of(folder: Path) -> tuple[set[str], set[str]]:
     return needed.keys, needed.digests
 
 
-def _is_object(store: Store, path: str) -> bool:
-    """Return whether a path is the folder of a stored artifact, whose files may have any names."""
+def _without(tidy: Collection[str], store: Store) -> Callable[[str], bool]:
+    """Return whether a path is a tidy folder, or that of a stored artifact, whose files may have any names."""
     objects = f"{store.root / 'objects'}{os.sep}"
-    return path.startswith(objects) and path.count(os.sep, len(objects)) == 1
+    return lambda path: path in tidy or (path.startswith(objects) and path.count(os.sep, len(objects)) == 1)
 
 
 def _add_shards(needed: _Needed, outputs: Outputs) -> list[Path]:

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -38,7 +39,7 @@ from ndld_flow.store.files import share
 
 Answer = TypeVar("Answer")
 INDEX = "index.sqlite"
-_VERSION = crc32(f"6 {__version__}".encode()) & 0x7FFFFFFF
+_VERSION = crc32(f"7 {__version__}".encode()) & 0x7FFFFFFF
 """Its first number rises whenever a table or the meaning of a value changes; other releases may read records otherwise.
 """
 _PATIENCE_S = 2.0
@@ -49,8 +50,10 @@ _UNSETTLED = "unsettled"
 _TABLES = """
 CREATE TABLE run (
     recipe TEXT NOT NULL, id TEXT NOT NULL, stamp TEXT NOT NULL, started_at TEXT NOT NULL, outcome TEXT NOT NULL,
-    git_commit TEXT NOT NULL, gates TEXT NOT NULL, checksum INTEGER NOT NULL,
-    brief TEXT NOT NULL, brief_checksum INTEGER NOT NULL, PRIMARY KEY (recipe, id)
+    git_commit TEXT NOT NULL, gates TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (recipe, id)
+) WITHOUT ROWID;
+CREATE TABLE brief (
+    recipe TEXT NOT NULL, id TEXT NOT NULL, brief TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (recipe, id)
 ) WITHOUT ROWID;
 CREATE TABLE need (
     recipe TEXT NOT NULL, id TEXT NOT NULL, keys TEXT NOT NULL, digests TEXT NOT NULL, checksum INTEGER NOT NULL,
@@ -62,12 +65,14 @@ CREATE TABLE tidy (
 CREATE TABLE text (number INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE, checksum INTEGER NOT NULL);
 CREATE TABLE measured (
     recipe TEXT NOT NULL, step TEXT NOT NULL, id TEXT NOT NULL, measurement TEXT NOT NULL, subject INTEGER NOT NULL,
-    facts INTEGER NOT NULL, metrics TEXT NOT NULL, doubt TEXT NOT NULL, disturbed INTEGER NOT NULL,
-    exact INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (recipe, step, id, subject)
+    facts INTEGER NOT NULL, metrics INTEGER NOT NULL, doubt TEXT NOT NULL, disturbed INTEGER NOT NULL,
+    exact INTEGER NOT NULL, amounts BLOB NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (recipe, step, id, subject)
 ) WITHOUT ROWID;
 CREATE TABLE found (series TEXT PRIMARY KEY, count INTEGER NOT NULL, digest TEXT NOT NULL, steps TEXT NOT NULL,
     checksum INTEGER NOT NULL);
 """
+_DOUBLE = struct.Struct("<d")
 _DAMAGED = "damaged"
 """Outcome of a run whose record cannot be read."""
 
@@ -123,7 +128,7 @@ class RunIndex:
         settled_ns = self._clock_ns() - _UNSETTLED_NS
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            for table in ("run", "measured", "need", "tidy"):
+            for table in ("run", "brief", "measured", "need", "tidy"):
                 self._database.executemany(
                     f"DELETE FROM {table} WHERE recipe = ? AND id = ?",  # noqa: S608 - a constant
                     [(recipe, identifier) for identifier in (*gone, *changed)],
@@ -158,11 +163,15 @@ class RunIndex:
             row, measured = ("", _DAMAGED, "", "[]", ""), []
         *short, brief = row
         self._database.execute(
-            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (recipe, identifier, stamp, *short, _checksum(identifier, *short), brief, _checksum(identifier, brief)),
+            "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (recipe, identifier, stamp, *short, _checksum(identifier, *short)),
+        )
+        self._database.execute(
+            "INSERT OR REPLACE INTO brief VALUES (?, ?, ?, ?)",
+            (recipe, identifier, brief, _checksum(identifier, brief)),
         )
         self._database.executemany(
-            "INSERT OR REPLACE INTO measured VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO measured VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [self._measured_row(recipe, identifier, each) for each in measured],
         )
 
@@ -172,12 +181,13 @@ class RunIndex:
             measured.measurement,
             self._number(measured.subject),
             self._number(measured.facts),
-            to_json(measured.metrics, inf_nan_mode="strings").decode(),  # SQLite reads no NaN and no infinity
+            self._number(to_json({name: unit for name, (_, unit) in measured.metrics.items()}).decode()),
             measured.doubt,
             int(measured.disturbed),
             int(measured.exact),
         )
-        return (recipe, measured.step, *values, _checksum(measured.step, *values))
+        amounts = struct.pack(f"<{len(measured.metrics)}d", *(value for value, _ in measured.metrics.values()))
+        return (recipe, measured.step, *values, amounts, _checksum(measured.step, *values, data=amounts))
 
     def _number(self, text: str) -> int:
         self._database.execute("INSERT OR IGNORE INTO text (value, checksum) VALUES (?, ?)", (text, _checksum(text)))
@@ -203,7 +213,7 @@ class RunIndex:
 
     def briefs(self, recipe: str) -> dict[str, Tree]:
         """Return id -> the parts of its record that a list of runs needs, for runs whose records can be read."""
-        rows = self._database.execute("SELECT id, brief, brief_checksum FROM run WHERE recipe = ?", (recipe,))
+        rows = self._database.execute("SELECT id, brief, checksum FROM brief WHERE recipe = ?", (recipe,))
         return {
             identifier: from_json(brief)
             for identifier, brief, checksum in rows
@@ -261,30 +271,32 @@ class RunIndex:
 
     def metrics(self, recipe: str) -> list[str]:
         """Return `STEP.METRIC` of all metrics of a recipe."""
-        rows = self._database.execute(
-            "SELECT DISTINCT step, json_each.key FROM measured, json_each(metrics) WHERE recipe = ?", (recipe,)
-        )
-        return sorted(f"{step}.{name}" for step, name in rows)
+        rows = self._database.execute("SELECT DISTINCT step, metrics FROM measured WHERE recipe = ?", (recipe,))
+        return sorted({f"{step}.{name}" for step, number in rows for name in from_json(self.text(number))})
 
     def values(self, recipe: str, metric: str) -> list[IndexedValue]:
         """Return all values of a metric that are finite, in the order of the runs."""
         step, _, name = metric.partition(".")
         rows = self._database.execute(
-            "SELECT started_at, measured.id, measurement, subject, facts, metrics, doubt, disturbed, exact,"
+            "SELECT started_at, measured.id, measurement, subject, facts, metrics, doubt, disturbed, exact, amounts,"
             " measured.checksum FROM measured JOIN run USING (recipe, id) WHERE measured.recipe = ? AND step = ?",
             (recipe, step),
         )
         values = []
-        read = lru_cache(maxsize=64)(from_json)  # runs that reuse a result have equal texts
-        for _, *row, checksum in sorted(rows):
-            if _is_sound(checksum, step, *row):
+        for _, *row, amounts, checksum in sorted(rows):
+            if _is_sound(checksum, step, *row, data=amounts):
                 run, key, subject, facts, metrics, doubt, disturbed, exact = row
-                measured = read(metrics).get(name)
-                if measured is not None and math.isfinite(value := _number_of(measured[0])):
-                    unit = measured[1]
+                place, unit = self._place(metrics, name)
+                if place >= 0 and math.isfinite(value := _DOUBLE.unpack_from(amounts, place)[0]):
                     shown = (value, unit, key, subject, facts, doubt, bool(disturbed), bool(exact))
                     values.append(IndexedValue(run, step, name, *shown))
         return values
+
+    @lru_cache(maxsize=64)  # noqa: B019 - an index is used once
+    def _place(self, metrics: int, name: str) -> tuple[int, str]:
+        """Return where the bytes of a metric are, and its unit; -1 if it is not one of these metrics."""
+        units: dict[str, str] = from_json(self.text(metrics))
+        return (list(units).index(name) * _DOUBLE.size, units[name]) if name in units else (-1, "")
 
     def text(self, number: int) -> str:
         """Return a text by its number."""
@@ -314,10 +326,6 @@ class RunIndex:
 @lru_cache(maxsize=64)
 def _gates_in(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
-
-
-def _number_of(value: object) -> float:
-    return float(value) if isinstance(value, int | float | str) else float("nan")
 
 
 def _run_row(tree: Tree) -> tuple[str, str, str, str, str]:
@@ -356,13 +364,13 @@ def _brief_source(source: Mapping[str, Any]) -> Tree:
     return {"location": source["location"], "artifact": {"digest": source["artifact"]["digest"]}}
 
 
-def _checksum(*values: object) -> int:
-    return crc32("\0".join(map(str, values)).encode("utf-8", "surrogatepass"))
+def _checksum(*values: object, data: bytes = b"") -> int:
+    return crc32(data, crc32("\0".join(map(str, values)).encode("utf-8", "surrogatepass")))
 
 
-def _is_sound(checksum: int, *values: object) -> bool:
+def _is_sound(checksum: int, *values: object, data: bytes = b"") -> bool:
     """Return True. Raises sqlite3.DatabaseError for a row that was changed by anything but this module."""
-    if _checksum(*values) != checksum:
+    if _checksum(*values, data=data) != checksum:
         raise sqlite3.DatabaseError("a row is damaged")
     return True
 

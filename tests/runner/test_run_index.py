@@ -173,9 +173,9 @@ def test_values_that_are_not_finite_are_no_points_of_a_history(root: Path, writt
 def test_a_value_that_was_changed_in_the_index_is_noticed(root: Path) -> None:
     expected = answers(root)
     with sqlite3.connect(root / INDEX) as database:
-        database.execute("UPDATE run SET brief = replace(brief, 'passed', 'failed')")
+        database.execute("UPDATE brief SET brief = replace(brief, 'passed', 'failed')")
         database.execute("UPDATE need SET digests = '', keys = ''")
-        database.execute("UPDATE measured SET metrics = replace(metrics, '13.0', '31.0')")
+        database.execute("UPDATE measured SET amounts = zeroblob(length(amounts))")
     database.close()
     assert answers(root) == expected
 
@@ -184,7 +184,7 @@ def test_an_index_of_another_release_is_rebuilt(root: Path) -> None:
     expected = answers(root)
     with sqlite3.connect(root / INDEX) as database:
         database.execute("PRAGMA user_version = 2")
-        database.execute("ALTER TABLE run RENAME COLUMN brief TO summary")
+        database.execute("ALTER TABLE brief RENAME COLUMN brief TO summary")
     database.close()
     assert answers(root) == expected
 

@@ -35,8 +35,8 @@ class Variant:
     is_source: bool = False
     costly: bool = False
     """True if its preparation takes minutes: such variants come last, and only if they may still win."""
-    unless: str = ""
-    """For a costly one: the variant that makes it superfluous by being right."""
+    unless: tuple[str, ...] = ()
+    """For a costly one: variants that make it superfluous by being right."""
     speed: str = ""
     """Further settings of the measurement, `, hint: throughput`, which are the variant's own."""
 

@@ -175,7 +175,7 @@ def hopeless(costly: Sequence[Variant], points: Sequence[Point], *, for_latency:
     passed = [point for point in points if point.outcome == "passed"]
     reasons = {}
     for variant in costly:
-        equal = next((point for point in passed if point.variant.name == variant.unless), None)
+        equal = next((point for point in passed if point.variant.name in variant.unless), None)
         why = f"{equal.name} is right without exceptions" if equal is not None else ""
         if not why and for_latency:
             why = _too_slow(variant, passed)

@@ -25,5 +25,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     )
     made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
-    plain = f"INT8, percentile{subject.label}"
+    plain = (f"INT8, percentile{subject.label}", f"INT8 of smoothed activations{subject.label}")
     yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=plain)
