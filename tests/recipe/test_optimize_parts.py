@@ -235,6 +235,21 @@ def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
     assert any("--fix-shapes" in sentence for sentence in composer.left_out)
 
 
+def test_a_large_table_does_not_hide_the_products_of_a_transformer(in_folder: Path) -> None:
+    weights = {"table": (4000, 16), "w": (16, 16)}
+    text = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,4] ids, float[4000,16] table, float[16,16] w)
+    => (float[N,4,16] y) {h = Gather(table, ids) y = MatMul(h, w)}"""
+    model = onnx.parser.parse_model(text)
+    for name, shape in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
+    del model.graph.input[1:]
+    onnx.save(model, "model.onnx")
+    np.save("ids.npy", np.zeros((9, 4), np.int64))
+    names = {variant.name for variant in read(Path("model.onnx"), data=("ids.npy",)).variants}
+    assert {"INT8 of smoothed activations", "INT8 with dynamic ranges"} <= names
+    assert "INT8 of smoothed activations" not in {each.name for each in read(write(ROWS), data=()).variants}
+
+
 def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
     np.save("rows.npy", np.zeros((9, 8), np.float32))
     variants = read(write(ROWS), data=("rows.npy",), target="any").variants
