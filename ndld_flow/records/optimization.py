@@ -14,11 +14,19 @@ from ndld_flow.records.measurement import Metric
 OPTIMIZATION_RECORD = "optimization.json"
 """Name of the record, beside the recipes and in the folder of the search."""
 VariantOutcome = Literal[
-    "delivered", "on the front", "slower", "failed", "not right", "not faster", "not right on held-out data"
+    "delivered",
+    "on the front",
+    "slower",
+    "failed",
+    "not right",
+    "not faster",
+    "not right on held-out data",
+    "near the bound",
 ]
 """`slower`: others were better in the search; `failed`: it could not be made or run; `not right`: a condition failed in
-the search; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved too, and
-another is better in the first objective; `delivered`."""
+the search; `near the bound`: all samples hold the conditions, and as many new ones may not; `not faster`: at 95 %
+confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
+objective; `delivered`."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 _NAMED = 3

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.declared_metrics import Wrong, find_metric
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.gates import GateError, parse_condition
+from ndld_flow.records.accuracy import SampleAgreement
+from ndld_flow.records.measurement import Metric
 
 _KEEP = re.compile(r"\s*([A-Za-z_][\w.]*)\s*((?:<=|>=|==|<|>).*)", re.DOTALL)
 _LATENCY = re.compile(r"\s*latency\s*<=\s*(\d+(?:\.\d+)?)\s*x\s*")
@@ -17,7 +19,7 @@ _BEST = {"cosine": 1.0, "relative_rms": 0.0, "rmse": 0.0, "mean_abs": 0.0, "max_
 """Metric -> its best value, of those whose error adds up over samples."""
 FIRST_SAMPLES = 3
 """Number of samples on which a variant is judged before all others."""
-_MARGIN = 0.5
+MARGIN = 0.5
 """Share of the allowed error that a search for exceptions may use. One that uses all of it on its samples exceeds it on
 others: 0.9911 became 0.9855 on held-out samples for PP-OCR recognition, with a bound of 0.99."""
 
@@ -43,6 +45,34 @@ class Conditions:
         Metrics that are relative to the spread of all samples, and the user's own, are not judged early.
         """
         return [f"{step}.{metric} {sign} {value:.6g}" for metric, sign, value in self.scaled(samples)]
+
+    def is_comfortable(self, metrics: Mapping[str, Metric], step: str) -> bool:
+        """Return whether the metrics of a step keep a margin to all conditions on errors."""
+        for metric, sign, bound in self.scaled(MARGIN):
+            found = metrics.get(f"{step}.{metric}")
+            if found is not None and not (found.value >= bound if sign == ">=" else found.value <= bound):
+                return False
+        return True
+
+    def near_bound(self, samples: Sequence[SampleAgreement]) -> str:
+        """Return the condition that as many new samples may violate, with the value that they may have; else nothing.
+
+        Errors are those of the worst output of each sample.
+        """
+        from ndld_flow.accuracy.new_samples import largest_expected
+
+        for metric, sign, bound in self.scaled(1.0):
+            best = _BEST[metric]
+            errors = [
+                max(abs(values[metric] - best) for values in sample.outputs.values() if metric in values)
+                for sample in samples
+                if any(metric in values for values in sample.outputs.values())
+            ]
+            expected = largest_expected(errors)
+            if expected is not None and expected > abs(bound - best):
+                value = best - expected if best else expected
+                return f"{metric} {sign} {bound:g} may fail on other samples: {value:.4g} is expected of as many"
+        return ""
 
     def scaled(self, factor: float) -> Iterator[tuple[str, str, float]]:
         """Yield metric, comparison and bound of the conditions on errors, which are allowed to be that many times as
@@ -93,7 +123,7 @@ def tolerance_of(conditions: Conditions) -> str:
     from ndld_flow.accuracy.tolerance import Tolerance
 
     bounds = {metric: bound.lstrip("<>= ") for metric, bound in conditions.accuracy}
-    bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(_MARGIN)}
+    bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(MARGIN)}
     bounds = {name: bound for name, bound in bounds.items() if name in Tolerance.model_fields and name != "slices"}
     if not bounds:
         return ""

@@ -130,7 +130,12 @@ class Prover:
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
             outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
         held = _step(record, "held")
-        accuracy = read_stored(Accuracy, find_file(run / "held", AccuracyDocument.main))
+        known, accuracy = (
+            read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in ("agree", "held")
+        )
+        near = self.composer.conditions.near_bound((*known.samples, *accuracy.samples))
+        if outcome == "delivered" and near and not variant.is_source:
+            outcome, why = "near the bound", near
         return Proof(
             variant=variant,
             threads=threads,

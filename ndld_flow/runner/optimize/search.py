@@ -50,6 +50,8 @@ class Point:
     rank: float = 0.0
     objectives: Mapping[str, Metric] = field(default_factory=dict)
     on_front: bool = False
+    is_comfortable: bool = True
+    """Its errors keep a margin to the conditions."""
     ratio_to_best: tuple[float, float] | None = None
     """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
 
@@ -157,6 +159,7 @@ class _Searching:
                 rank=float("inf") if point.rank is None else point.rank,
                 objectives=values,
                 on_front=point.on_front,
+                is_comfortable=self._composer.conditions.is_comfortable(point.metrics, "agree"),
                 ratio_to_best=_ratio_to_best(point),
             )
 
@@ -175,7 +178,8 @@ def hopeless(costly: Sequence[Variant], points: Sequence[Point], *, for_latency:
     passed = [point for point in points if point.outcome == "passed"]
     reasons = {}
     for variant in costly:
-        equal = next((point for point in passed if point.variant.name in variant.unless), None)
+        right = [point for point in passed if point.is_comfortable]
+        equal = next((point for point in right if point.variant.name in variant.unless), None)
         why = f"{equal.name} is right without exceptions" if equal is not None else ""
         if not why and for_latency:
             why = _too_slow(variant, passed)
