@@ -2,9 +2,10 @@
 
 The worst of 24 new samples is worse than the worst of 36 in 40 % of cases, by chance alone: a bound that just holds on
 the samples at hand does not hold on others. Errors of numeric formats spread over orders of magnitude, so that their
-logarithms are taken to be normally distributed, and the bound is a prediction interval for several future observations
-by Bonferroni's inequality (Hahn and Meeker, "Statistical Intervals", section 4.8), with the normal quantile for
-Student's: that differs little from 12 samples on.
+logarithms are modelled. Their distribution is taken to be Student's t with 4 degrees of freedom, because some inputs are
+far worse than all others: of a text detector, 0.0177 was the worst of 24 new images, where normal logarithms foresee
+0.0074. The result is a prediction bound for several future observations by Bonferroni's inequality (Hahn and Meeker,
+"Statistical Intervals", section 4.8).
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def largest_expected(errors: Sequence[float]) -> float | None:
         return 0.0
     logarithms = [math.log(max(error, _SPREAD * largest)) for error in errors]
     count = len(logarithms)
-    quantile = statistics.NormalDist().inv_cdf(1 - _RISK / count)
-    reach = quantile * statistics.stdev(logarithms) * math.sqrt(1 + 1 / count)
+    scale = statistics.stdev(logarithms) / math.sqrt(2)  # the standard deviation of this distribution is sqrt(2)
+    reach = _quantile(1 - _RISK / count) * scale * math.sqrt(1 + 1 / count)
     return max(largest, math.exp(statistics.fmean(logarithms) + reach))
+
+
+def _quantile(probability: float) -> float:
+    """Return a quantile above the median of Student's t with 4 degrees of freedom, in closed form (Shaw, 2006)."""
+    root = math.sqrt(4 * probability * (1 - probability))
+    return 2 * math.sqrt(math.cos(math.acos(root) / 3) / root - 1)

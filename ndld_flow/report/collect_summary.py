@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -221,11 +221,11 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     notes = [note for part in parts for document in part.values() for note in document.notes]
     notes += [note for change in changes for note in change.notes]
     warnings = [note for note in notes if is_warning(note)]
-    warnings += [
-        f"{step.name} may not have had its device alone: {'; '.join(step.record.shared_device[:_MOST_FAULTS])}"
-        for step in documents.run.steps
-        if step.record is not None and step.record.shared_device
-    ]
+    shared = defaultdict[str, list[str]](list)
+    for step in documents.run.steps:
+        if step.record is not None and step.record.shared_device:
+            shared["; ".join(step.record.shared_device[:_MOST_FAULTS])].append(step.name)
+    warnings += [f"{', '.join(names)} may not have had the device alone: {why}" for why, names in shared.items()]
     warnings += _warn_of_engines(documents)
     return tuple(dict.fromkeys(short_name(warning, 300) for warning in warnings))
 

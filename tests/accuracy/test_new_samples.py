@@ -14,6 +14,7 @@ Draw = Callable[[np.random.Generator, int], np.ndarray[tuple[int], np.dtype[np.f
 _ERRORS: dict[str, Draw] = {
     "rounding": lambda dice, count: np.exp(dice.normal(-5, 0.6, count)),
     "over orders of magnitude": lambda dice, count: np.exp(dice.normal(-9, 2.0, count)),
+    "a few are far worse": lambda dice, count: np.exp(dice.standard_t(4, count) - 7),
     "halves of normal values": lambda dice, count: np.abs(dice.normal(0, 1e-3, count)),
     "some samples without an error": lambda dice, count: dice.choice([0.0, 1.0], count) * dice.uniform(0, 1, count),
 }
