@@ -2,10 +2,10 @@
 
 The worst of 24 new samples is worse than the worst of 36 in 40 % of cases, by chance alone: a bound that just holds on
 the samples at hand does not hold on others. Errors of numeric formats spread over orders of magnitude, so that their
-logarithms are modelled. Their distribution is taken to be Student's t with 4 degrees of freedom, because some inputs are
-far worse than all others: of a text detector, 0.0177 was the worst of 24 new images, where normal logarithms foresee
-0.0074. The result is a prediction bound for several future observations by Bonferroni's inequality (Hahn and Meeker,
-"Statistical Intervals", section 4.8).
+logarithms are modelled. Their distribution is taken to be Student's t with 4 degrees of freedom, because some inputs
+are far worse than all others: of a text detector, 0.0177 was the worst of 24 new images, where normal logarithms
+foresee 0.0074. The result is a prediction bound for several future observations by Bonferroni's inequality (Hahn and
+Meeker, "Statistical Intervals", section 4.8).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Conditions:
             expected = largest_expected(errors)
             if expected is not None and expected > abs(bound - best):
                 value = best - expected if best else expected
-                return f"{metric} {sign} {bound:g} may fail on other samples: {value:.4g} is expected of as many"
+                return f"{metric} {sign} {bound:g} may fail on other samples: the worst of as many may be {value:.4g}"
         return ""
 
     def scaled(self, factor: float) -> Iterator[tuple[str, str, float]]:
