@@ -364,13 +364,31 @@ def _is_model(record: Mapping[str, Any], pattern: str) -> bool:
     )
 
 
-def _metrics_of_run(record: Mapping[str, Any]) -> dict[str, Metric]:
-    return {
-        f"{step['name']}.{name}": Metric.model_validate(metric)
-        for step in record["steps"]
-        if step.get("record")
-        for name, metric in step["record"]["metrics"].items()
-    }
+class _Metrics(Mapping[str, Metric]):
+    """Metrics in a record, validated when they are read: a list of 10,000 runs reads a few of 60 each."""
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
+
+    def __getitem__(self, name: str) -> Metric:
+        return Metric.model_validate(self._plain[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plain)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+
+def _metrics_of_run(record: Mapping[str, Any]) -> _Metrics:
+    return _Metrics(
+        {
+            f"{step['name']}.{name}": metric
+            for step in record["steps"]
+            if step.get("record")
+            for name, metric in step["record"]["metrics"].items()
+        }
+    )
 
 
 def _main_metrics(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Metric]:
@@ -386,8 +404,8 @@ def _best_point(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**best, **(best.get("again") or {})}
 
 
-def _metrics_of_sweep(record: Mapping[str, Any]) -> dict[str, Metric]:
-    return {name: Metric.model_validate(metric) for name, metric in _best_point(record).get("metrics", {}).items()}
+def _metrics_of_sweep(record: Mapping[str, Any]) -> _Metrics:
+    return _Metrics(_best_point(record).get("metrics", {}))
 
 
 def _objectives(record: Mapping[str, Any]) -> dict[str, Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 _SMALLEST_FAMILY = 5
+_QUICK_SHARE = 1 / 4
 
 
 def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
@@ -21,9 +23,9 @@ def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
 
 
 def sample_families(items: Iterable[pytest.Item]) -> None:
-    """Mark two thirds of each large family of parameters as thorough.
+    """Mark most of each large family of parameters as thorough.
 
-    The third is that of the lowest checksums: a new member changes little, and each value of several parameters occurs.
+    The quick ones have the lowest checksums: a new member changes little, and each value of several parameters occurs.
     """
     families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -32,5 +34,5 @@ def sample_families(items: Iterable[pytest.Item]) -> None:
     for members in families.values():
         if len(members) >= _SMALLEST_FAMILY:
             members.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-            for item in members[-(-len(members) // 3) :]:
+            for item in members[math.ceil(len(members) * _QUICK_SHARE) :]:
                 item.add_marker(pytest.mark.thorough)
