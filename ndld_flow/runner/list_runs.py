@@ -232,21 +232,19 @@ class _Conditions:
         """Return the metrics of the conditions in full, if all hold for a run with these metrics; else None."""
         if not self.gates:
             return []
-        steps: dict[str, dict[str, Metric]] = {"": {}}
-        for name, metric in metrics.items():
-            step, _, own = name.partition(".")
-            steps.setdefault(step, {})[own] = metric
-        self.known |= metrics.keys() | {own for each in steps.values() for own in each}
+        steps = {name.partition(".")[0]: None for name in metrics}
+        self.known.update(*((name, name.partition(".")[2]) for name in metrics))
         named: dict[str, None] = {}
         for gate, names in self._named:
-            if all(name in metrics for name in names):
-                holding = "" if _holds(gate, metrics) else None
+            for step in ("", *steps):
+                full = {name: name if name in metrics else f"{step}.{name}" for name in names}
+                if all(name in metrics for name in full.values()) and _holds(
+                    gate, {name: metrics[each] for name, each in full.items()}
+                ):
+                    named |= dict.fromkeys(full.values())
+                    break
             else:
-                fitting = (step for step, own in steps.items() if all(name in own or name in metrics for name in names))
-                holding = next((step for step in fitting if _holds(gate, {**steps[step], **metrics})), None)
-            if holding is None:
                 return None
-            named |= dict.fromkeys(name if name in metrics else f"{holding}.{name}" for name in names)
         return list(named)
 
     @cached_property
