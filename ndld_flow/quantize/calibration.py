@@ -103,7 +103,7 @@ def calibrate(
         return Ranges({}, 0)
     energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
-    fed = _CountedSamples(samples)
+    fed = FedSamples(samples)
     # Without optimization every tensor of the model exists, under its own name.
     inside = [name for name in wanted if name not in prepared.inputs]
     for number, captured in enumerate(capture(prepared.saved(), inside, fed, runtime.unfused(), scratch), start=1):
@@ -120,7 +120,7 @@ def calibrate(
 
 
 @dataclass
-class _CountedSamples:
+class FedSamples:
     """Samples as they are fed. The last one is kept, since the ranges of the model's inputs are needed too."""
 
     samples: Iterable[Mapping[str, Array]]

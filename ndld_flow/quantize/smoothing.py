@@ -27,6 +27,7 @@ from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.quantize.calibration import FedSamples
 from ndld_flow.quantize.quantize_file import Workspace
 from ndld_flow.quantize.weight_tensors import ChannelScaledTensor, channel_pieces
 from ndld_flow.records.model_diff import GraphChange
@@ -98,23 +99,8 @@ def smooth_file(
     before = summarize_model(model)
     notes = prepare(model, source)
     UniqueNames(model).name_all(model)
-    prepared = workspace.scratch / "prepared.onnx"
-    save_model(model, prepared)
     groups = _groups(model)
-    inputs = {value.name for value in real_inputs(model)}
-    inside = [group.value.name or "" for group in groups if group.value.name not in inputs]
-    fed: list[Mapping[str, Array]] = []
-
-    def remembered() -> Iterable[Mapping[str, Array]]:
-        for sample in samples:
-            fed[:] = [sample]
-            yield sample
-
-    for number, captured in enumerate(capture(prepared, inside, remembered(), runtime.unfused(), workspace.scratch), 1):
-        workspace.progress(number, 0, "measuring channels")
-        values = {**fed[0], **captured}
-        for group in groups:
-            group.moments.add(values[group.value.name or ""])
+    _measure(groups, model, samples, runtime, workspace)
     writer, smoothed = _Writer(model), []
     for group in groups:
         chosen = _choose(group, ALPHAS if alpha is None else (alpha,), at_most=_WORTHWHILE if alpha is None else np.inf)
@@ -127,6 +113,25 @@ def smooth_file(
     check_changed_model(source, target, workspace.log)
     change = GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
     return Smoothing(change, tuple(smoothed))
+
+
+def _measure(
+    groups: Sequence[_Group],
+    model: ir.Model,
+    samples: Iterable[Mapping[str, Array]],
+    runtime: SessionRequest,
+    workspace: Workspace,
+) -> None:
+    """Run the model on the samples, and add the channels of each activation to its moments."""
+    prepared, fed = workspace.scratch / "prepared.onnx", FedSamples(samples)
+    save_model(model, prepared)
+    names = [group.value.name or "" for group in groups]
+    inputs = {value.name for value in real_inputs(model)}
+    inside = [name for name in names if name not in inputs]
+    for captured in capture(prepared, inside, fed, runtime.unfused(), workspace.scratch) if groups else ():
+        workspace.progress(fed.count, 0, "measuring channels")
+        for name, group in zip(names, groups, strict=True):
+            group.moments.add(captured[name] if name in captured else fed.last[name])
 
 
 def _groups(model: ir.Model) -> list[_Group]:

@@ -41,7 +41,7 @@ class SmoothActivations(LoadsCustomOps, SampleSettings, Step[Onnx, Onnx]):
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "activations", "smoothed")
 
-    alpha: Annotated[float, Field(ge=0, le=1)] | None = None
+    alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """How much of the difference between channels moves from all activations into weights: 0.5 shares it, 1 moves
     everything. By default the value with the least estimated noise is chosen for each activation."""
 

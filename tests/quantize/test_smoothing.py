@@ -58,7 +58,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-@pytest.mark.parametrize("alpha", [None, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", [None, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_model_computes_the_same_function(tmp_path: Path, alpha: float | None, kept: bool) -> None:
     source = make_block(tmp_path / "m.onnx", kept=kept)
@@ -131,3 +131,13 @@ def test_dead_channels_and_shared_weights(tmp_path: Path, dtype: type[np.floatin
     for mine, right in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, right, rtol=1e-2 if dtype is np.float16 else 1e-5, atol=1e-2)
     assert np.array_equal(ours[2], weight), "the weight itself stays"
+
+
+def test_a_model_without_products_stays_as_it_is(tmp_path: Path) -> None:
+    b = GraphBuilder(1)
+    rename_output(b, b.op("Relu", "x"), "y")
+    shape: list[int | str | None] = [1, 12, _CHANNELS]
+    source = save(b.model([tensor("x", shape)], [tensor("y", shape)]), tmp_path / "m.onnx")
+    model, ran = smooth(source, tmp_path / "s")
+    assert operators(model) == ["Relu"]
+    assert ran.result.summary == "0 of 0 activations smoothed, for 0 layers"

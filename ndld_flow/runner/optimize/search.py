@@ -30,6 +30,8 @@ from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.sweep_search.search import Direction
 
+_REUSE_MS = 5_000.0
+"""Least time of a sweep, in which the second one reuses the results of the first."""
 _BY_PLACEMENT = 1.5
 """A model with all suitable layers in INT8 becomes at most this much faster if some stay in floats: depthwise layers of
 small nets are the extreme case that was measured."""
@@ -111,6 +113,9 @@ class _Searching:
             self._sweep(cheap, last=True)
             return
         self._sweep(cheap, last=False)
+        left_ms = self.search.left_ms(self._composer.options.budget, SEARCH_SHARE)
+        if left_ms <= 0:
+            return
         for_latency = [each.name for each in self._composer.objectives] == ["latency"]
         reasons = hopeless(costly, self.search.points, for_latency=for_latency)
         self.search.left_out = [f"{name} is not tried: {why}." for name, why in reasons.items()]
@@ -120,13 +125,15 @@ class _Searching:
 
     def _sweep(self, variants: Sequence[Variant], *, last: bool) -> None:
         """Run a sweep over variants; only the `last` measures its winners again."""
-        left_ms = self.search.left_ms(self._composer.options.budget, SEARCH_SHARE)
-        text = self._composer.compose_sweep(self._recipe, self._order, variants, limit_ms=max(left_ms, 1.0), last=last)
+        limit_ms = max(self.search.left_ms(self._composer.options.budget, SEARCH_SHARE), _REUSE_MS)
+        text = self._composer.compose_sweep(self._recipe, self._order, variants, limit_ms=limit_ms, last=last)
         write_text_atomically(self._recipe, text)
         finished = run_request(self._request, self._listen)
         assert isinstance(finished, SweepFinished)
         record = read_sweep_record(Path(finished.folder))
         points = sorted(self._points(record), key=lambda point: point.rank)
+        if len(points) < len(self.search.points):
+            return  # the limit ended it while it reused results
         self.search = replace(self.search, points=points, finished=finished, stopped_because=record.stopped_because)
 
     def _listen(self, event: Event) -> None:
@@ -176,10 +183,10 @@ class _Searching:
 def hopeless(costly: Sequence[Variant], points: Sequence[Point], *, for_latency: bool) -> dict[str, str]:
     """Return the names of the variants that cannot win, as the points of the cheap ones show -> the reason."""
     passed = [point for point in points if point.outcome == "passed"]
+    right = {point.variant.name: point for point in passed if point.is_comfortable}
     reasons = {}
     for variant in costly:
-        right = [point for point in passed if point.is_comfortable]
-        equal = next((point for point in right if point.variant.name in variant.unless), None)
+        equal = next((right[name] for name in variant.unless if name in right), None)
         why = f"{equal.name} is right without exceptions" if equal is not None else ""
         if not why and for_latency:
             why = _too_slow(variant, passed)
