@@ -78,7 +78,9 @@ class ConclusionView:
     """Gain, cost, how to reproduce it, and the front."""
     searched: str
     tried: tuple[tuple[str, str, str], ...]
-    """Name, outcome and reason of each variant."""
+    """Name, outcome and reason of each variant, the delivered one first."""
+    not_tried: tuple[str, ...]
+    """Sentences on other variants."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,11 @@ def _collect_conclusion(found: Optimization) -> ConclusionView:
         ship=ship,
         lines=(gain, cost, *rest),
         searched=visible_text(found.describe_search()),
-        tried=tuple((short_name(each.name), each.outcome, visible_text(each.why)) for each in found.variants),
+        tried=tuple(
+            (short_name(each.name), each.outcome, visible_text(each.why))
+            for each in sorted(found.variants, key=lambda each: each.outcome != "delivered")
+        ),
+        not_tried=tuple(map(visible_text, found.not_tried)),
     )
 
 
