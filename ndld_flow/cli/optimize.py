@@ -23,8 +23,9 @@ HELP = """Find the fastest variant of a model that stays right.
 
 It composes a sweep over variants of the model: cleaned up, in INT8, with smaller weights, in other runtimes. Each must
 pass --keep against the model in ONNX Runtime before it is measured. A third of the data is held out: the best variant
-must pass on these samples too, and be at least 1 % faster than the model at 95 % confidence, measured in alternating
-passes; else the next best is tried. If nothing is faster, the model itself is delivered.
+must pass on these samples too, by a margin that as many others need, and be at least 1 % faster than the model at 95 %
+confidence, measured in alternating passes; else the next best is tried. If nothing is faster, the model itself is
+delivered.
 
 With several objectives, the models on the Pareto front are proved, and the best in the first objective is delivered.
 The latency may grow by its noise at most, unless throughput is an objective, or --keep 'latency <= 1.1x' allows more.
