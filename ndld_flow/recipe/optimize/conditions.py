@@ -19,7 +19,7 @@ _BEST = {"cosine": 1.0, "relative_rms": 0.0, "rmse": 0.0, "mean_abs": 0.0, "max_
 """Metric -> its best value, of those whose error adds up over samples."""
 FIRST_SAMPLES = 3
 """Number of samples on which a variant is judged before all others."""
-MARGIN = 0.5
+_MARGIN = 0.5
 """Share of the allowed error that a search for exceptions may use. One that uses all of it on its samples exceeds it on
 others: 0.9911 became 0.9855 on held-out samples for PP-OCR recognition, with a bound of 0.99."""
 
@@ -48,7 +48,7 @@ class Conditions:
 
     def is_comfortable(self, metrics: Mapping[str, Metric], step: str) -> bool:
         """Return whether the metrics of a step keep a margin to all conditions on errors."""
-        for metric, sign, bound in self.scaled(MARGIN):
+        for metric, sign, bound in self.scaled(_MARGIN):
             found = metrics.get(f"{step}.{metric}")
             if found is not None and not (found.value >= bound if sign == ">=" else found.value <= bound):
                 return False
@@ -123,7 +123,7 @@ def tolerance_of(conditions: Conditions) -> str:
     from ndld_flow.accuracy.tolerance import Tolerance
 
     bounds = {metric: bound.lstrip("<>= ") for metric, bound in conditions.accuracy}
-    bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(MARGIN)}
+    bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(_MARGIN)}
     bounds = {name: bound for name, bound in bounds.items() if name in Tolerance.model_fields and name != "slices"}
     if not bounds:
         return ""

@@ -202,8 +202,8 @@ def _too_slow(variant: Variant, passed: Sequence[Point]) -> str:
     if not here or fastest is None:
         return ""
     near = min(here, key=_ms)
-    is_int8 = any("made" in point.variant.steps for point in here)
-    bound = _BY_PLACEMENT if is_int8 else _BY_INT8
+    is_quantized = any("made" in point.variant.steps for point in here)
+    bound = _BY_PLACEMENT if is_quantized else _BY_INT8
     if _ms(near) <= bound * _ms(fastest):
         return ""
     both = " and ".join(f"{point.name} takes {quantity(_ms(point), 'ms')}" for point in (near, fastest))
