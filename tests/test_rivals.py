@@ -49,6 +49,12 @@ def test_the_judge_finds_the_worst_sample(
     assert least - 1e-6 <= found.cosine <= most + 1e-6
 
 
+def test_a_bound_must_hold_on_the_samples_of_the_tool_too() -> None:
+    assert Judged(0.995).holds(BOUND) and Judged(0.995, 0.99).holds(BOUND)
+    assert not Judged(0.995, given=0.9898).holds(BOUND), "right by chance on the unseen ones"
+    assert not Judged(failed="it does not run").holds(BOUND)
+
+
 def test_a_model_that_does_not_load_has_failed_and_is_not_wrong(tmp_path: Path, unseen: Path) -> None:
     source = write_model(tmp_path / "source.onnx", MODEL)
     broken = tmp_path / "broken.onnx"
@@ -90,7 +96,7 @@ def test_a_faster_rival_is_ahead_only_if_it_is_right() -> None:
     assert verdict(_row(_outcome("rival", 1.0), None), "another") == "not run"
     wrong = _row(_outcome("rival", 0.83), None)
     assert verdict(wrong, "rival") == "ahead"
-    assert wrong.cell("rival") == "wrong: cosine 0.830"
+    assert wrong.cell("rival") == "wrong: cosine 0.8300"
     assert _row(_outcome("rival", None, "no such operator"), None).cell("rival") == "failed: no such operator"
 
 

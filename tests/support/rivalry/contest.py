@@ -69,7 +69,7 @@ class Outcome:
     def right(self, bound: float) -> list[Delivery]:
         """Return the deliveries that hold the bound."""
         pairs = zip(self.deliveries, self.judged, strict=True)
-        return [delivery for delivery, found in pairs if found.cosine is not None and found.cosine >= bound]
+        return [delivery for delivery, found in pairs if found.holds(bound)]
 
 
 def contenders() -> list[str]:

@@ -33,11 +33,17 @@ _PATIENCE_S = 600
 
 @dataclass(frozen=True)
 class Judged:
-    """The agreement of a delivered model with the source on unseen samples."""
+    """The agreement of a delivered model with the source."""
 
     cosine: float | None = None
-    """That of the worst output of the worst sample; None if it does not run."""
+    """That of the worst output of the worst unseen sample; None if it does not run."""
+    given: float | None = None
+    """The same on the samples that the tool had; None if that was not judged."""
     failed: str = ""
+
+    def holds(self, bound: float) -> bool:
+        """Return whether all samples hold the bound, those that the tool had included."""
+        return self.cosine is not None and min(self.cosine, 1.0 if self.given is None else self.given) >= bound
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,12 @@ class Row:
             return str(speed)
         if self.times.get(contender):
             return "right, not timed"
-        found = [judged.cosine for judged in outcome.judged if judged.cosine is not None]
-        return f"wrong: cosine {max(found):.3f}" if found else f"failed: {outcome.judged[0].failed}"
+        found = [
+            min(judged.cosine, 1.0 if judged.given is None else judged.given)
+            for judged in outcome.judged
+            if judged.cosine is not None
+        ]
+        return f"wrong: cosine {max(found):.4f}" if found else f"failed: {outcome.judged[0].failed}"
 
 
 def print_table(rows: Sequence[Row], bound: float) -> None:
