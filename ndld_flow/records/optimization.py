@@ -194,7 +194,7 @@ class Optimization(Document):
     @property
     def is_source(self) -> bool:
         """Return whether the source itself is delivered, in any runtime."""
-        return self.delivered.partition(",")[0] == "source"
+        return self.delivered.startswith("source")
 
     def _gain(self) -> str:
         if not self.faster:

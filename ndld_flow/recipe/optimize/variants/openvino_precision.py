@@ -10,7 +10,8 @@ ORDER = 20
 
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
-    """Yield the cleaned model in OpenVINO's own precision."""
+    """Yield the source and the cleaned model in OpenVINO's own precision: what it fuses decides what it rounds."""
     if subject.runtime == "openvino":
         own = "{backend: openvino, inference_precision: default}"
+        yield Variant(f"source in the precision that OpenVINO chooses{subject.label}", own, is_source=True)
         yield Variant(f"clean in the precision that OpenVINO chooses{subject.label}", own)
