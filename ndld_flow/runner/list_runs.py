@@ -233,10 +233,11 @@ class _Conditions:
         if not self.gates:
             return []
         steps = {name.partition(".")[0]: None for name in metrics}
-        self.known.update(*((name, name.partition(".")[2]) for name in metrics))
+        if not self.known.issuperset(metrics):
+            self.known.update(*((name, name.partition(".")[2]) for name in metrics))
         named: dict[str, None] = {}
         for gate, names in self._named:
-            for step in ("", *steps):
+            for step in ("",) if all(name in metrics for name in names) else steps:
                 full = {name: name if name in metrics else f"{step}.{name}" for name in names}
                 if all(name in metrics for name in full.values()) and _holds(
                     gate, {name: metrics[each] for name, each in full.items()}
