@@ -225,6 +225,8 @@ def test_settings_that_run_code_are_known() -> None:
         "run_tool.command",
         "run_tool.custom_ops",
         "sanitize.custom_ops",
+        "smooth_activations.custom_ops",
+        "smooth_activations.loader",
     }
 
 
