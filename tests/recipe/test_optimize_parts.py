@@ -25,6 +25,7 @@ from ndld_flow.recipe.optimize.presets import preset_files, read_preset
 from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.accuracy import SampleAgreement
+from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, VariantOutcome
 from ndld_flow.records.outcomes import PointOutcome
@@ -265,7 +266,10 @@ def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered", *, di
     variant = Variant(name, "onnxruntime", is_source=True)
     record = run_record([StepSketch("agree", "check_accuracy")]) if digest else None
     if record is not None:
-        artifact = record.source.artifact.model_copy(update={"digest": digest})
+        model = ArtifactFile(path="model.onnx", digest=digest, size_bytes=9)
+        beside = ArtifactFile(path="placement.json", digest=name, size_bytes=5)
+        files = (model, beside) if name == "placed" else (model,)
+        artifact = record.source.artifact.model_copy(update={"digest": name, "files": files})
         record = record.model_copy(update={"source": record.source.model_copy(update={"artifact": artifact})})
     return Proof(variant, None, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
 
@@ -382,6 +386,7 @@ def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
     variants = [clean.variant, other.variant, placed.variant]
     found = _choose({1: placed, 2: clean, 3: other}, variants, several=False)
     assert [proof.outcome for proof in found.values()] == ["slower", "delivered", "slower"]
+    assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
 
 
 def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> None:

@@ -113,7 +113,7 @@ def _describe_result(
         runtime=delivered.variant.runtime,
         threads=delivered.threads,
         digest=delivered.model.digest,
-        size_bytes=sum(file.size_bytes for file in delivered.model.files),
+        size_bytes=sum(file.size_bytes for file in delivered.model_files),
         source_bytes=sum(file.size_bytes for file in delivered.source.files),
         exported=delivered.exported,
         speed=delivered.speed if faster else None,

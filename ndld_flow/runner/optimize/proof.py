@@ -14,9 +14,10 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
+from ndld_flow.records.placement import PLACEMENT_FILE
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.events import Event, RunFinished
@@ -64,12 +65,17 @@ class Proof:
         assert self.record is not None
         return self.source if self.variant.is_source else _step(self.record, "made").artifact
 
+    @property
+    def model_files(self) -> tuple[ArtifactFile, ...]:
+        """Return the files of the model, without the record of a placement beside it."""
+        return tuple(file for file in self.model.files if file.path != PLACEMENT_FILE)
+
     def is_same_as(self, other: Proof) -> bool:
         """Return whether both measured the same model in the same way."""
         if self.record is None or other.record is None:
             return False
         mine, others = ((each.variant.runtime, each.variant.speed, each.threads) for each in (self, other))
-        return mine == others and self.model.digest == other.model.digest
+        return mine == others and self.model_files == other.model_files
 
 
 @dataclass(frozen=True)
