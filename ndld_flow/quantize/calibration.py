@@ -7,8 +7,9 @@ import io
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -103,35 +104,34 @@ def calibrate(
         return Ranges({}, 0)
     energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
-    fed = FedSamples(samples)
-    # Without optimization every tensor of the model exists, under its own name.
+    count = 0
     inside = [name for name in wanted if name not in prepared.inputs]
-    for number, captured in enumerate(capture(prepared.saved(), inside, fed, runtime.unfused(), scratch), start=1):
-        progress(number, 0, "calibrating")
+    for count, tensors in enumerate(capture_with_inputs(prepared.saved(), inside, samples, runtime, scratch), start=1):
+        progress(count, 0, "calibrating")
         for name in wanted:
-            values = captured[name] if name in captured else fed.last[name]
-            energies[name].add(values)
+            energies[name].add(tensors[name])
             if histograms is not None and energies[name].is_finite:
-                histograms.add(name, values)
+                histograms.add(name, tensors[name])
     finite = {name: energy for name, energy in energies.items() if energy.is_finite and energy.count}
     spans = {} if histograms is None else histograms.spans(finite)
     ranges = {name: energy.range(spans.get(name)) for name, energy in finite.items()}
-    return Ranges(ranges, fed.count, frozenset(energies.keys() - ranges.keys()))
+    return Ranges(ranges, count, frozenset(energies.keys() - ranges.keys()))
 
 
-@dataclass
-class FedSamples:
-    """Samples as they are fed. The last one is kept, since the ranges of the model's inputs are needed too."""
+def capture_with_inputs(
+    path: Path, inside: Sequence[str], samples: Iterable[Mapping[str, Array]], runtime: SessionRequest, scratch: Path
+) -> Iterator[Mapping[str, Array]]:
+    """Yield the inputs and these computed tensors for each sample. Raises `ModelError` if the model does not run."""
+    waiting: deque[Mapping[str, Array]] = deque()  # `capture` may read all samples before it yields the first
 
-    samples: Iterable[Mapping[str, Array]]
-    last: Mapping[str, Array] = field(default_factory=dict)
-    count: int = 0
-
-    def __iter__(self) -> Iterator[Mapping[str, Array]]:
-        for sample in self.samples:
-            self.last = sample
-            self.count += 1
+    def fed() -> Iterator[Mapping[str, Array]]:
+        for sample in samples:
+            waiting.append(sample)
             yield sample
+
+    # Without optimization every tensor of the model exists, under its own name.
+    for computed in capture(path, inside, fed(), runtime.unfused(), scratch):
+        yield {**waiting.popleft(), **computed}
 
 
 @dataclass

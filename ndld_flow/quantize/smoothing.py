@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.input_shapes import real_inputs
@@ -27,7 +26,7 @@ from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import FedSamples
+from ndld_flow.quantize.calibration import capture_with_inputs
 from ndld_flow.quantize.quantize_file import Workspace
 from ndld_flow.quantize.weight_tensors import ChannelScaledTensor, channel_pieces
 from ndld_flow.records.model_diff import GraphChange
@@ -123,15 +122,18 @@ def _measure(
     workspace: Workspace,
 ) -> None:
     """Run the model on the samples, and add the channels of each activation to its moments."""
-    prepared, fed = workspace.scratch / "prepared.onnx", FedSamples(samples)
+    if not groups:
+        return
+    prepared = workspace.scratch / "prepared.onnx"
     save_model(model, prepared)
     names = [group.value.name or "" for group in groups]
     inputs = {value.name for value in real_inputs(model)}
     inside = [name for name in names if name not in inputs]
-    for captured in capture(prepared, inside, fed, runtime.unfused(), workspace.scratch) if groups else ():
-        workspace.progress(fed.count, 0, "measuring channels")
+    captured = capture_with_inputs(prepared, inside, samples, runtime, workspace.scratch)
+    for number, tensors in enumerate(captured, start=1):
+        workspace.progress(number, 0, "measuring channels")
         for name, group in zip(names, groups, strict=True):
-            group.moments.add(captured[name] if name in captured else fed.last[name])
+            group.moments.add(tensors[name])
 
 
 def _groups(model: ir.Model) -> list[_Group]:

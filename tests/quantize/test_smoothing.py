@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.quantize import calibration
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.steps.smooth_activations import SmoothActivations
 from tests.support.models import GraphBuilder, rename_output, save, tensor
@@ -21,7 +25,7 @@ _INPUTS = {"x": {"shape": [1, 12, _CHANNELS], "range": [-1.0, 1.0]}}
 
 
 def gain(loud: int = 200) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return factors of channels, of which the third is that much larger than the others."""
+    """Return channel factors: `loud` for the third channel and 1 for the others."""
     factors = np.ones(_CHANNELS, np.float32)
     factors[2] = loud
     return factors
@@ -141,3 +145,16 @@ def test_a_model_without_products_stays_as_it_is(tmp_path: Path) -> None:
     model, ran = smooth(source, tmp_path / "s")
     assert operators(model) == ["Relu"]
     assert ran.result.summary == "0 of 0 activations smoothed, for 0 layers"
+
+
+def test_computed_tensors_belong_to_their_sample_if_they_exceed_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All samples run before the first is yielded: ranges of inputs were those of the last sample alone."""
+    monkeypatch.setattr(calibration, "capture", partial(capture, budget=1))
+    model = make_block(tmp_path / "m.onnx", normalized=False)
+    inside = [node.output[0] for node in onnx.load(model).graph.node if node.op_type in ("Mul", "MatMul")]
+    samples = [{"x": np.full((1, 12, _CHANNELS), value, np.float32)} for value in (1.0, 2.0, 3.0)]
+    found = [*calibration.capture_with_inputs(model, inside, iter(samples), OnnxruntimeRequest(), tmp_path)]
+    assert [tensors["x"].max() for tensors in found] == [1.0, 2.0, 3.0]
+    assert [tensors[inside[0]].flat[0] / tensors["x"].flat[0] for tensors in found] == [1.0, 1.0, 1.0]
