@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -191,6 +191,10 @@ class Placer:
         alone = self._alone(index)
         return 0.0 if alone is None else alone.float_ms * (1 - alone.ratio)
 
+    def _saved_together_ms(self, indices: Iterable[int]) -> float:
+        """Return the sum of the times that regions save alone."""
+        return sum(map(self._saved_ms, indices))
+
     def _is_faster_alone(self, index: int) -> bool:
         alone = self._alone(index)
         return alone is not None and alone.high < 1
@@ -244,9 +248,9 @@ class Placer:
 
     def _most_of_gain(self, faster: Sequence[int]) -> frozenset[int]:
         """Return the fewest regions that save most of what all of them save alone."""
-        wanted, chosen = _MOST_OF_GAIN * sum(map(self._saved_ms, faster)), list[int]()
+        wanted, chosen = _MOST_OF_GAIN * self._saved_together_ms(faster), list[int]()
         for index in sorted(faster, key=self._saved_ms, reverse=True):
-            if sum(map(self._saved_ms, chosen)) < wanted:
+            if self._saved_together_ms(chosen) < wanted:
                 chosen.append(index)
         return frozenset(chosen)
 
@@ -312,9 +316,9 @@ class Placer:
         if best is None:
             return None
         latest_ms = self._doubtful_ms(best)
-        for group in sorted(self._groups(best.quantized), key=lambda group: sum(map(self._saved_ms, group))):
+        for group in sorted(self._groups(best.quantized), key=self._saved_together_ms):
             rest = best.quantized - group
-            if not rest or self._used() > _DROPS or sum(map(self._saved_ms, group)) > latest_ms:
+            if not rest or self._used() > _DROPS or self._saved_together_ms(group) > latest_ms:
                 break
             names = _listed([self._regions[index].layer.name for index in sorted(group)])
             path = self._written(rest)
@@ -336,7 +340,7 @@ class Placer:
         If a model is as fast as the gains of its regions alone let expect, none of them costs much in the model.
         """
         assert best.latency is not None  # the fastest was measured
-        saved_ms = sum(map(self._saved_ms, best.quantized))
+        saved_ms = self._saved_together_ms(best.quantized)
         unexpected_ms = best.latency.float_ms * (best.latency.ratio - 1) + saved_ms
         return _DOUBTFUL * saved_ms if unexpected_ms <= _DOUBTFUL * saved_ms else math.inf
 

@@ -155,12 +155,12 @@ def collect_garbage(
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
         node_store_bytes=_node_store_bytes(),
-        keeps_libraries=_keeps_libraries(),
+        keeps_libraries=_may_keep_libraries() and bool(find_kept_libraries()),
     )
 
 
-def _keeps_libraries() -> bool:
-    """Return whether the user's cache folder has libraries, without importing the runtimes that created them."""
+def _may_keep_libraries() -> bool:
+    """Return whether the user's cache folder may have libraries: importing all runtimes takes a tenth of a second."""
     try:
         with os.scandir(user_folders.cache_folder()) as entries:
             return any(entry.name != "commands" and any(Path(entry.path).glob("*/*")) for entry in entries)

@@ -354,7 +354,7 @@ def test_a_search_for_exceptions_keeps_a_margin() -> None:
 
 
 def agreeing(errors: Sequence[float]) -> list[SampleAgreement]:
-    """Return samples of two outputs, of which the first is nearly exact."""
+    """Return samples with two outputs; the first output is nearly exact."""
     outputs = ({"a": {"cosine": 1.0, "max_abs": 1e-9}, "b": {"cosine": 1 - e, "max_abs": e}} for e in errors)
     return [SampleAgreement(sample=str(number), outputs=values) for number, values in enumerate(outputs)]
 

@@ -204,12 +204,13 @@ def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_p
 
 @pytest.mark.thorough
 def test_unused_environments_are_counted_and_deleted(index: Path, cache: Path, tmp_path: Path) -> None:
+    archive = cache / "tensorrt/archives/TensorRT-9.0.0.1.Linux.x86_64-gnu.cuda-12.2.tar.gz"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"of the user")
+    assert not api.gc(outputs=tmp_path / "outputs").keeps_libraries, "an archive of the user is no environment"
     write_wheel(index, "tensorrt", "10.16.1.11")
     wanted = choose_library("tensorrt", "10.16", None)
     lines_of(wanted)
-    archive = cache / "tensorrt/archives/TensorRT-9.0.0.1.Linux.x86_64-gnu.cuda-12.2.tar.gz"
-    archive.parent.mkdir()
-    archive.write_bytes(b"of the user")
     (kept,) = find_kept_libraries()
     assert api.gc(outputs=tmp_path / "outputs").keeps_libraries and kept.size_bytes > 1000
     (check,) = (check for check in api.doctor() if check.name == "private environments")

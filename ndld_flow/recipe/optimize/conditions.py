@@ -63,12 +63,11 @@ class Conditions:
 
         for metric, sign, bound in self.scaled(1.0):
             best = _BEST[metric]
-            errors = [
-                max(abs(values[metric] - best) for values in sample.outputs.values() if metric in values)
+            of_outputs = (
+                [abs(values[metric] - best) for values in sample.outputs.values() if metric in values]
                 for sample in samples
-                if any(metric in values for values in sample.outputs.values())
-            ]
-            expected = largest_expected(errors)
+            )
+            expected = largest_expected([max(errors) for errors in of_outputs if errors])
             if expected is not None and expected > abs(bound - best):
                 value = best - expected if best else expected
                 return f"{metric} {sign} {bound:g} may fail on other samples: the worst of as many may be {value:.4g}"

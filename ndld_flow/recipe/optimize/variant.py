@@ -99,9 +99,7 @@ class Subject:
         return weight_bytes_by_operator(self.model)
 
     def share_of(self, *operators: str) -> float:
-        """Return the share of the weights of layers that belongs to these operators. A table of embeddings, of which
-        Gather reads a few rows, is no layer.
-        """
+        """Return these operators' share of the weights. Embedding tables, which Gather reads, do not count."""
         layers = sum(self.weights.values()) - self.weights.get("Gather", 0)
         return sum(self.weights.get(name, 0) for name in operators) / max(layers, 1)
 

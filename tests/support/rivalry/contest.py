@@ -27,7 +27,7 @@ RIVALS = ROOT / "tests/benchmarks/rivals"
 
 @dataclass(frozen=True)
 class Terms:
-    """What is equal for all contenders."""
+    """The terms that all contenders share."""
 
     bound: float = 0.99
     threads: int = 1
@@ -37,7 +37,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a contender delivered for a subject."""
+    """A contender's delivery for a subject."""
 
     subject: str
     contender: str
