@@ -87,15 +87,9 @@ def imported_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 
 def long_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the pages of all runs: the history of a recipe, and the pages of the site."""
+    """Yield the page of all runs of a recipe: its history."""
     api.history("quickstart", outputs=outputs, every=True, page=folder / "history.html")
     yield "history", folder / "history.html"
-    site = folder / "site"
-    api.site(site, outputs=outputs)
-    yield "site", site / "index.html"
-    yield "site_recipe", site / "recipes" / "quickstart.html"
-    yield "site_model", min((site / "models").glob("*.html"))
-    yield "site_machine", min((site / "machines").glob("*.html"))
 
 
 def finish(recipe: str, overrides: Sequence[str], outputs: Path) -> Path:

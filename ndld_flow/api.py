@@ -101,7 +101,6 @@ _TYPES = {
         "Placement",
     ),
     "ndld_flow.runner.sweep.plan_sweep": ("SweepPlan",),
-    "ndld_flow.runner.site": ("SiteWritten",),
     "ndld_flow.runner.verify": ("Verified",),
     "ndld_flow.runner.verify_statement": ("StatementCheck",),
 }
@@ -163,7 +162,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.reduce.options import ReduceOptions
     from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
-    from ndld_flow.runner.site import SiteWritten
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
     from ndld_flow.runner.verify_statement import StatementCheck
@@ -228,7 +226,6 @@ __all__ = [
     "RunFinished",
     "RunSummary",
     "ShardFinished",
-    "SiteWritten",
     "SourceError",
     "StatementCheck",
     "StepType",
@@ -268,7 +265,6 @@ __all__ = [
     "log_to_mlflow",
     "noise",
     "offered_changes",
-    "openmetrics",
     "ops",
     "optimize",
     "plan",
@@ -280,7 +276,6 @@ __all__ = [
     "run_shard",
     "runs",
     "schema",
-    "site",
     "steps",
     "sweep",
     "tag",
@@ -972,15 +967,6 @@ def runs(
 
 
 @public
-def openmetrics(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> str:
-    """Return the metrics of the newest finished run of each recipe in OpenMetrics' text format, for Prometheus."""
-    from ndld_flow.runner.list_runs import runs_openmetrics
-    from ndld_flow.runner.outputs import Outputs
-
-    return runs_openmetrics(Outputs(Path(outputs)), recipe)
-
-
-@public
 def history(
     recipe: str = "",
     metrics: Sequence[str] = (),
@@ -1017,33 +1003,6 @@ def accept(
     kept = Outputs(Path(outputs))
     series, step = find_step(read_history(kept, recipe, (metric,)).series, metric, at)
     return accept_change(kept, series, step, note)
-
-
-@public
-def site(
-    folder: str | Path = "site",
-    *,
-    title: str = "Runs",
-    reports: int = 100,
-    report_size: str = "20 MB",
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    progress: Callable[[str], None] = lambda _: None,
-) -> SiteWritten:
-    """Write static pages of all runs, recipes, models and machines into `folder`, or bring them up to date.
-
-    Of each recipe it has the reports of its newest `reports` runs and of tagged ones, up to `report_size` each.
-    """
-    from ndld_flow.base.errors import RequestError
-    from ndld_flow.base.quantities import parse_bytes
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.site import SiteOptions, write_site
-
-    try:
-        size_bytes = parse_bytes(report_size)
-    except ValueError as error:
-        raise RequestError(f"site: report_size: {error}") from None
-    options = SiteOptions(title, reports, size_bytes)
-    return write_site(Outputs(Path(outputs)), Path(folder), options, progress)
 
 
 @public

@@ -53,7 +53,6 @@ VERBS = {
     "report": "Redraw the report of a run or a sweep from its records.",
     "runs": "List runs and sweeps, newest first.",
     "history": "Show how the metrics of a recipe changed, when, and why.",
-    "site": "Write static pages of all runs, for a team.",
     "mlflow": "Log runs to MLflow tracking.",
     "tag": "Give a run or a sweep a permanent name.",
     "fits": "Name the variant of a package for this machine.",

@@ -56,12 +56,6 @@ def _facts(run: RunSummary) -> str:
 @click.option("--user", default="", metavar="USER", help="Only those of this user.")
 @click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help=f"The newest N [default: {_SHOWN}].")
 @click.option("--all", "show_all", is_flag=True, help="All of them; with --json, that is the default.")
-@click.option(
-    "--openmetrics",
-    "as_openmetrics",
-    is_flag=True,
-    help="Print the metrics of the newest runs, for Prometheus.",
-)
 @outputs_option
 @json_option
 def command(
@@ -72,7 +66,6 @@ def command(
     user: str,
     limit: int | None,
     show_all: bool,
-    as_openmetrics: bool,
     outputs: Path,
     as_json: bool,
 ) -> None:
@@ -84,11 +77,6 @@ def command(
     """
     if limit is not None and show_all:
         raise click.UsageError("--limit and --all exclude each other.")
-    if as_openmetrics:
-        if as_json or where or tag or model or user or limit is not None:
-            raise click.UsageError("--openmetrics takes a recipe, and no other option.")
-        click.echo(api.openmetrics(recipe, outputs=outputs), nl=False)
-        return
     limit = limit if limit is not None or show_all or as_json else _SHOWN
     more = None if limit is None else limit + 1
     runs = api.runs(recipe, where=where, tag=tag, model=model, user=user, limit=more, outputs=outputs)

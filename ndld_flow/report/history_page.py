@@ -177,14 +177,14 @@ def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tu
     return "passed", words[leading.verdict], sentence
 
 
-def period_of(first: datetime, last: datetime) -> str:
+def _period(first: datetime, last: datetime) -> str:
     """Return `27 Nov 2026`, or `25 Nov 2026 to 27 Nov 2026`."""
     return f"{first:%d %b %Y} to {last:%d %b %Y}" if first.date() != last.date() else f"{last:%d %b %Y}"
 
 
 def _meta(history: MetricHistory) -> str:
     times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
-    period = f", {period_of(min(times), max(times))}" if times else ""
+    period = f", {_period(min(times), max(times))}" if times else ""
     unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
     return f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}"
 

@@ -325,38 +325,6 @@ class HistoryPayload(TypedDict):
     texts: list[str]
 
 
-class SiteRunsPayload(TypedDict):
-    """The runs of a page of a site, the newest first; each column has an item for each run."""
-
-    id: list[str]
-    started_s: list[int]
-    """Seconds since 1970."""
-    wall_s: list[float]
-    recipe: list[TextPlace]
-    page: list[TextPlace]
-    """Link to the page of its recipe."""
-    outcome: list[TextPlace]
-    """`failed in speed`."""
-    tone: list[TextPlace]
-    points: list[int]
-    """Number of points of a sweep; 0 for a run."""
-    model: list[TextPlace]
-    machine: list[TextPlace]
-    user: list[TextPlace]
-    host: list[TextPlace]
-    commit: list[str]
-    tags: list[TextPlace]
-    metric: list[TextPlace]
-    """Name of the main metric; empty without one."""
-    value: list[str]
-    """Its value, with its unit."""
-    others: list[TextPlace]
-    """The other metrics."""
-    report: list[str]
-    """Link to its report; empty if the site does not have it."""
-    texts: list[str]
-
-
 class SubjectPayload(TypedDict):
     """A report that takes part in a comparison."""
 

@@ -22,7 +22,7 @@ from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
 from ndld_flow.records.document import Record, Tree, read_tree
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.outcomes import RunOutcome, is_complete
+from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.runner.outputs import (
@@ -110,11 +110,9 @@ def list_runs(
     wanted: RunFilter | None = None,
     *,
     limit: int | None = None,
-    briefs: Mapping[str, Tree] | None = None,
 ) -> list[RunSummary]:
     """Return runs and sweeps (of one recipe), newest first: at most `limit`, and those that cannot be read until then.
 
-    `briefs` is the result of `read_briefs`, if it was read before.
     Raises RequestError for a condition that cannot be parsed, that compares different units, or whose metrics no run
     has.
     """
@@ -124,34 +122,14 @@ def list_runs(
     conditions = _Conditions(tuple(map(_parse, wanted.where)))
     folders, unreadable = _sorted_folders(outputs, recipe)
     reads_all = len(folders) > _MANY and (limit is None or limit > _MANY or wanted.reads_records)
-    if briefs is None:
-        briefs = read_briefs(outputs, recipe) if reads_all else {}
+    briefs = _read_briefs(outputs, recipe) if reads_all else {}
     reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions, briefs)
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
 
 
-def runs_openmetrics(outputs: Outputs, recipe: str = "*") -> str:
-    """Return all metrics of the newest finished run of each recipe, in OpenMetrics' text format."""
-    from ndld_flow.report.exports.openmetrics import Sample, openmetrics
-
-    samples: dict[str, Sample] = {}
-    folders, _ = _sorted_folders(outputs, recipe)
-    for path, record in folders:
-        name = Path(path).parent.name
-        if record != RUN_RECORD or name in samples:
-            continue
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            tree = read_tree(Path(path) / record)
-            if is_complete(outputs.outcome_now(outcome_in(tree), Path(path))):
-                started_s = datetime.fromisoformat(tree["started_at"]).timestamp()
-                machine = _describe_machine(tree.get("machine"))
-                samples[name] = Sample(name, machine, tree["passed"], started_s, _metrics_of_run(tree))
-    return openmetrics(sample for _, sample in sorted(samples.items()))
-
-
-def read_briefs(outputs: Outputs, recipe: str = "*") -> dict[str, Tree]:
+def _read_briefs(outputs: Outputs, recipe: str) -> dict[str, Tree]:
     """Return `<recipe>/<id>` -> the parts of a run's record that the index has."""
     from ndld_flow.runner.run_index import read_index  # only for many runs
 

@@ -94,7 +94,6 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         "The series of the metrics; with `accept`, the accepted change.",
         one=("ndld_flow.records.history:MetricHistory", "ndld_flow.records.history:AcceptedChange"),
     ),
-    "site": VerbOutput("The site that was written.", one=("ndld_flow.runner.site:SiteWritten",)),
     "mlflow": VerbOutput(
         "What became of each run in MLflow tracking.", many=("ndld_flow.runner.mlflow_export:Logged",)
     ),

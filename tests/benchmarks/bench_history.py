@@ -2,7 +2,7 @@
 
 Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2] [--read]
 
-With `--read`, only the verbs that read many records: `runs`, `gc --dry-run`, `history` and `site`. 10,000 runs are then
+With `--read`, only the verbs that read many records: `runs`, `gc --dry-run` and `history`. 10,000 runs are then
 made in seconds: their artifacts are links with invented digests.
 
 One real run and one real sweep are copied into the past: each copy has records, keys, artifacts and locks of its own
@@ -116,12 +116,10 @@ def reading_verbs() -> dict[str, list[str]]:
         "runs --json": ["runs", "--json"],
         "gc --dry-run, first": ["gc", "--dry-run"],
         "gc --dry-run": ["gc", "--dry-run"],
-        "site, new": ["site"],
-        "site, nothing new": ["site"],
     }
 
 
-_ONCE = ("gc --keep 10", "verify", "history, new index", "gc --dry-run, first", "site, new")
+_ONCE = ("gc --keep 10", "verify", "history, new index", "gc --dry-run, first")
 
 
 def measure(folder: Path, repeat: int, known: Mapping[str, list[str]]) -> dict[str, Cost]:

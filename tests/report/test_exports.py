@@ -31,7 +31,7 @@ from ndld_flow.records.comparison import (
     Subject,
     Verdict,
 )
-from ndld_flow.records.measurement import Machine, Metric
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.exports import picture_file
@@ -42,7 +42,6 @@ from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv
 from ndld_flow.report.exports.frames import layers_frame
 from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
-from ndld_flow.report.exports.openmetrics import Sample, openmetrics
 from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 from tests.support.representatives import thorough_except
@@ -670,17 +669,3 @@ def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     assert "bar [1.5, 0.25]" in chart
     assert chart.count("```") == 2
     assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""
-
-
-def test_openmetrics_has_one_block_for_each_family_and_escapes_labels() -> None:
-    hostile = 'a"b\\c\nd'
-    metrics = {"speed.latency.median": Metric(value=1.5, unit="ms"), "speed.nan": Metric(value=float("nan"))}
-    text = openmetrics([Sample(hostile, "", True, 1e9, metrics), Sample("b", "EPYC", False, 1e9, {})])
-    lines = text.splitlines()
-    assert lines[2] == 'ndld_flow_metric{recipe="a\\"b\\\\c␊d",metric="speed.latency.median",unit="ms"} 1.5'
-    assert 'ndld_flow_passed{recipe="b",machine="EPYC"} 0' in lines
-    assert [line for line in lines if line.startswith("# TYPE")] == [
-        f"# TYPE {name} gauge"
-        for name in ("ndld_flow_metric", "ndld_flow_passed", "ndld_flow_started_timestamp_seconds")
-    ]
-    assert text.endswith("\n# EOF\n") and "nan" not in text

@@ -46,7 +46,6 @@ from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
-from ndld_flow.report.site_pages import SITE_GROUP, SITE_INDEX, SITE_RECIPE
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import summarize_run
@@ -562,7 +561,7 @@ def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
 def test_every_static_file_is_used() -> None:
     files = report_files()
     reports = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, SWEEP_PAGE, HISTORY_PAGE)
-    others = (MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE, ENGINES_PAGE, SITE_INDEX, SITE_GROUP, SITE_RECIPE)
+    others = (MODEL_PAGE, DIFF_PAGE, ACTIVATIONS_PAGE, ENGINES_PAGE)
     pages = (*reports, *others)
     scripts = {module.path for page in pages for module in modules_of(page.entry, files, page.panels)}
     static = {EARLY_SCRIPT, *(name for page in pages for name in page.styles)}

@@ -64,8 +64,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "draw": {"model": "model.onnx"},
     "runs": {},
     "history": {"recipe": "toy"},
-    "openmetrics": {"recipe": "toy"},
-    "site": {"folder": "pages"},
     "log_to_mlflow": {"runs": ["nowhere"]},
     "accept": {"recipe": "toy", "metric": "first.length", "note": "larger"},
     "tag": {"run": "toy", "name": "a"},

@@ -297,37 +297,6 @@ interface HistoryPayload {
   texts: string[];
 }
 
-/** The runs of a page of a site, the newest first; each column has an item for each run. */
-interface SiteRunsPayload {
-  id: string[];
-  /** Seconds since 1970. */
-  started_s: number[];
-  wall_s: number[];
-  recipe: TextPlace[];
-  /** Link to the page of its recipe. */
-  page: TextPlace[];
-  /** `failed in speed`. */
-  outcome: TextPlace[];
-  tone: TextPlace[];
-  /** Number of points of a sweep; 0 for a run. */
-  points: number[];
-  model: TextPlace[];
-  machine: TextPlace[];
-  user: TextPlace[];
-  host: TextPlace[];
-  commit: string[];
-  tags: TextPlace[];
-  /** Name of the main metric; empty without one. */
-  metric: TextPlace[];
-  /** Its value, with its unit. */
-  value: string[];
-  /** The other metrics. */
-  others: TextPlace[];
-  /** Link to its report; empty if the site does not have it. */
-  report: string[];
-  texts: string[];
-}
-
 /** A report that takes part in a comparison. */
 interface SubjectPayload {
   letter: string;
