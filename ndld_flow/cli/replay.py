@@ -47,7 +47,7 @@ _MAX_PATHS = 50_000
 _NEUTRAL_VARIABLES = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
 """Set by every shell anew; the current directory is compared itself."""
 _UNSUITABLE = {
-    "run": frozenset({"--contained", "--debug", "--json", "--ray", "--trust"}),
+    "run": frozenset({"--debug", "--json", "--ray", "--trust"}),
     "plan": frozenset({"--debug", "--trust"}),
 }
 """Verb -> options of commands without a receipt: their output has times, or code elsewhere decides."""

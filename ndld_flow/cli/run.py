@@ -63,11 +63,6 @@ at the limit of its measurements; for a sweep, that no point passed and at least
     help="When the run passes, write the last model to this .onnx file, the last engine to this .engine or .plan file, "
     "or both to this folder, with a record next to each.",
 )
-@click.option(
-    "--contained",
-    is_flag=True,
-    help="For recipes and models of strangers (Linux): no network, and no files outside of the project and --outputs.",
-)
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
 @queue_options
 @outputs_option
@@ -88,23 +83,11 @@ def command(
     no_cache: bool,
     push: bool | None,
     output: Path | None,
-    contained: bool,
     print_it: bool,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
-    url = choose_url(cache, no_cache)
-    if contained:
-        from ndld_flow.cli.contained import enter_or_run, refuse_options
-
-        refuse_options(
-            {"--trust": trust, "--ray": ray, "--on": on, "--push": push, "--output": output, "--apply": apply}
-        )
-        code, url = enter_or_run(recipe, outputs, url)
-        push = False
-        if code is not None:
-            return code
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.cli.replay import recording
@@ -122,7 +105,7 @@ def command(
         "on": on,
         "apply": apply,
         "output": output,
-        "cache": url,
+        "cache": choose_url(cache, no_cache),
         "push": push,
         "command": ("ndld-flow", *sys.argv[1:]),
     }

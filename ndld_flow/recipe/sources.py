@@ -26,7 +26,6 @@ from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.processes.contained import is_contained
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
@@ -263,11 +262,6 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
 
 
 def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> ArtifactRecord:
-    if is_contained():
-        raise SourceError(
-            f"{model.source}: a contained run has no network, so nothing is fetched. Run without --contained, or give "
-            "the model as a file of the project."
-        )
     report(f"fetching {hide_credentials(model.source)}")
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main

@@ -82,17 +82,15 @@ def user_settings_file() -> Path:
     return folder / "ndld_flow" / "settings.yaml"
 
 
-def choose_cache(choice: CacheChoice, *, with_project: bool = True) -> CacheSettings | None:
+def choose_cache(choice: CacheChoice) -> CacheSettings | None:
     """Return the cache to use; None without one. The command line precedes the environment, the project, the user.
-
-    `with_project`: read the project's settings file, too.
 
     Raises RecipeError for a settings file with mistakes, and RequestError for a URL that cannot be a cache.
     """
     if choice.url == "":
         return None
     user = read_settings(user_settings_file()).cache
-    project = read_settings(Path(PROJECT_FILE)).cache if with_project else None
+    project = read_settings(Path(PROJECT_FILE)).cache
     if project is not None and project.push:
         raise RequestError(
             f"{PROJECT_FILE}: cache.push: a project cannot decide that this machine writes to a cache, since a pull "

@@ -291,13 +291,6 @@ def _open_folder(folder: Path) -> KeptEnvironment:
 
 def _create(environment: Environment, folder: Path, report: Callable[[str], None]) -> None:
     """Create an environment aside, and rename it. Raises OSError and BackendError."""
-    from ndld_flow.processes.contained import is_contained
-
-    if is_contained():
-        raise BackendError(
-            f"the environment {environment.label} is not created, since a contained run has no network: create it "
-            "before, by a run that is not contained, or name the folder of an existing one"
-        )
     building = folder.parent / BUILDING / folder.name
     remove_folder(building)  # of a killed process: the lock is ours
     make_folder(building)

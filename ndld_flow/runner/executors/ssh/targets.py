@@ -15,7 +15,6 @@ from ndld_flow.base.consulted import forbid_repeat
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.machine.check import Check
-from ndld_flow.processes.contained import is_contained
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.recipe.targets import HERE, ON, Target, is_host
 from ndld_flow.records.document import Record
@@ -113,9 +112,6 @@ def open_targets(
     named = name_targets(recipe, axes)
     if not named:
         return None
-    if is_contained():
-        place = next(iter(named.values()))
-        raise RequestError(f"{place}: a contained run has no network, so no step runs on a target. Use `on=here`.")
     if read_settings(Path(PROJECT_FILE)).targets:
         raise RequestError(
             f"{PROJECT_FILE}: targets: a project cannot choose machines for this user, since a pull request could "
