@@ -73,7 +73,6 @@ _TYPES = {
         "Layer",
         "Profile",
     ),
-    "ndld_flow.runner.attest": ("Attested",),
     "ndld_flow.runner.apply_finding": ("AppliedChange", "OfferedChange"),
     "ndld_flow.runner.collect_cache": ("CacheFreed",),
     "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
@@ -102,7 +101,6 @@ _TYPES = {
     ),
     "ndld_flow.runner.sweep.plan_sweep": ("SweepPlan",),
     "ndld_flow.runner.verify": ("Verified",),
-    "ndld_flow.runner.verify_statement": ("StatementCheck",),
 }
 """Module -> the types of arguments and results that it defines; each is imported when it is used."""
 
@@ -144,7 +142,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
-    from ndld_flow.runner.attest import Attested
     from ndld_flow.runner.bisect.options import BisectOptions
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
@@ -164,7 +161,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.request import AnyRecipe, Placement
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
-    from ndld_flow.runner.verify_statement import StatementCheck
 else:
     __getattr__ = lazy_names(__name__, {name: module for module, names in _TYPES.items() for name in names})
 
@@ -173,7 +169,6 @@ __all__ = [
     "AnyRecipe",
     "AppliedChange",
     "AskShape",
-    "Attested",
     "BackendError",
     "BisectOptions",
     "Bisection",
@@ -227,7 +222,6 @@ __all__ = [
     "RunSummary",
     "ShardFinished",
     "SourceError",
-    "StatementCheck",
     "StepType",
     "SweepFinished",
     "SweepPlan",
@@ -237,7 +231,6 @@ __all__ = [
     "WrittenRecipe",
     "accept",
     "apply",
-    "attest",
     "bisect",
     "collect",
     "comment",
@@ -282,7 +275,6 @@ __all__ = [
     "undeploy",
     "untag",
     "verify",
-    "verify_statement",
 ]
 
 DEFAULT_OUTPUTS = "outputs"
@@ -1119,46 +1111,6 @@ def verify(
     from ndld_flow.runner.verify import verify_outputs
 
     return verify_outputs(Outputs(Path(outputs)), progress)
-
-
-@public
-def attest(
-    subject: str | Path,
-    *,
-    to: str | Path | None = None,
-    builder: str = "",
-    outputs: str | Path = DEFAULT_OUTPUTS,
-) -> Attested:
-    """Make an in-toto statement with SLSA provenance about each result of a run, `RUN:STEP`, or an exported file.
-
-    `to` is the file to write, with a line for each; `builder` is the URI of the builder, such as a CI workflow. Raises
-    RequestError if there are no results, or a file is not the recorded one; BackendError without the extra `attest`.
-    """
-    from ndld_flow.runner.attest import attest_results, write_statements
-    from ndld_flow.runner.outputs import Outputs
-
-    attested = attest_results(str(subject), Outputs(Path(outputs)), builder)
-    if to is not None:
-        write_statements(attested, Path(to))
-    return attested
-
-
-@public
-def verify_statement(
-    statement: str | Path,
-    files: Sequence[str | Path] = (),
-    *,
-    run: str = "",
-    outputs: str | Path = DEFAULT_OUTPUTS,
-) -> StatementCheck:
-    """Check whether files are those of in-toto statements, and whether the statements are those of a run.
-
-    Signatures are not checked. Raises RequestError for files that cannot be read, and for a file without statements.
-    """
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.verify_statement import check_statement
-
-    return check_statement(Path(statement), list(map(Path, files)), run, Outputs(Path(outputs)))
 
 
 @public

@@ -109,14 +109,6 @@ EXTRAS = {
             "text", "Tokenizers", ("tokenizers",), ("tokenizers",), "text as `data:` of inputs, by a `tokenizer:`", 36
         ),
         Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
-        Extra(
-            "attest",
-            "in-toto-attestation",
-            ("in-toto-attestation",),
-            ("in_toto_attestation",),
-            "`attest`, and `verify` with `--statement`: SLSA provenance of results",
-            1,
-        ),
         Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
         Extra(
             "torch",

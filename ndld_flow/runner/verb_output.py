@@ -103,10 +103,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         many=("ndld_flow.recipe.described_steps:DescribedStep",),
     ),
     "ops": VerbOutput("The operators that match.", many=("ndld_flow.models.described_operator:DescribedOperator",)),
-    "verify": VerbOutput(
-        "The number of checked files, and the damage; with --statement, the result for each file and statement.",
-        one=("ndld_flow.runner.verify:Verified", "ndld_flow.runner.verify_statement:StatementCheck"),
-    ),
+    "verify": VerbOutput("The number of checked files, and the damage.", one=("ndld_flow.runner.verify:Verified",)),
     "fits": VerbOutput(
         "The variant for this machine, and the requirements of all.", one=("ndld_flow.records.package:PackageFit",)
     ),

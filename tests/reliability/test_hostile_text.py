@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -120,17 +119,6 @@ def write_layers(path: Path, text: str) -> None:
     path.write_text(json.dumps({"Layers": [layer, {**layer, "Name": f"{text}2"}], "Bindings": [text]}))
 
 
-def write_statement(path: Path, file: Path, text: str) -> None:
-    """Write an in-toto statement about a file that has the text wherever it may have any."""
-    digest = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), text: text}
-    predicate = {
-        "buildDefinition": {"externalParameters": {"stepName": text}},
-        "runDetails": {"metadata": {"invocationId": text}},
-    }
-    statement = {"_type": "https://in-toto.io/Statement/v1", "predicateType": text, "predicate": predicate}
-    path.write_text(json.dumps({**statement, "subject": [{"name": text, "digest": digest}]}))
-
-
 def picture(folder: Path) -> Path:
     folder.mkdir()
     return api.draw(hostile_model(folder / "m.onnx"), folder / "m.svg")
@@ -190,7 +178,6 @@ VERBS = (
     ["diff", "m.onnx", "other.onnx"],
     ["diff", "m.onnx", "other.onnx", "--json"],
     ["diff", "a.trt.json", "b.trt.json"],
-    ["verify", "m.onnx", "--statement", "statement.json"],
     ["draw", "m.onnx"],
     ["init", "m.onnx"],
     ["plan", "recipe.yaml"],
@@ -210,7 +197,6 @@ def test_verbs_print_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) 
     hostile_model(tmp_path / "other.onnx", COMMANDS)
     write_layers(tmp_path / "a.trt.json", ESCAPES + COMMANDS)
     write_layers(tmp_path / "b.trt.json", COMMANDS)
-    write_statement(tmp_path / "statement.json", tmp_path / "m.onnx", ESCAPES + COMMANDS)
     (tmp_path / "recipe.yaml").write_text("model: m.onnx\nsteps: {lint: {polygraphy: never}}\n")
     for arguments in VERBS:
         done = ndld_flow(*[argument.replace("\x00", "") for argument in arguments], cwd=tmp_path)
