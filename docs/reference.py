@@ -48,7 +48,6 @@ FILES = {
     "bisection": "`outputs/bisections/*.json`, written by `ndld-flow bisect`",
     "build": "`build.json` in the folder of a `build_engine` step",
     "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
-    "compiled": "`compiled.json` of a `compile_model` step, next to the file",
     "engine comparison": "`comparison.json` of `compare` for engines; also printed by `diff` and `rebuild`",
     "engine lock": "`engine.lock` in the folder of a `build_engine` step",
     "export": "`RESULT.json` beside a result that `run` handed over",

@@ -59,7 +59,6 @@ _NAMES = {
         "ActivationsDocument",
         "Artifact",
         "ComparisonDocument",
-        "CompiledModel",
         "CppProject",
         "Engine",
         "ImagesDocument",
@@ -89,14 +88,7 @@ _NAMES = {
         "Timing",
     ),
     "ndld_flow.runtimes.registry": ("Runtime",),
-    "ndld_flow.runtimes.settings": ("CompileSettings", "ReadArtifact", "RuntimeSettings"),
-    "ndld_flow.runtimes.compiled_models": (
-        "CompiledFile",
-        "CompiledStep",
-        "RunsCompiled",
-        "check_compiled",
-        "read_compiled",
-    ),
+    "ndld_flow.runtimes.settings": ("ReadArtifact", "RuntimeSettings"),
     "ndld_flow.runtimes.native_output": ("catch_native_output",),
     "ndld_flow.records.profile": ("Layer", "RuntimeTraits"),
     "ndld_flow.models.files": ("model_inputs", "model_outputs"),
@@ -121,13 +113,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import GraphChange
     from ndld_flow.records.profile import Layer, RuntimeTraits
-    from ndld_flow.runtimes.compiled_models import (
-        CompiledFile,
-        CompiledStep,
-        RunsCompiled,
-        check_compiled,
-        read_compiled,
-    )
     from ndld_flow.runtimes.native_output import catch_native_output
     from ndld_flow.runtimes.protocol import (
         DeviceTimes,
@@ -141,7 +126,7 @@ if TYPE_CHECKING:
         Timing,
     )
     from ndld_flow.runtimes.registry import Runtime
-    from ndld_flow.runtimes.settings import CompileSettings, ReadArtifact, RuntimeSettings
+    from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
     from ndld_flow.step import (
         Context,
         DataFile,
@@ -159,7 +144,6 @@ if TYPE_CHECKING:
         ActivationsDocument,
         Artifact,
         ComparisonDocument,
-        CompiledModel,
         CppProject,
         Engine,
         ImagesDocument,
@@ -181,10 +165,6 @@ __all__ = [
     "Bytes",
     "Check",
     "ComparisonDocument",
-    "CompileSettings",
-    "CompiledFile",
-    "CompiledModel",
-    "CompiledStep",
     "Context",
     "CppProject",
     "DataFile",
@@ -224,7 +204,6 @@ __all__ = [
     "Returns",
     "Reuse",
     "RunsCode",
-    "RunsCompiled",
     "Runtime",
     "RuntimeNames",
     "RuntimeSettings",
@@ -243,11 +222,9 @@ __all__ = [
     "TorchModule",
     "Turn",
     "catch_native_output",
-    "check_compiled",
     "metrics",
     "model_inputs",
     "model_outputs",
-    "read_compiled",
     "read_version",
     "refuse_unfit_feeds",
 ]

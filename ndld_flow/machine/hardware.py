@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NVIDIA = Path("/proc/driver/nvidia")
-_INSTRUCTIONS = re.compile(r"(avx|amx|sse4|asimd|sve|sme_|fma)\w*|sme|sme2|i8mm|bf16|f16c|fphp")
 
 
 class Hardware(NamedTuple):
@@ -60,16 +59,6 @@ def _cpuinfo(field: str) -> str:
     except OSError:
         pass
     return ""
-
-
-def read_instructions() -> tuple[str, ...]:
-    """Return the CPU's instruction sets by which libraries choose their kernels, sorted, as Linux names them.
-
-    A system that does not list them has the name of the CPU instead: virtual machines of one name may differ.
-    """
-    listed = (_cpuinfo("flags") or _cpuinfo("Features")).split()
-    chosen = sorted({each for each in listed if _INSTRUCTIONS.fullmatch(each)})
-    return tuple(chosen) or (read_hardware().cpu,)
 
 
 def _board_name() -> str:

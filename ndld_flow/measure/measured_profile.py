@@ -68,15 +68,13 @@ class Measured:
 def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
     """Return the profile of one model."""
     request, layers, first = measured.request, measured.layers, measured.answers[0]
-    traits = request.session.traits(first.devices)
-    built = request.session.describe_built_file()
-    built_file = request.session.built_file() if traits.runs_engine else None
+    built_file = request.session.built_file()
     return Profile(
         label=request.label,
         model_digest=request.digest,
         engine_digest="" if built_file is None else digest_file(built_file),
         backend=request.session.names().backend,
-        runtime=traits,
+        runtime=request.session.traits(first.devices),
         providers=tuple(first.devices),
         machine=describe_machine(),
         versions=request.session.library_versions(first.versions)
@@ -111,7 +109,6 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
             *_first_pass_note(measured),
             *doubts(measured.before),
             *disturbed(session.during),
-            *([] if built is None or traits.runs_engine else [f"the compiled model ran: {built.described}"]),
             *layers.notes,
             *([] if first.peak_bytes else ["this system does not report memory use"]),
             *request.session.notes(

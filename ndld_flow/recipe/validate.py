@@ -30,7 +30,7 @@ from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials
-from ndld_flow.store.kinds import Artifact, CompiledModel, Engine, Onnx, Package
+from ndld_flow.store.kinds import Artifact, Engine, Onnx, Package
 
 EXPECTED = {
     "int_type": "an integer",
@@ -651,9 +651,8 @@ def _check_read(
         return f"there is no step `{name}` before this one", suggest(name, kinds)
     makes = kinds[name]
     if makes is not None and not issubclass(makes, kind):
-        if issubclass(makes, Engine | CompiledModel):
-            noun, key = ("engine", "engine") if issubclass(makes, Engine) else ("compiled model", "compiled")
-            hint = f"name the model of that {noun} here, and the {noun} in the runtime's settings: `{key}: {name}`"
+        if issubclass(makes, Engine):
+            hint = f"name the model of that engine here, and the engine in the runtime's settings: `engine: {name}`"
             return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", hint
         fitting = [step for step, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
         return f"`{name}` produces {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
@@ -667,15 +666,13 @@ def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
 
 
 def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
-    """Reject exports outside the current directory, and of steps without a result to export."""
+    """Reject exports outside the current directory, and of steps without a model, an engine or a package."""
     if not isinstance(exports, dict):
         return
     kinds = {step.name: step.type.cls.kinds()[1] for step in steps}
     inspected = {step.name for step in steps if step.step.for_inspection}
     exported = [
-        name
-        for name, kind in kinds.items()
-        if issubclass(kind, Onnx | Engine | CompiledModel | Package) and name not in inspected
+        name for name, kind in kinds.items() if issubclass(kind, Onnx | Engine | Package) and name not in inspected
     ]
     for path, step in exports.items():
         if Path(path).is_absolute() or ".." in Path(path).parts:
@@ -686,7 +683,7 @@ def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mista
             what = f"the engine of `{step}` has `mark_outputs`: it is for inspection only, and fuses layers differently"
             mistakes.add(f"export.{path}", what, "export the engine of a step without it")
         elif isinstance(step, str) and step not in exported:
-            what = f"no step {step!r} produces a model, an engine, a compiled model or a package"
+            what = f"no step {step!r} produces a model, an engine or a package"
             mistakes.add(f"export.{path}", what, suggest(step, exported))
         elif isinstance(step, str) and (Path(path).suffix == Package.suffix) != (kinds[step] is Package):
             what = "a package is written as a .zip" if kinds[step] is Package else f"`{step}` produces no package"

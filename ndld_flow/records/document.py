@@ -34,7 +34,6 @@ VERSIONS: Mapping[str, int] = {
     "bisection": 1,
     "build": 4,
     "comparison": 3,
-    "compiled": 1,
     "engine comparison": 2,
     "engine lock": 1,
     "export": 1,

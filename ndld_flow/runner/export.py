@@ -17,12 +17,11 @@ from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, metrics_of
 from ndld_flow.store.files import write_text_atomically, writing_atomically
-from ndld_flow.store.kinds import CompiledModel, Engine, Onnx, Package
+from ndld_flow.store.kinds import Engine, Onnx, Package
 
-_NOUNS = {Onnx: "a model", Engine: "an engine", CompiledModel: "a compiled model", Package: "a package"}
+_NOUNS = {Onnx: "a model", Engine: "an engine", Package: "a package"}
 _MAINS = {kind.kind: kind.main for kind in _NOUNS}
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
-COMPILED_SUFFIXES = (".blob", ".ort", Path(CompiledModel.main).suffix)
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class Export:
 def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     """Return the results that a run will export: the recipe's `export:`, and `output`, a file or a folder.
 
-    A file gets the last model, or by its suffix the last engine (`ENGINE_SUFFIXES`), compiled model
-    (`COMPILED_SUFFIXES`) or package (`.zip`); a folder gets all. Raises RequestError if no step produces one, and for
-    existing files that no export has written.
+    A file gets the last model, or by its suffix the last engine (`ENGINE_SUFFIXES`) or package
+    (`.zip`); a folder gets all. Raises RequestError if no step produces one, and for existing files that no export has
+    written.
     """
     exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
     if output is not None:
@@ -85,13 +84,8 @@ def export_source(output: Path, folder: Path) -> tuple[str, ...]:
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
     last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps if not step.step.for_inspection}
-    of_suffix: dict[str, type[Onnx | Engine | CompiledModel | Package]] = {
-        ".onnx": Onnx,
-        Package.suffix: Package,
-        **dict.fromkeys(ENGINE_SUFFIXES, Engine),
-        **dict.fromkeys(COMPILED_SUFFIXES, CompiledModel),
-    }
-    kind = of_suffix.get(output.suffix)
+    of_suffix: dict[str, type[Onnx | Engine | Package]] = {".onnx": Onnx, Package.suffix: Package}
+    kind = of_suffix.get(output.suffix, Engine if output.suffix in ENGINE_SUFFIXES else None)
     if kind is not None:
         if kind not in last:
             raise RequestError(f"--output {output}: no step of {recipe.path} produces {_NOUNS[kind]}.")
@@ -129,12 +123,9 @@ def _export(
         _export_package(export, run, artifact, folder)
         return
     main = _MAINS[artifact.kind]
-    others = [file.path for file in artifact.files if file.path != main]
-    targets = {
-        find_file(folder, name): export.path.with_name(exported)
-        for name in others
-        if (exported := _name_beside(name, artifact.kind, export.path))
-    }
+    # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
+    others = [file.path for file in artifact.files if file.path != main and artifact.kind == Onnx.kind]
+    targets = {find_file(folder, name): export.path.with_name(Path(name).name) for name in others}
     targets[main_file or find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))
     if _is_exported(export, run, artifact, list(targets.values())):
@@ -145,16 +136,6 @@ def _export(
             shutil.copyfileobj(read, written, 2**20)
     digests = {target.name: _sha256(target) for target in reversed(targets.values())}
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
-
-
-def _name_beside(name: str, kind: str, path: Path) -> str:
-    """Return the name of a further file of an artifact that is exported to `path`; empty for one that stays in the run.
-
-    The data of a model keep their names, to which it refers; an engine's reports stay in the run.
-    """
-    if kind == CompiledModel.kind and name == CompiledModel.record:
-        return f"{path.name}.{name}"
-    return Path(name).name if kind == Onnx.kind or name == CompiledModel.data else ""
 
 
 def _export_package(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:

@@ -19,7 +19,7 @@ from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, join_keys, make_key
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
-from ndld_flow.store.kinds import CompiledModel, Engine, Onnx
+from ndld_flow.store.kinds import Engine, Onnx
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def find_unknown_inputs(
     names = {name: _input_names(path, known) for name, path in models.items()}
     unknown: dict[tuple[str, str], list[str]] = {}
     for step in recipe.steps:
-        if issubclass(step.type.cls.kinds()[1], Onnx | Engine | CompiledModel):
+        if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
             keeps = step.type.cls.keeps_inputs
             names[step.name] = names.get(step.reads[step.type.cls.read_key]) if keeps else None
         read = [names[name] for name in step.own_reads.values() if name in names]

@@ -31,14 +31,11 @@ class OneRuntime:
     ``runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None``
 
     A recipe may write only the name, as in `runtime: openvino`. The name of the default runtime is None: the step's own
-    settings are its. So `runtime: ${steps.speed.backend}` follows a step that measures. The default runtime has
-    settings here too, such as that of a compiled model.
+    settings are its. So `runtime: ${steps.speed.backend}` follows a step that measures.
     """
 
     engines: bool = True
     """Engines, which are built from a model, can run too. Steps that run changed models cannot use these."""
-    compiled: bool = True
-    """Compiled models can run too, if engines can. Steps that read tensors inside of models cannot use these."""
     more: tuple[type[RuntimeSettings], ...] = ()
     """Further settings that can be chosen."""
     with_default: bool = False
@@ -55,9 +52,7 @@ class OneRuntime:
         names = Annotated[Literal[known], AfterValidator(self._settings_of_name)]  # type: ignore[valid-type]
         form = Discriminator(lambda value: "name" if isinstance(value, str) else "settings")
         both = Annotated[Annotated[names, Tag("name")] | Annotated[choice, Tag("settings")], form]
-        allows_compiled = self.engines and self.compiled
-        checked = both | None if allows_compiled else Annotated[both | None, AfterValidator(_refuse_compiled)]
-        return handler.generate_schema(checked)
+        return handler.generate_schema(both | None)
 
     def choices(self) -> dict[str, type[RuntimeSettings]]:
         """Return the name of each runtime that can be chosen with settings -> their class."""
@@ -102,15 +97,6 @@ def share_runtime(
 def _mark_of(cls: type[Settings]) -> OneRuntime | None:
     info = cls.model_fields.get(_SETTING)
     return next((mark for mark in info.metadata if isinstance(mark, OneRuntime)), None) if info is not None else None
-
-
-def _refuse_compiled(runtime: RuntimeSettings | None) -> RuntimeSettings | None:
-    if runtime is not None and runtime.runs_built_file and runtime.builder is None:
-        raise ValueError(
-            "this step changes models or reads tensors inside of them, which a compiled model does not allow: remove "
-            "`compiled` and `compiled_file`"
-        )
-    return runtime
 
 
 def versions_of(runtime: RuntimeSettings | None) -> dict[str, str]:

@@ -262,7 +262,8 @@ class SessionRequest(ABC):
         """
         import tempfile
 
-        self.refuse_change()
+        if self.built_file() is not None:
+            raise RequestError(f"{self.names().library} runs {self.built_file()}, whose tensors cannot be changed.")
         from ndld_flow.models.files import save_changed
 
         with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
@@ -273,18 +274,6 @@ class SessionRequest(ABC):
             except NdldFlowError as error:
                 error.args = (str(error).replace(str(path), str(model)),)
                 raise
-
-    def compile(self, model: Path, folder: Path) -> None:
-        """Compile the model into `CompiledModel.main` in `folder`, with what it refers to (`compiled_models.py`).
-
-        Raises as `open` does.
-        """
-        raise RequestError(f"{self.names().library} compiles no models to files.")
-
-    def refuse_change(self) -> None:
-        """Raise `RequestError` if a built file runs instead of the model."""
-        if self.built_file() is not None:
-            raise RequestError(f"{self.names().library} runs {self.built_file()}, whose tensors cannot be changed.")
 
     def brief(self) -> Self:
         """Return the request for a session that runs only a few times, which is worth little preparation."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # measuring processes import this module
 
     from ndld_flow.machine.check import Check
     from ndld_flow.runtimes.kept_library import KeptLibrary
-    from ndld_flow.runtimes.settings import Builder, CompileSettings, RuntimeSettings
+    from ndld_flow.runtimes.settings import Builder, RuntimeSettings
 
 ENTRY_POINTS = "ndld_flow.runtimes"
 """Group in which an installed package lists its runtimes: `name = "package.module:RUNTIME"`. The name is the `runtime`
@@ -29,7 +29,6 @@ _FIRST = "onnxruntime"
 """The default runtime."""
 _OTHERS = frozenset(
     {
-        "compiled_models",
         "environments",
         "kept_library",
         "native_output",
@@ -89,11 +88,6 @@ def find_runtimes() -> list[Runtime]:
 def find_settings() -> list[type[RuntimeSettings]]:
     """Return the settings class of every runtime, the default runtime's first."""
     return [runtime.settings() for runtime in find_runtimes()]
-
-
-def find_compilers() -> list[type[CompileSettings]]:
-    """Return the settings in `compile_model` of every runtime that compiles models, the default runtime's first."""
-    return [settings.compiling for settings in find_settings() if settings.compiling is not None]
 
 
 def settings_of(backend: str) -> type[RuntimeSettings] | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.settings import Settings
-from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import NOT_INSTALLED, read_version
 from ndld_flow.step import Context, Foresight
 from ndld_flow.store.kinds import Artifact, Onnx
@@ -50,18 +49,11 @@ class RuntimeSettings(Settings):
 
     builder: ClassVar[Builder | None] = None
     """How `ndld-flow profile` builds what it runs; None if it runs models."""
-    compiling: ClassVar[type[CompileSettings] | None] = None
-    """Its settings in `compile_model`; None if it compiles no models to files (`compiled_models.py`)."""
 
     @property
     def device(self) -> str:
         """Return the device that is measured and held exclusively: `cpu`, or `gpu-0`."""
         return "cpu"
-
-    @property
-    def runs_built_file(self) -> bool:
-        """Return whether a file that was built from the model runs, whose tensors cannot be read or changed."""
-        return type(self).builder is not None
 
     @classmethod
     def backends(cls) -> tuple[str, ...]:
@@ -95,17 +87,3 @@ class RuntimeSettings(Settings):
     @abstractmethod
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
         """Return the request to open the model. Raises `RequestError` if these settings do not fit it."""
-
-
-class CompileSettings(RuntimeSettings):
-    """Settings of a runtime in `compile_model`: those that the compiled file determines for each of its sessions."""
-
-    @property
-    def needs_same_cpu(self) -> bool:
-        """Return whether the file runs only on a CPU with the same instruction sets."""
-        return True
-
-    @property
-    def reused_where(self) -> Reuse:
-        """Return the machines on which the file would be the same."""
-        return Reuse.THIS_MACHINE

@@ -142,10 +142,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     a trusted recipe."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the candidate, with its settings as in `profile`, such as `{backend: openvino}`, or an engine
-    of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one;
-    `compiled: STEP` names a compiled model of the candidate. A candidate that is also the reference compares the
-    runtimes, and `{backend: onnxruntime, ...}` gives it settings of ONNX Runtime of its own. The candidate computes in
-    the runtime's own precision, which the notes of the result show."""
+    of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one.
+    A candidate that is also the reference compares the runtimes, and `{backend: onnxruntime, ...}` gives it settings of
+    ONNX Runtime of its own. The candidate computes in the runtime's own precision, which the notes of the result
+    show."""
     reference_runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the reference, such as an engine that was shipped before; by default ONNX Runtime."""
     reference_provider: str | None = None
@@ -172,11 +172,6 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     @model_validator(mode="after")
     def _check_runtime(self) -> CheckAccuracy:
         runs_engine = self.runtime is not None and self.runtime.builder is not None
-        if self.runtime is not None and self.runtime.runs_built_file and not runs_engine and self.layers:
-            raise ValueError(
-                "`layers` compares tensors inside of models, which cannot be read in a compiled model: remove it, or "
-                "`compiled`"
-            )
         if runs_engine and self.layers and self.layers_engine is None:
             raise ValueError(
                 "`layers` compares tensors inside of models, which an engine lacks: remove it, or name an engine "

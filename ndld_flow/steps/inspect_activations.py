@@ -95,7 +95,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
     """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
     a trusted recipe."""
-    runtime: Annotated[RuntimeSettings | None, OneRuntime(compiled=False)] = None
+    runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the model, with its settings as in `profile`, such as `openvino`, or an engine of it:
     `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one. An engine has its inputs,
     outputs and the tensors of `mark_outputs`. The reference runs in ONNX Runtime."""

@@ -124,20 +124,6 @@ class Engine(Artifact):
     typed_model: ClassVar[str] = "typed.onnx"
 
 
-class CompiledModel(Artifact):
-    """A model as a runtime compiled it: `model.compiled` in the library's own format, and its data.
-
-    `compiled.json` is a `records.compiled.Compiled`; `origins.json` has the nodes of the model from which its layers
-    came, for a runtime that names them itself.
-    """
-
-    kind = "compiled"
-    main = "model.compiled"
-    record: ClassVar[str] = "compiled.json"
-    data: ClassVar[str] = "model.compiled.data"
-    origins: ClassVar[str] = "origins.json"
-
-
 class TorchModule(Artifact):
     """A PyTorch module as code: `model.py`, `onnx_operators.py`, weights in `model.safetensors`, and `names.json`."""
 

@@ -266,8 +266,6 @@ def test_accuracy_is_checked_between_runtimes(precision: str, computed: str, cnn
 def test_code_in_the_runtime_of_a_check_needs_a_trusted_recipe() -> None:
     check = CheckAccuracy.model_validate_json('{"runtime": {"backend": "onnxruntime", "custom_ops": ["x.so"]}}')
     assert [held.dotted for held in check.named_code()] == ["runtime.custom_ops"]
-    check = CheckAccuracy.model_validate_json('{"runtime": {"backend": "openvino", "compiled_file": "a.blob"}}')
-    assert [held.dotted for held in check.named_code()] == ["runtime.compiled_file"]
     versions = CheckAccuracy.model_validate_json('{"runtime": {"backend": "openvino"}}').library_versions()
     assert versions["openvino"]
     assert "openvino" not in CheckAccuracy().library_versions()

@@ -106,10 +106,6 @@ class SessionSettings:
     """Path prefix of ONNX Runtime's profile; None disables profiling."""
     optimized_model: Path | None = None
     """File for the optimized model, its weights in a separate file in the same folder."""
-    optimized_format: Literal["ONNX", "ORT"] = "ONNX"
-    """Form of that file; in ORT format it has the weights too."""
-    opened_file: str = ""
-    """The file that is opened instead of the model: one that was compiled from it."""
 
 
 @dataclass(frozen=True)
@@ -289,48 +285,6 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     `BackendError` with the loader's reason when the provider is unknown, missing, or does not load (ONNX Runtime would
     silently fall back to the CPU); `ModelError` when ONNX Runtime refuses the model.
     """
-    provider, devices, options = _find_provider(settings)
-    memory = memory_of(provider, options)
-    opened = Path(settings.opened_file) if settings.opened_file else path
-    session_options = _session_options(settings)
-    if settings.opened_file:
-        session_options.add_session_config_entry("session.load_model_format", _format_of(opened))
-    if devices:
-        session_options.add_provider_for_devices(devices[:1], options)
-    if changed is not None:
-        session_options.add_session_config_entry(_DATA_FOLDER, str(path.parent.resolve()))
-    started = time.perf_counter()
-    try:
-        with _watched(provider) as caught:
-            session = ort.InferenceSession(
-                opened if changed is None else changed,
-                session_options,
-                # A plugin is named by the session's options, which ONNX Runtime ignores next to a list of providers.
-                providers=[] if devices else with_fallbacks(provider, options),
-                enable_fallback=0,
-            )
-    except Exception as error:
-        raise _refused(opened, provider, error, "\n".join(caught)) from None
-    load_ms = (time.perf_counter() - started) * 1e3
-    log = "\n".join(caught)
-    if session.get_providers()[0] != provider:
-        raise _not_loaded(provider, session.get_providers()[0], log)
-    return OnnxruntimeSession(path, session, memory, load_ms, log)
-
-
-def compiling_options(settings: SessionSettings) -> tuple[str, Any]:
-    """Return the provider, and the options of a session that name it. Raises `BackendError` as `open_model` does."""
-    provider, devices, options = _find_provider(settings)
-    session_options = _session_options(settings)
-    if devices:
-        session_options.add_provider_for_devices(devices[:1], options)
-    else:
-        session_options.add_provider(provider, options)
-    return provider, session_options
-
-
-def _find_provider(settings: SessionSettings) -> tuple[str, list[Any], dict[str, str]]:
-    """Return the provider's full name, the devices of one from a plugin, and its options."""
     if settings.provider_library is not None:
         provider, devices = find_plugin_devices(settings.provider, settings.provider_library)
     else:
@@ -339,7 +293,29 @@ def _find_provider(settings: SessionSettings) -> tuple[str, list[Any], dict[str,
         name: str(int(value)) if isinstance(value, bool) else str(value)
         for name, value in settings.provider_options.items()
     }
-    return provider, devices, options
+    memory = memory_of(provider, options)
+    session_options = _session_options(settings)
+    if devices:
+        session_options.add_provider_for_devices(devices[:1], options)
+    if changed is not None:
+        session_options.add_session_config_entry(_DATA_FOLDER, str(path.parent.resolve()))
+    started = time.perf_counter()
+    try:
+        with _watched(provider) as caught:
+            session = ort.InferenceSession(
+                path if changed is None else changed,
+                session_options,
+                # A plugin is named by the session's options, which ONNX Runtime ignores next to a list of providers.
+                providers=[] if devices else with_fallbacks(provider, options),
+                enable_fallback=0,
+            )
+    except Exception as error:
+        raise _refused(path, provider, error, "\n".join(caught)) from None
+    load_ms = (time.perf_counter() - started) * 1e3
+    log = "\n".join(caught)
+    if session.get_providers()[0] != provider:
+        raise _not_loaded(provider, session.get_providers()[0], log)
+    return OnnxruntimeSession(path, session, memory, load_ms, log)
 
 
 @contextlib.contextmanager
@@ -389,7 +365,7 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
         options.enable_profiling = True
         options.profile_file_prefix = str(settings.profile_prefix)
     if settings.optimized_model is not None:
-        _write_optimized(options, settings.optimized_model, settings.optimized_format)
+        _write_optimized(options, settings.optimized_model)
     return options
 
 
@@ -420,15 +396,6 @@ def version() -> str:
     return str(ort.__version__)
 
 
-def _format_of(compiled: Path) -> str:
-    """Return the form of a compiled model, which its name does not show, by the identifier of ORT format."""
-    try:
-        with compiled.open("rb") as file:
-            return "ORT" if file.read(8)[4:] == b"ORTM" else "ONNX"
-    except OSError:
-        return "ONNX"
-
-
 def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
     """Register the operators of a library. Raises `BackendError` with the loader's reason."""
     try:
@@ -443,11 +410,8 @@ def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
         ) from None
 
 
-def _write_optimized(options: Any, path: Path, form: str) -> None:  # noqa: ANN401
+def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
     options.optimized_model_filepath = str(path)
-    options.add_session_config_entry("session.save_model_format", form)
-    if form == "ORT":
-        return
     # Weights in a separate file: the graph is read quickly, and a protobuf is limited to 2 GB.
     keys = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{keys}_file_name", f"{path.name}.data")

@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ndld_flow.models.tensors import Array, TensorSpec, fix_dimensions
-from ndld_flow.runtimes.compiled_models import RunsCompiled
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
-    OnnxruntimeSession,
-    SessionSettings,
-    open_model,
-)
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
 from ndld_flow.runtimes.protocol import (
     SEPARATE_COPIES,
     LayerPass,
@@ -23,9 +18,9 @@ from ndld_flow.runtimes.protocol import (
     ReportPasses,
     RuntimeNames,
     SessionFacts,
+    SessionRequest,
     Timing,
 )
-from ndld_flow.store.kinds import CompiledModel
 
 if TYPE_CHECKING:  # a measuring process imports few modules
     from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits
@@ -34,13 +29,10 @@ _ON_NVIDIA = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTR
 
 
 @dataclass(frozen=True)
-class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
+class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     """A model to open in ONNX Runtime, with the settings of its session."""
 
     runtime: ClassVar[str] = "onnxruntime"
-
-    format: str = "onnx"
-    """Form of the file that `compile` writes: `onnx`, `ort` or `ep_context`."""
 
     @property
     def needs_process(self) -> bool:
@@ -51,27 +43,12 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
         advice = "Try another provider or optimization, or fewer threads"
         return RuntimeNames("onnxruntime", "ONNX Runtime", self.provider, advice)
 
-    def open_model(self, model: Path) -> OnnxruntimeSession:
-        session = open_model(model, self.to_open)
+    def open(self, model: Path) -> OnnxruntimeSession:
+        session = open_model(model, self)
         self.check_imported("onnxruntime")
         return session
 
-    def open_compiled(self, model: Path, file: Path) -> OnnxruntimeSession:
-        return self.open_model(model)
-
-    @property
-    def to_open(self) -> Self:
-        """Return the settings of its session: a compiled model is optimized already."""
-        compiled = self.compiled_path
-        return replace(self, optimization="disabled", opened_file=compiled) if compiled else self
-
-    def compile(self, model: Path, folder: Path) -> None:
-        from ndld_flow.runtimes.onnxruntime.compiling import compile_to_file
-
-        compile_to_file(model, self, self.format, folder / CompiledModel.main)
-
     def open_changed(self, model: Path, changed: bytes) -> OnnxruntimeSession:
-        self.refuse_change()
         session = open_model(model, self, changed)
         self.check_imported("onnxruntime")
         return session
@@ -92,7 +69,7 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, RunsCompiled):
     ) -> Path:
         from ndld_flow.runtimes.onnxruntime.layer_recording import record_layers
 
-        return record_layers(model, self.to_open, feeds, plan, folder, report)
+        return record_layers(model, self, feeds, plan, folder, report)
 
     def measured_gpu(self) -> int | None:
         if self.provider_library is not None:

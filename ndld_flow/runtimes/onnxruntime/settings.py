@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
-from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import read_version
-from ndld_flow.runtimes.compiled_models import CompiledFile, CompiledStep, check_compiled, read_compiled
-from ndld_flow.runtimes.settings import CompileSettings, ReadArtifact, RuntimeSettings
+from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.step import DataFile, Foresight, RunsCode
 from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
     from ndld_flow.runtimes.protocol import SessionRequest
 
 ProviderOption = str | int | float | bool
@@ -76,8 +73,8 @@ class LoadsCustomOps(Settings):
         return loaded_paths(self.custom_ops)
 
 
-class _ModelSettings(RuntimeSettings):
-    """Settings of a model in ONNX Runtime, whether it is optimized for a session or to a file."""
+class OnnxruntimeSettings(RuntimeSettings):
+    """Settings of a session in ONNX Runtime."""
 
     title: ClassVar[str] = "ONNX Runtime"
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -88,7 +85,20 @@ class _ModelSettings(RuntimeSettings):
         "providers": "provider",
         "graph_optimization_level": "optimization",
         "enable_gelu_approximation": "gelu_approximation",
+        "intra_op_num_threads": "threads",
+        "intra_op_threads": "threads",
+        "inter_op_num_threads": "inter_op_threads",
+        "execution_mode": "execution",
+        "enable_cpu_mem_arena": "memory_arena",
+        "enable_mem_pattern": "memory_pattern",
+        "allow_spinning": "spinning",
+        "spin_duration_us": "spin_duration",
+        "intra_op_thread_affinities": "affinity",
+        "set_denormal_as_zero": "flush_denormals",
+        "disable_prepacking": "prepacking",
+        "dynamic_block_base": "block_base",
     }
+    in_every_key: ClassVar[bool] = True
 
     backend: Literal["onnxruntime"] = "onnxruntime"
     """The runtime: ONNX Runtime, OpenVINO, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`).
@@ -110,6 +120,33 @@ class _ModelSettings(RuntimeSettings):
     """ONNX Runtime: dimension name -> size, fixed before optimization, so that shapes are constants."""
     custom_ops: CustomOps = ()
     """ONNX Runtime: libraries with custom operators, such as `libmy_ops.so`. They need a trusted recipe."""
+
+    threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads within an operator; 0 lets ONNX Runtime choose (one for each physical core)."""
+    inter_op_threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 lets ONNX Runtime choose."""
+    execution: Literal["sequential", "parallel"] = "sequential"
+    """ONNX Runtime: run operators one after another, or in parallel."""
+    memory_arena: bool = True
+    """ONNX Runtime: use the memory arena, which keeps memory between passes."""
+    memory_pattern: bool = True
+    """ONNX Runtime: allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
+    prepacking: bool = True
+    """ONNX Runtime: rearrange weights for the kernels when the model is opened. Without it, the model opens faster and
+    takes less memory, and products of matrices are slower."""
+    spinning: bool = True
+    """ONNX Runtime: threads busy-wait for the next operator, which is faster and occupies their processors."""
+    spin_duration: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """ONNX Runtime: microseconds for which threads busy-wait before they sleep, from release 1.26; by default ONNX
+    Runtime chooses."""
+    block_base: Annotated[int, Field(ge=0, le=1024)] = 0
+    """ONNX Runtime: divide the work of an operator into blocks that get smaller towards its end. A base of
+    4 is good on a CPU whose cores differ or are shared; 0 gives each thread equal parts."""
+    flush_denormals: bool = False
+    """ONNX Runtime: compute with 0 in place of numbers below 1.2e-38, which some CPUs compute many times slower."""
+    affinity: Annotated[str, Field(pattern=r"^(\d+([,-]\d+)*(;\d+([,-]\d+)*)*)?$", max_length=4000)] = ""
+    """ONNX Runtime: processors of each thread but the first, counted from 1, such as `2;3` or `1-2;3-4`; `threads` must
+    be one more than their number. By default, ONNX Runtime chooses."""
 
     @property
     def device(self) -> str:
@@ -142,126 +179,12 @@ class _ModelSettings(RuntimeSettings):
         return {"onnxruntime": read_version("onnxruntime")}
 
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        return self._request({name: getattr(self, name) for name in type(self).model_fields})
-
-    def _request(self, values: Mapping[str, Any]) -> OnnxruntimeRequest:
-        """Return the request with the values of these settings, and others that replace them."""
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        known = {name: value for name, value in values.items() if name in OnnxruntimeRequest.__dataclass_fields__}
-        library = known["provider_library"]
-        paths = {
-            "custom_ops": loaded_paths(known["custom_ops"]),
-            "provider_library": None if library is None else str(library.absolute()),
-        }
-        return OnnxruntimeRequest(**{**known, **paths})
-
-
-Format = Literal["onnx", "ort", "ep_context"]
-"""Form of a compiled model."""
-
-
-class OnnxruntimeCompileSettings(_ModelSettings, CompileSettings):
-    """Settings of a model that ONNX Runtime optimizes and saves.
-
-    With `optimization: layout` or `all`, it has layouts of tensors that are made for the instruction sets of this CPU.
-    """
-
-    backend: Literal["onnxruntime"] = "onnxruntime"
-    """The runtime that runs the file: ONNX Runtime or OpenVINO. Settings that begin with the name of a runtime apply
-    only to that one."""
-    format: Format = "onnx"
-    """ONNX Runtime: form of the file: the optimized model as ONNX, in ORT format, which minimal builds of ONNX Runtime
-    load too, or as a model of EPContext nodes, in which the provider keeps what it has compiled: it must be one that
-    compiles, such as `tensorrt`."""
-
-    @property
-    def needs_same_cpu(self) -> bool:
-        return self.format != "ep_context" and self.optimization in ("layout", "all")
-
-    @property
-    def reused_where(self) -> Reuse:
-        portable = self.format != "ep_context" and self.optimization in ("disabled", "basic") and self.device == "cpu"
-        return Reuse.ANYWHERE if portable else Reuse.THIS_MACHINE
-
-    @model_validator(mode="after")
-    def _check_provider(self) -> OnnxruntimeCompileSettings:
-        if self.format == "ep_context" and self.device == "cpu":
-            raise ValueError(
-                "`format: ep_context` keeps what a provider has compiled, and `provider: cpu` compiles nothing: set "
-                "`format: ort`, or a `provider` such as tensorrt"
-            )
-        return self
-
-
-class OnnxruntimeSettings(_ModelSettings):
-    """Settings of a session in ONNX Runtime."""
-
-    synonyms: ClassVar[Mapping[str, str]] = {
-        **_ModelSettings.synonyms,
-        "intra_op_num_threads": "threads",
-        "intra_op_threads": "threads",
-        "inter_op_num_threads": "inter_op_threads",
-        "execution_mode": "execution",
-        "enable_cpu_mem_arena": "memory_arena",
-        "enable_mem_pattern": "memory_pattern",
-        "allow_spinning": "spinning",
-        "spin_duration_us": "spin_duration",
-        "intra_op_thread_affinities": "affinity",
-        "set_denormal_as_zero": "flush_denormals",
-        "disable_prepacking": "prepacking",
-        "dynamic_block_base": "block_base",
-        "optimized_model_filepath": "compiled",
-    }
-    in_every_key: ClassVar[bool] = True
-    compiling: ClassVar[type[CompileSettings] | None] = OnnxruntimeCompileSettings
-
-    threads: Annotated[int, Field(ge=0)] = 0
-    """ONNX Runtime: threads within an operator; 0 lets ONNX Runtime choose (one for each physical core)."""
-    inter_op_threads: Annotated[int, Field(ge=0)] = 0
-    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 lets ONNX Runtime choose."""
-    execution: Literal["sequential", "parallel"] = "sequential"
-    """ONNX Runtime: run operators one after another, or in parallel."""
-    memory_arena: bool = True
-    """ONNX Runtime: use the memory arena, which keeps memory between passes."""
-    memory_pattern: bool = True
-    """ONNX Runtime: allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
-    prepacking: bool = True
-    """ONNX Runtime: rearrange weights for the kernels when the model is opened. Without it, the model opens faster and
-    takes less memory, and products of matrices are slower."""
-    spinning: bool = True
-    """ONNX Runtime: threads busy-wait for the next operator, which is faster and occupies their processors."""
-    spin_duration: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """ONNX Runtime: microseconds for which threads busy-wait before they sleep, from release 1.26; by default ONNX
-    Runtime chooses."""
-    block_base: Annotated[int, Field(ge=0, le=1024)] = 0
-    """ONNX Runtime: divide the work of an operator into blocks that get smaller towards its end. A base of
-    4 is good on a CPU whose cores differ or are shared; 0 gives each thread equal parts."""
-    flush_denormals: bool = False
-    """ONNX Runtime: compute with 0 in place of numbers below 1.2e-38, which some CPUs compute many times slower."""
-    affinity: Annotated[str, Field(pattern=r"^(\d+([,-]\d+)*(;\d+([,-]\d+)*)*)?$", max_length=4000)] = ""
-    """ONNX Runtime: processors of each thread but the first, counted from 1, such as `2;3` or `1-2;3-4`; `threads` must
-    be one more than their number. By default, ONNX Runtime chooses."""
-    compiled: CompiledStep = None
-    """ONNX Runtime: the step `compile_model` whose optimized model runs, with the settings of that step."""
-    compiled_file: CompiledFile = None
-    """ONNX Runtime: an existing model in ORT format (`.ort`) that was made from the model, instead of `compiled`. It
-    needs a trusted recipe. An optimized model in ONNX is a model: read it with `optimization: disabled`."""
-
-    @property
-    def runs_built_file(self) -> bool:
-        return self.compiled is not None or self.compiled_file is not None
-
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        own = {name: getattr(self, name) for name in type(self).model_fields}
-        return self._request({**own, **read_compiled(self, model, read)})
-
-    @model_validator(mode="after")
-    def _check_compiled(self) -> OnnxruntimeSettings:
-        check_compiled(self)
-        if self.compiled_file is not None and self.compiled_file.suffix != ".ort":
-            raise ValueError("`compiled_file` is a model in ORT format, whose name ends in .ort")
-        return self
+        values = {name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
+        library = None if self.provider_library is None else str(self.provider_library.absolute())
+        paths = {"custom_ops": loaded_paths(self.custom_ops), "provider_library": library}
+        return OnnxruntimeRequest(**{**values, **paths})
 
     @model_validator(mode="after")
     def _check_spinning(self) -> OnnxruntimeSettings:

@@ -7,18 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.machine.check import Check
-from ndld_flow.runtimes.compiled_models import (
-    CompiledFile,
-    CompiledStep,
-    RunsCompiled,
-    check_compiled,
-    read_compiled,
-)
 from ndld_flow.runtimes.protocol import (
     LayerPass,
     PrivatePackages,
@@ -31,7 +24,7 @@ from ndld_flow.runtimes.protocol import (
     Timing,
 )
 from ndld_flow.runtimes.registry import Runtime
-from ndld_flow.runtimes.settings import CompileSettings, ReadArtifact, RuntimeSettings
+from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.step import Foresight
 from ndld_flow.store.kinds import Onnx
 
@@ -41,12 +34,19 @@ if TYPE_CHECKING:  # a measuring process imports few modules
 _EXTRA = EXTRAS["openvino"]
 
 
-class _ModelSettings(RuntimeSettings):
-    """Settings of a model in OpenVINO, whether it is compiled for a session or to a file."""
+class OpenvinoSettings(RuntimeSettings):
+    """Settings of a model compiled by OpenVINO."""
 
     title: ClassVar[str] = "OpenVINO"
     libraries: ClassVar[tuple[str, ...]] = ("openvino",)
     synonyms: ClassVar[Mapping[str, str]] = {
+        "performance_hint": "hint",
+        "num_streams": "streams",
+        "nstreams": "streams",
+        "nireq": "requests",
+        "num_requests": "requests",
+        "inference_num_threads": "threads",
+        "nthreads": "threads",
         "inference_precision_hint": "inference_precision",
         "infer_precision": "inference_precision",
         "dynamic_quantization_group_size": "dynamic_quantization",
@@ -63,37 +63,6 @@ class _ModelSettings(RuntimeSettings):
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     """OpenVINO: dimension name -> size, fixed before compilation, so that shapes are constants."""
 
-    def foresee(self) -> Foresight:
-        lack = _EXTRA.lack("`backend: openvino`")
-        return Foresight(lacks=(lack,) if lack else ())
-
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        return OpenvinoRequest.of(self)
-
-
-class OpenvinoCompileSettings(_ModelSettings, CompileSettings):
-    """Settings of a model that OpenVINO compiles to a blob.
-
-    A blob opens in the same release of OpenVINO, on a CPU with the same instruction sets.
-    """
-
-
-class OpenvinoSettings(_ModelSettings):
-    """Settings of a model compiled by OpenVINO."""
-
-    synonyms: ClassVar[Mapping[str, str]] = {
-        **_ModelSettings.synonyms,
-        "performance_hint": "hint",
-        "num_streams": "streams",
-        "nstreams": "streams",
-        "nireq": "requests",
-        "num_requests": "requests",
-        "inference_num_threads": "threads",
-        "nthreads": "threads",
-        "blob": "compiled",
-    }
-    compiling: ClassVar[type[CompileSettings] | None] = OpenvinoCompileSettings
-
     hint: Literal["latency", "throughput"] = "latency"
     """OpenVINO: its performance hint. With `throughput`, a pass is as many concurrent inferences as OpenVINO advises,
     and layers are not timed."""
@@ -104,31 +73,22 @@ class OpenvinoSettings(_ModelSettings):
     """OpenVINO: number of concurrent inferences in a pass; 0 is the number that OpenVINO advises for its streams."""
     threads: Annotated[int, Field(ge=0)] = 0
     """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
-    compiled: CompiledStep = None
-    """OpenVINO: the step `compile_model` whose blob runs instead of the model, with the settings of that step."""
-    compiled_file: CompiledFile = None
-    """OpenVINO: an existing blob of the same model, instead of `compiled`. It needs a trusted recipe."""
-
-    @property
-    def runs_built_file(self) -> bool:
-        return self.compiled is not None or self.compiled_file is not None
 
     @property
     def uncounted(self) -> str:
         return ""
 
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
-        return replace(OpenvinoRequest.of(self), **read_compiled(self, model, read))
+    def foresee(self) -> Foresight:
+        lack = _EXTRA.lack("`backend: openvino`")
+        return Foresight(lacks=(lack,) if lack else ())
 
-    @model_validator(mode="after")
-    def _check_compiled(self) -> OpenvinoSettings:
-        check_compiled(self)
-        return self
+    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+        return OpenvinoRequest.of(self)
 
 
 @dataclass(frozen=True)
-class OpenvinoRequest(PrivatePackages, RunsCompiled):
-    """A model to compile in OpenVINO, or a blob to open."""
+class OpenvinoRequest(PrivatePackages, SessionRequest):
+    """A model to compile in OpenVINO."""
 
     runtime: ClassVar[str] = "openvino"
     libraries: ClassVar[tuple[str, ...]] = ("openvino",)
@@ -144,20 +104,12 @@ class OpenvinoRequest(PrivatePackages, RunsCompiled):
     def names(self) -> RuntimeNames:
         return RuntimeNames("openvino", "OpenVINO", "CPU", "Use another runtime")
 
-    def open_model(self, model: Path) -> Session:
+    def open(self, model: Path) -> Session:
         from ndld_flow.runtimes.openvino.openvino_session import open_model
 
         session = open_model(model, self)
         self.check_imported("openvino")
         return session
-
-    def open_compiled(self, model: Path, file: Path) -> Session:
-        return self.open_model(model)
-
-    def compile(self, model: Path, folder: Path) -> None:
-        from ndld_flow.runtimes.openvino.layer_recording import write_blob
-
-        write_blob(model, self, folder)
 
     def on_one_thread(self) -> Self | None:
         return replace(self, hint="latency", threads=1, streams=1, requests=1)

@@ -16,7 +16,6 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.openvino import OpenvinoRequest
 from ndld_flow.runtimes.openvino.openvino_session import dtype_name, execution_facts, open_model, precision_of
 from ndld_flow.runtimes.protocol import ReportPasses
-from ndld_flow.store.kinds import CompiledModel
 
 WARMUP_PASSES = 3
 """Number of passes at the beginning whose times are subtracted."""
@@ -40,7 +39,7 @@ def record_layers(
     A layer's time is the mean of the passes after the warm-up. Raises `ModelError` or `BackendError` as `open_model`
     does.
     """
-    origins: dict[str, list[str]] = _read_origins(request)
+    origins: dict[str, list[str]] = {}
     session = open_model(model, request, count=True, prepare=lambda graph: origins.update(_number(graph)))
     if session.concurrent_inferences != 1:
         return None
@@ -66,23 +65,6 @@ def record_layers(
         json.dumps({"origins": origins, "nodes": nodes, "times": times, "pass_ms": pass_ms, "passes": done})
     )
     return recording
-
-
-def write_blob(model: Path, request: OpenvinoRequest, folder: Path) -> None:
-    """Write the compiled model as a blob, with the origins of its layers. Raises as `open_model` does."""
-    origins: dict[str, list[str]] = {}
-    session = open_model(model, request, prepare=lambda graph: origins.update(_number(graph)))
-    (folder / CompiledModel.main).write_bytes(session.export())
-    (folder / CompiledModel.origins).write_text(json.dumps(origins), encoding="utf-8")
-
-
-def _read_origins(request: OpenvinoRequest) -> dict[str, list[str]]:
-    """Return the origins of a blob's layers that `write_blob` wrote; none for a blob from elsewhere."""
-    if not request.compiled_by:
-        return {}
-    file = Path(request.compiled_path).with_name(CompiledModel.origins)
-    read: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return read
 
 
 def _number(graph: Any) -> dict[str, list[str]]:  # noqa: ANN401

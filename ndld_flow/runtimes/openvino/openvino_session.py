@@ -120,11 +120,6 @@ class OpenvinoSession:
         """Bind inputs by name; outputs are in the host's memory, which is that of the device."""
         return OpenvinoBinding(self, feeds)
 
-    def export(self) -> bytes:
-        """Return the blob of the compiled model."""
-        blob = self.compiled.export_model()
-        return blob if isinstance(blob, bytes) else bytes(blob.getvalue())
-
     def close(self) -> None:
         """Do nothing: OpenVINO releases the model with the last reference to this session and its bindings."""
 
@@ -199,28 +194,11 @@ def open_model(
     count: bool = False,
     prepare: Any = None,  # noqa: ANN401
 ) -> OpenvinoSession:
-    """Compile a model for the CPU, or open its blob; with `count`, its layers are timed.
+    """Compile a model for the CPU; with `count`, its layers are timed. `prepare` may change OpenVINO's graph before.
 
-    `prepare` may change OpenVINO's graph before it is compiled; that of a blob is compiled already. Raises `ModelError`
-    for a model that OpenVINO does not load, with the names of operators that it lacks; `BackendError` if it would
-    compute in another precision than the requested one.
+    Raises `ModelError` for a model that OpenVINO does not load, with the names of operators that it lacks;
+    `BackendError` if it would compute in another precision than the requested one.
     """
-    properties = {**_properties(request), "PERF_COUNT": count}
-    compiled, load_ms = (
-        _import(Path(request.compiled_path), properties)
-        if request.compiled_path
-        else _compile(path, request, properties, prepare)
-    )
-    _refuse_other_precision(request, compiled)
-    return OpenvinoSession(path, request, compiled, load_ms)
-
-
-def _compile(
-    path: Path,
-    request: OpenvinoRequest,
-    properties: Mapping[str, Any],
-    prepare: Any,  # noqa: ANN401
-) -> tuple[Any, float]:
     started = time.perf_counter()
     try:
         # The frontend for ONNX alone: `Core.read_model` tries those of other frameworks on a file that is no ONNX.
@@ -231,24 +209,13 @@ def _compile(
             prepare(graph)
         if request.free_dimensions:
             _fix_dimensions(graph, request, path)
-        compiled = ov.Core().compile_model(graph, _DEVICE, properties)
+        compiled = ov.Core().compile_model(graph, _DEVICE, {**_properties(request), "PERF_COUNT": count})
     except (ModelError, RequestError):
         raise
     except Exception as error:  # the frontend raises its own classes
         raise _refused(path, error) from None
-    return compiled, (time.perf_counter() - started) * 1e3
-
-
-def _import(file: Path, properties: Mapping[str, Any]) -> tuple[Any, float]:
-    started = time.perf_counter()
-    try:
-        compiled = ov.Core().import_model(file.read_bytes(), _DEVICE, properties)
-    except Exception as error:  # of a damaged blob, or one of another release
-        raise ModelError(
-            f"OpenVINO {version()} does not open {file}: {one_paragraph(error)}. A blob opens only in the release that "
-            "compiled it, on a CPU with the same instruction sets."
-        ) from None
-    return compiled, (time.perf_counter() - started) * 1e3
+    _refuse_other_precision(request, compiled)
+    return OpenvinoSession(path, request, compiled, (time.perf_counter() - started) * 1e3)
 
 
 def _properties(request: OpenvinoRequest) -> dict[str, str]:
