@@ -13,7 +13,6 @@ Other `topK` metrics are of this kind too: see `higher_is_better`."""
 _TOP = lazy_pattern(r"top\d+")
 _HIGHER_IS_BETTER = ("accuracy", "throughput")
 _LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
-_COUNTED = ("instructions", "allocations")
 _ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
 
 
@@ -25,8 +24,7 @@ def higher_is_better(metric: str) -> bool:
 def which_is_better(name: str, unit: str) -> Better:
     """Return whether less or more of a metric is better, by the last part of its name and its unit."""
     rest, _, last = name.rpartition(".")
-    owner = rest.rpartition(".")[2]
-    if owner == "drop" or owner in _COUNTED:  # a user's metric; and fewer instructions may take longer
+    if rest.rpartition(".")[2] == "drop":  # a user's metric
         return "neither"
     if last in _HIGHER_IS_BETTER or higher_is_better(last) or unit == "1/s":
         return "higher"

@@ -13,7 +13,6 @@ from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
 from ndld_flow.records.measurement import is_warning
-from ndld_flow.records.pass_counts import describe_count
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.tables import Column, Table, Value
 
@@ -92,7 +91,6 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
         )
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
-    yield from map(describe_count, profile.counts)
     yield from (note for note in profile.notes if not is_warning(note))
 
 

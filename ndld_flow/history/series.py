@@ -10,18 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
 
 from ndld_flow.records.document import Tree
-from ndld_flow.records.pass_counts import COUNT_METRICS
 
 _MEANING = ("backend", "provider", "device", "gpu", "streams", "steps", "optimization_profile", "transfers")
 """Settings that change what is measured, not how fast it is."""
-_PLAN = ("runs", "passes", "duration", "stable", "budget", "layer_passes", "sample_gpu", "hide_non_compute", "reuse_on",
-         "count", "counter", "count_passes")  # fmt: skip
+_PLAN = ("runs", "passes", "duration", "stable", "budget", "layer_passes", "sample_gpu", "hide_non_compute", "reuse_on")
 """Settings of the duration of a measurement, which do not change its result."""
 _DRIVER = re.compile(r", driver ([^,;]+)$")
 _LONGEST = 300
@@ -83,46 +81,21 @@ def read_measurements(run: Tree) -> list[Measured]:
     records = {step["name"]: step["record"] for step in run["steps"] if step.get("record")}
     doubt = _doubt_of_run(run)
     return [
-        part
+        Measured(
+            step=name,
+            measurement=f"{record['key']} {record['started_at']}",
+            subject=_dump(_subject(record)),
+            facts=_dump(dict(sorted(_facts(name, run, records)))),
+            metrics={
+                metric: (float(each["value"]), str(each.get("unit", ""))) for metric, each in record["metrics"].items()
+            },
+            doubt=_disturbance(record) or _doubt_of_step(record) or doubt,
+            disturbed=bool(_disturbance(record)),
+            exact=not record["parts"]["machine"],
+        )
         for name, record in records.items()
         if record["metrics"]
-        for part in _parts(
-            Measured(
-                step=name,
-                measurement=f"{record['key']} {record['started_at']}",
-                subject=_dump(_subject(record)),
-                facts=_dump(dict(sorted(_facts(name, run, records)))),
-                metrics={
-                    metric: (float(each["value"]), str(each.get("unit", "")))
-                    for metric, each in record["metrics"].items()
-                },
-                doubt=_disturbance(record) or _doubt_of_step(record) or doubt,
-                disturbed=bool(_disturbance(record)),
-                exact=not record["parts"]["machine"],
-            ),
-            record,
-            _doubt_of_step(record) or doubt,
-        )
     ]
-
-
-def _parts(measured: Measured, record: Tree, doubt: str) -> list[Measured]:
-    """Return the counts apart from the other metrics: their series end with every other library or counter, and are
-    not disturbed by others on the machine."""
-    counts = {name: value for name, value in measured.metrics.items() if name in COUNT_METRICS}
-    if not counts or record["parts"]["step"] != "profile":
-        return [measured]
-    subject = _subject(record)
-    libraries = ", ".join(
-        version if version.startswith(name) else f"{name} {version}"
-        for name, version in sorted((name, _text(version)) for name, version in record["parts"]["libraries"].items())
-    )
-    settings = {**subject["settings"], "libraries": libraries}
-    counted = replace(
-        measured, subject=_dump({**subject, "settings": settings}), metrics=counts, doubt=doubt, disturbed=False
-    )
-    others = {name: value for name, value in measured.metrics.items() if name not in counts}
-    return [*([replace(measured, metrics=others)] if others else []), counted]
 
 
 def _dump(value: object) -> str:

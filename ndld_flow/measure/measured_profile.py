@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import count, milliseconds, seconds
+from ndld_flow.base.quantities import milliseconds, seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
@@ -19,8 +19,7 @@ from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.stopping import spread, spread_text
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.pass_counts import count_metrics
-from ndld_flow.records.profile import BatchPoint, PassCount, Profile, ProfileRun, Roofs, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.runtimes.protocol import LayerPass, SessionFacts
 from ndld_flow.runtimes.registry import find_settings, settings_of
 from ndld_flow.samples.feeds import Feed, note_assumed
@@ -59,8 +58,6 @@ class Measured:
     roofs: Roofs | None
     gpu_conditions: Mapping[str, JsonValue]
     gpu_notes: Sequence[str]
-    counts: tuple[PassCount, ...] = ()
-    counting_notes: tuple[str, ...] = ()
     steps: int = 0
     """Number of steps of the sequence that passes repeat; 0 without one."""
 
@@ -95,7 +92,6 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         timeline=layers.timeline,
         timeline_basis=layers.timeline_basis,
         roofs=measured.roofs,
-        counts=measured.counts,
         layer_pass_ms=layers.pass_ms,
         layers_wait_for_device=layers.waits_for_device,
         measured_at=session.measured_at,
@@ -114,7 +110,6 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
             *request.session.notes(
                 SessionFacts(tuple(first.devices), (), (), facts=first.facts), copied=bool(first.timings[0].h2d_ms)
             ),
-            *measured.counting_notes,
             *measured.gpu_notes,
         ),
     )
@@ -127,8 +122,6 @@ def _sequence_notes(measured: Measured) -> list[str]:
     notes = [f"a pass is a step of a sequence of {measured.steps:,} steps, and states are copied between passes"]
     if measured.layers.layers:
         notes.append("layers are those of the first step")
-    if measured.counts:
-        notes.append("counts are those of the first step")
     if fewest < measured.steps:
         notes.append(f"the budget ended a process run after {fewest:,} of the {measured.steps:,} steps")
     return notes
@@ -226,7 +219,6 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
         metrics["profiler.overhead"] = Metric(value=profile.profiler_overhead)
     metrics |= profile.tensor_cores.metrics if profile.tensor_cores is not None else {}
     metrics |= _device_metrics(profile)
-    metrics |= count_metrics(profile)
     for point in profile.batches:
         items_per_s = point.items_per_s * profile.concurrent_inferences
         metrics[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
@@ -265,7 +257,4 @@ def summarize(profile: Profile) -> str:
     if profile.first_step is not None and profile.later_steps is not None:
         first, later = (milliseconds(each.median_ms) for each in (profile.first_step, profile.later_steps))
         summary += f", first step {first}, later steps {later}"
-    instructions = profile.count_of("instructions")
-    if instructions is not None:
-        summary += f", {count(instructions.median)} instructions"
     return f"{summary}, {len(profile.layers)} layers" if profile.layers else summary

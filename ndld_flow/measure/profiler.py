@@ -17,7 +17,6 @@ from pydantic import JsonValue
 
 from ndld_flow.accuracy.sequence_runs import refuse_mistakes
 from ndld_flow.base.errors import RequestError, naming_step
-from ndld_flow.measure.counting import CountedModel, count_passes
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.measure.measured_profile import Measured, MeasurementSession, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
@@ -27,7 +26,7 @@ from ndld_flow.measure.stopping import Tally, go_on, stopped_because
 from ndld_flow.measure.worker_job import Answer, write_feeds, write_steps
 from ndld_flow.models.files import model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec
-from ndld_flow.records.profile import BatchPoint, PassCount, Profile
+from ndld_flow.records.profile import BatchPoint, Profile
 from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feedback import check_feedback, find_feedback
 from ndld_flow.samples.feeds import Feed, make_feeds
@@ -147,7 +146,6 @@ def _go_round(measuring: Sequence[_Measuring]) -> None:
 def _conclude(model: _Measuring, session: MeasurementSession, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
     with naming_step(model.side.step):
         batches, layers = _batches(model), _layers(model)
-        counts, counting_notes = _counts(model)
     conditions, notes = watch.describe(model.request, [answer.timings[0] for answer in model.runs.answers])
     roofs = None
     if layers.layers:
@@ -164,8 +162,6 @@ def _conclude(model: _Measuring, session: MeasurementSession, reason: str, watch
         batches=batches,
         layers=layers,
         roofs=roofs,
-        counts=counts,
-        counting_notes=counting_notes,
         gpu_conditions=conditions,
         gpu_notes=notes,
     )
@@ -194,14 +190,6 @@ def _layers(model: _Measuring) -> LayerPass:
     if ran is not None and target is not None and ran.stat().st_size <= _LARGEST_GRAPH:
         shutil.copyfile(ran, target)  # without the file of its weights
     return session.read_layers(model.request.path, recordings, model.runs.layers, timings)
-
-
-def _counts(model: _Measuring) -> tuple[tuple[PassCount, ...], tuple[str, ...]]:
-    plan, runs = model.request.counting, model.runs
-    if plan is None:
-        return (), ()
-    counted = CountedModel(runs.model, runs.session, runs.feeds, runs.folder, runs.environment, model.side.progress)
-    return count_passes(counted, plan)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.inputs import InputSpec
-from ndld_flow.measure.counting import CountingPlan
 from ndld_flow.measure.process_runs import Progress
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.models.tensors import Array
@@ -39,8 +38,6 @@ class ProfilingRequest:
     """Lock the GPU to its base clock during the measurement."""
     sample_gpu: bool = False
     """Sample the GPU during the measurement."""
-    counting: CountingPlan | None = None
-    """The counts of passes to record; None for none."""
     values: Mapping[str, Array] | None = None
     """Values of the inputs for rounds, instead of those of `inputs`: a part of a model reads captured ones."""
 

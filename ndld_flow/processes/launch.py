@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,16 +66,14 @@ def run_worker_module(
     report: Callable[[int, int, str], None],
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
-    under: Sequence[str] = (),
 ) -> ProcessEnd:
     """Run `python -P -m MODULE FOLDER` until it ends; it reads its job from the folder and writes its answer there.
 
     `report(done, total, what)` is called for its progress lines (see `worker.start_worker`). `environment` is added to
-    ours; after `timeout_s` the process is killed; `under` is a command that runs it, such as Valgrind. In any case it
-    and all its descendants have ended afterwards; when this process is killed, it ends by itself, if it has called
-    `worker.start_worker`.
+    ours; after `timeout_s` the process is killed. In any case it and all its descendants have ended afterwards; when
+    this process is killed, it ends by itself, if it has called `worker.start_worker`.
     """
-    process = _start(module, folder, environment, under)
+    process = _start(module, folder, environment)
     doing = "starting"
     limit = threading.Timer(timeout_s or 0.0, process.kill)
     if timeout_s is not None:
@@ -125,11 +123,9 @@ class CommandWorker:
         return ProcessEnd(self._process.returncode, doing, self._folder)
 
 
-def _start(
-    module: str, folder: Path, environment: Mapping[str, str] | None, under: Sequence[str] = ()
-) -> subprocess.Popen[bytes]:
+def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     # -P: a file `json.py` in the current directory must not be imported.
-    command = [*under, sys.executable, "-P", "-m", module, str(folder)]
+    command = [sys.executable, "-P", "-m", module, str(folder)]
     with (folder / STDERR).open("wb") as output:
         return subprocess.Popen(
             command,

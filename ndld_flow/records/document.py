@@ -45,7 +45,7 @@ VERSIONS: Mapping[str, int] = {
     "package": 1,
     "placement": 1,
     "precision search": 1,
-    "profile": 5,
+    "profile": 6,
     "received inputs": 1,
     "run": 4,
     "shard": 1,
@@ -135,6 +135,11 @@ def _profile_4(tree: Tree) -> Tree:
     return tree | {"runtime": _runtime_of(tree)}
 
 
+def _profile_6(tree: Tree) -> Tree:
+    """Remove the counts of instructions and allocations, which are no longer recorded."""
+    return {name: value for name, value in tree.items() if name != "counts"}
+
+
 def _runtime_of(tree: Tree) -> Tree:
     backend, providers, conditions = (tree.get(name) for name in ("backend", "providers", "conditions"))
     before = conditions.get("before") if isinstance(conditions, dict) else None
@@ -180,6 +185,7 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("profile", 2): _unchanged,
     ("profile", 3): _profile_4,
     ("profile", 4): _unchanged,
+    ("profile", 5): _profile_6,
     ("run", 1): _run_2,
     ("run", 2): _unchanged,
     ("run", 3): _unchanged,

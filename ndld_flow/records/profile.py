@@ -77,39 +77,6 @@ class BatchPoint(Record):
         return self.batch * self.latency.throughput_per_s
 
 
-CountedQuantity = Literal["instructions", "allocations", "allocated_bytes"]
-
-
-class PassCount(Record):
-    """A quantity of passes that was counted, not timed: instructions, allocations on the heap or their bytes.
-
-    It is a property of the model, the libraries and the kernels that they choose for the processor. It is no measure of
-    time, and comparable only between equal libraries, counters and processors.
-    """
-
-    quantity: CountedQuantity
-    counter: str
-    """The counter with its version: `Valgrind 3.19.0`, `perf events`."""
-    threads: int
-    """Threads that ran a pass: one, because threads that wait in loops run another number of instructions each time."""
-    cpu_features: tuple[str, ...]
-    """Instruction sets by which the libraries chose their kernels, as numpy names them; empty for unknown. Valgrind
-    emulates a processor of its own."""
-    libc: str
-    """The C library, which copies memory and allocates it; empty for unknown."""
-    samples: tuple[int, ...]
-    """The count of each pass, in order."""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.samples)
-
-    @property
-    def spread(self) -> float:
-        """Half of the range of the passes, relative to their median; 0 if that is 0."""
-        return (max(self.samples) - min(self.samples)) / 2 / self.median if self.median else 0.0
-
-
 LayerRole = Literal["compute", "reformat", "cast", "quantize", "copy", "control", "sync"]
 """The purpose of a layer: `reformat` changes a tensor's layout, `quantize` is a separate QuantizeLinear or
 DequantizeLinear, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, Scan), `sync` lets streams
@@ -336,8 +303,6 @@ class Profile(Document):
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
-    counts: tuple[PassCount, ...] = ()
-    """Counts of passes in sessions of their own, on one thread; empty if none were requested."""
     layers_wait_for_device: bool = False
     """Each layer of the layer pass waited until the device had computed it, so that the host's clock measures it."""
     peak_memory_bytes: int = 0
@@ -422,10 +387,6 @@ class Profile(Document):
             return None
         return TensorCoreShares(spent[True] / total, spent[False] / total, spent[None] / total)
 
-    def count_of(self, quantity: CountedQuantity) -> PassCount | None:
-        """Return the count of a quantity; None if it was not counted."""
-        return next((count for count in self.counts if count.quantity == quantity and count.samples), None)
-
     @property
     def profiler_overhead(self) -> float:
         """Ratio of the median latency with ONNX Runtime's profiler to that without; 0 without a layer pass."""
@@ -449,12 +410,10 @@ def without_impossible_values(profile: Profile) -> Profile:
     unknown.
     """
     roofs = profile.roofs
-    possible = tuple(count for count in profile.counts if _are_counts(count.samples))
     changed: dict[str, Any] = {
         "runs": tuple(map(_run, profile.runs)),
         "batches": tuple(map(_batch, profile.batches)),
         "layers": tuple(map(_layer, profile.layers)),
-        "counts": profile.counts if len(possible) == len(profile.counts) else possible,
         "layer_pass_ms": _kept(profile.layer_pass_ms),
         "roofs": roofs if roofs and 0 < roofs.macs_per_s <= _MOST and 0 < roofs.bytes_per_s <= _MOST else None,
     }
@@ -471,10 +430,6 @@ def _are_same(values: object, before: object) -> bool:
 
 def _is_time(sample: float) -> bool:
     return 0 <= sample <= _LONGEST_MS
-
-
-def _are_counts(samples: Sequence[int]) -> bool:
-    return bool(samples) and min(samples) >= 0 and max(samples) <= _MOST
 
 
 def _are_times(samples: Sequence[float]) -> bool:

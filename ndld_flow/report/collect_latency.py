@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 
 from ndld_flow.base.quantities import milliseconds, relative_speed, seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.compare.counts import judge_count
 from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.profiles.compare.verdicts import Bounds, judge
-from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
+from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
@@ -33,9 +32,6 @@ _OF_LATENCY = re.compile(r"([A-Za-z_]\w*)\.(?:latency|throughput)\.")
 _RELATION = re.compile(r"<=|>=|==|<|>")
 
 
-_INSTRUCTIONS = ComparedMetric(metric="instructions.median", better="neither", values=())
-
-
 @dataclass(frozen=True)
 class MeasuredLatency:
     """One profiled artifact."""
@@ -50,8 +46,6 @@ class MeasuredLatency:
     """Identifier of the measurement session, shared by profiles measured in turns; empty if measured alone."""
     started_at: datetime | None
     tensor_cores: TensorCoreShares | None = None
-    instructions: float = 0.0
-    """Instructions of a pass on one thread; 0 if they were not counted."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,6 @@ class LatencyOutcome:
     verdict: MetricVerdict | None = None
     """Verdict on the median relative to the base."""
     circumstances: PairCircumstances = _EQUAL
-    count_verdict: MetricVerdict | None = None
-    """Verdict on the instructions of a pass relative to the base; None if one of the two has none."""
 
     @property
     def ratio(self) -> float | None:
@@ -173,12 +165,10 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
         metrics = compare_metrics([Measured(0, "", measured[base]), Measured(1, "", measured[candidate])])
         bounds = Bounds.under(Rules(), [measured[base]], [measured[candidate]], circumstances)
         verdict = next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
-    pair = measured[base], measured[candidate]
-    counted = judge_count(_INSTRUCTIONS, (0, 1), pair, circumstances.forbidden)
     if verdict is not None and verdict.verdict != "incomparable":
         # A comparing step may allow conditions that otherwise forbid a verdict.
         circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
-    return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances, counted)
+    return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances)
 
 
 def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | None, str]:
@@ -238,7 +228,6 @@ def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
 def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
     profile = documents.profiles[step]
     record = next((run_step.record for run_step in documents.run.steps if run_step.name == step), None)
-    instructions = profile.count_of("instructions")
     return MeasuredLatency(
         step=short_name(step),
         label=profile_titles(documents.profiles)[step],
@@ -247,5 +236,4 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
         sitting=profile.sitting,
         started_at=profile.measured_at or (record.started_at if record else None),
         tensor_cores=profile.tensor_cores,
-        instructions=0.0 if instructions is None else instructions.median,
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.measurement import LatencySummary, Machine, percentile
-from ndld_flow.records.profile import BatchPoint, PassCount, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text
 
 View = TypeVar("View")
@@ -112,8 +112,6 @@ class ProfileView:
     load_ms: float
     """Median over process runs."""
     peak_memory_bytes: int
-    counts: tuple[PassCount, ...]
-    """Counts of passes in sessions of their own."""
     overhead: float
     """Latency with the profiler over latency without it; 0 if layers were not profiled."""
     batches: tuple[BatchPoint, ...]
@@ -204,7 +202,6 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         steps=_steps(profile),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
-        counts=profile.counts,
         overhead=statistics.median(profile.layer_pass_ms) / latency.median_ms
         if profile.layer_pass_ms and latency and latency.median_ms
         else 0.0,

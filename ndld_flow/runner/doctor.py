@@ -13,7 +13,6 @@ from ndld_flow.base import user_folders
 from ndld_flow.base.extras import EXTRAS, Extra
 from ndld_flow.base.quantities import size
 from ndld_flow.machine.check import Check
-from ndld_flow.machine.counters import examine_counters
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.onnxruntime_builds import CPU_BUILD, Build, find_cuda_lack, installed_builds
 from ndld_flow.machine.versions import read_version
@@ -41,7 +40,6 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
         check_onnxruntime_files(installed_builds()),
         *(check for checks in of_runtimes for check in checks),
         *map(_describe_extra, EXTRAS.values()),
-        examine_counters(),
         describe_queues(),
         _describe_kept_libraries(),
         _check_outputs(outputs),

@@ -61,7 +61,9 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.runner.described_results:SweepOutline",),
         many=("ndld_flow.runner.described_results:StepDecision",),
     ),
-    "profile": VerbOutput("The profile, and its summary.", one=("ndld_flow.runner.described_results:ProfileOutput",)),
+    "profile": VerbOutput(
+        "The profile, and its summary.", one=("ndld_flow.runner.described_results:ProfileOutput",), version=2
+    ),
     "compare": VerbOutput(
         "The document `comparison`, or `engine comparison` for two engines without times.",
         one=("ndld_flow.records.comparison:Comparison", "ndld_flow.records.engine_lock:EngineComparison"),

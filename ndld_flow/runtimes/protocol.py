@@ -283,14 +283,6 @@ class SessionRequest(ABC):
         """Return the request for a session that computes each node on its own, if the runtime can."""
         return self
 
-    def on_one_thread(self) -> Self | None:
-        """Return the request for a session whose passes run on one thread of the CPU, so that they can be counted.
-
-        Threads that wait for each other in a loop run another number of instructions each time. None if the runtime
-        cannot, or if another device does the work.
-        """
-        return None
-
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path | None:

@@ -60,12 +60,6 @@ class RuntimeSettings(Settings):
         """Return the values of `backend` that choose this runtime."""
         return get_args(cls.model_fields["backend"].annotation)
 
-    @property
-    def uncounted(self) -> str:
-        """Return the reason why the instructions of a pass are not counted; empty if `on_one_thread` of the request
-        returns a session that can be."""
-        return f"{self.title} has no session on one thread of the CPU"
-
     def foresee(self) -> Foresight:
         """Return what is missing on this machine; by default the libraries that pip installs."""
         missing = [name for name, version in self.library_versions().items() if version == NOT_INSTALLED]

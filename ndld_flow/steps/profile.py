@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -12,7 +13,6 @@ from pydantic_core import to_jsonable_python
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
-from ndld_flow.machine.counters import CounterChoice, CounterName, choose_counter, describe_caller, describe_counter
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
@@ -22,16 +22,12 @@ from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, RunsCode,
 from ndld_flow.store.kinds import Onnx, ProfileDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.measure.counting import CountingPlan
     from ndld_flow.measure.profiling_request import ProfilingRequest
     from ndld_flow.records.profile import Profile
 
-Counted = Literal["instructions", "allocations"]
 _LATENCIES = ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
 _LAYERS = "layers are recorded (`layer_passes` above 0)"
 _ENGINE = "an engine runs (`backend: tensorrt` or `tensorrt_rtx`), and its clock is read"
-_ALLOCATIONS = "allocations are counted (`count: [instructions, allocations]`)"
-_COUNT_SETTINGS = ("count", "counter", "count_passes")
 _RUNTIMES = FlatUnion("backend", find_settings)
 
 
@@ -45,14 +41,6 @@ def _has_tactics(step: ProfileModel) -> bool:
 
 def _has_device_times(step: ProfileModel) -> bool:
     return step.runtime.reports_device_times
-
-
-def _counts_instructions(step: ProfileModel) -> bool:
-    return "instructions" in step.counted
-
-
-def _counts_allocations(step: ProfileModel) -> bool:
-    return "allocations" in step.counted
 
 
 def _has_batch(step: ProfileModel, size: str) -> bool:
@@ -124,11 +112,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             when=_ENGINE,
         ),
         *metrics("memory.device_bytes", unit="bytes", given=_has_device_times, when=_ENGINE),
-        *metrics(
-            "instructions.median", given=_counts_instructions, when="instructions are counted (`count: instructions`)"
-        ),
-        *metrics("allocations.median", given=_counts_allocations, when=_ALLOCATIONS),
-        *metrics("allocations.bytes", unit="bytes", given=_counts_allocations, when=_ALLOCATIONS),
         *metrics("batch_{size}.latency.median", unit="ms", given=_has_batch, when="`batches` has that size"),
         *metrics("batch_{size}.throughput.median", unit="1/s", given=_has_batch, when="`batches` has that size"),
     )
@@ -156,14 +139,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Pause before each measured pass, in ms without a unit."""
     layer_passes: Annotated[int, Field(ge=0)] = 20
     """Number of passes with the profiler of ONNX Runtime or TensorRT, which times the layers; 0 records no layers."""
-    count: Counted | tuple[Counted, ...] = ()
-    """Also count `instructions` or `allocations` of a pass, or both, in passes of their own on one thread of the CPU. A
-    count is nearly the same in each run, also on a busy machine; it shows that nothing has changed, but is no time."""
-    counter: Literal["auto", "perf", "valgrind"] = "auto"
-    """Counter of instructions: Linux's `perf` events, or `valgrind`, which emulates the processor and takes hundreds of
-    times as long; `auto` prefers perf events where they are allowed. Allocations are always counted in Valgrind."""
-    count_passes: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Number of passes that are counted; the metric is their median."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Batch sweep: also measure these batch sizes. The batch is the dynamic first dimension of every input."""
     steps: Annotated[int, Field(ge=2)] | None = None
@@ -202,8 +177,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         """Return the settings as they are in a recipe, with the defaults of the runtimes that are part of every key."""
         values = write(self)
         chosen = values.pop("runtime")
-        if not self.count:  # keys of measurements without counts are as before
-            values = {name: value for name, value in values.items() if name not in _COUNT_SETTINGS}
         others: dict[str, JsonValue] = {
             name: to_jsonable_python(info.default)
             for settings in find_settings()
@@ -220,41 +193,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def foresee(self) -> Foresight:
         seen = self.runtime.foresee()
-        counting = self._foresee_counting()
-        notes = (*describe_environment(self.environment), *seen.notes, *counting.notes)
-        return Foresight(notes, (*seen.problems, *counting.problems), (*seen.lacks, *counting.lacks))
-
-    @property
-    def counted(self) -> tuple[Counted, ...]:
-        """Return the quantities to count, each once."""
-        return tuple(dict.fromkeys((self.count,) if isinstance(self.count, str) else self.count))
-
-    @property
-    def _counters(self) -> dict[str, tuple[CounterName | None, str]]:
-        """Return the counter of each quantity, or None and the reason why there is none."""
-        wanted: dict[Counted, CounterChoice] = {"instructions": self.counter, "allocations": "valgrind"}
-        return {quantity: choose_counter(wanted[quantity]) for quantity in self.counted}
-
-    def _foresee_counting(self) -> Foresight:
-        if not self.counted:
-            return Foresight()
-        if self.runtime.uncounted:
-            return Foresight(problems=(f"`count: {self.counted[0]}`: {self.runtime.uncounted}. Remove `count`",))
-        lacks = {f"`count: {name}` is set, but {lack}" for name, (counter, lack) in self._counters.items() if lack}
-        found = {
-            f"{name} counted by {describe_counter(counter)} on one thread"
-            for name, (counter, _) in self._counters.items()
-            if counter is not None
-        }
-        return Foresight(notes=tuple(sorted(found)), lacks=tuple(sorted(lacks)))
-
-    def _counting_plan(self) -> CountingPlan | None:
-        from ndld_flow.measure.counting import CountingPlan
-
-        if not self.counted:
-            return None
-        counter, _ = self._counters.get("instructions", ("valgrind", ""))
-        return CountingPlan(self.counted, counter or "valgrind", self.count_passes)
+        return replace(seen, notes=(*describe_environment(self.environment), *seen.notes))
 
     def reused_where(self) -> Reuse:
         return Reuse(self.reuse_on)
@@ -262,12 +201,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     def library_versions(self) -> dict[str, str]:
         own = {name: read_version(name) for name in type(self).libraries}
         versions = self.runtime.library_versions() | own | plugin_versions(self.runtime)
-        counters = {
-            f"counter of {name}": f"{describe_counter(counter)} of {describe_caller()}"
-            for name, (counter, _) in self._counters.items()
-            if counter is not None
-        }
-        return versions | versions_in_key(self.environment) | counters
+        return versions | versions_in_key(self.environment)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         return self.run_together([Turn(self, source, out, context)])[0]
@@ -324,7 +258,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             steps=self.steps,
             lock_clocks=self.lock_clocks,
             sample_gpu=self.sample_gpu,
-            counting=self._counting_plan(),
             options=self._options(),
         )
 

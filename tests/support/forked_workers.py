@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -47,10 +47,8 @@ class Servers:
     def pids(self) -> list[int]:
         return [process.pid for _, process in self._servers.values()]
 
-    def start(self, module: str, folder: Path, environment: Mapping[str, str] | None, under: Sequence[str] = ()) -> Any:
+    def start(self, module: str, folder: Path, environment: Mapping[str, str] | None) -> Any:
         """Start a worker, as `ndld_flow.processes.launch` does; return what it needs of a `Popen`."""
-        if under:  # Valgrind runs a program from its beginning
-            return _START(module, folder, environment, under)
         added = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})}
         return self._fork({"module": module, "arguments": [str(folder)]}, added, Path.cwd(), folder / "stderr.txt")
 

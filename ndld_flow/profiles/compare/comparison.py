@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from ndld_flow.base.quantities import ratio_change
-from ndld_flow.profiles.compare.counts import is_count, judge_count
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
@@ -57,13 +56,7 @@ def compare_profiles(
         circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
         pairs[base, candidate] = Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
     evidence = evidence or RoundsEvidence()
-    verdicts = [
-        judge_count(metric, pair, (profiles[pair[0]], profiles[pair[1]]), bounds.circumstances.forbidden)
-        if is_count(metric)
-        else _judge(metric, pair, bounds, evidence.rounds)
-        for metric in metrics
-        for pair, bounds in pairs.items()
-    ]
+    verdicts = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
     times = [LayerTimes(profile) for profile in profiles]
     return ProfileComparison(

@@ -24,7 +24,6 @@ _TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
 _THREADS = ("threads", "inter_op_threads", "execution")
 _PLAN = (
     "runs", "passes", "duration", "stable", "budget", "warmup_passes", "warmup", "layer_passes", "batches",
-    "count", "counter", "count_passes",
     "sample_gpu", "hide_non_compute", "engine", "engine_file", "trust_engine", "library",
 )  # fmt: skip
 """Options for the duration of the measurement or the location of files, which affect neither the artifact nor its

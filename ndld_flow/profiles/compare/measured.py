@@ -12,7 +12,6 @@ from ndld_flow.base.metric_directions import which_is_better
 from ndld_flow.records.comparison import Allowance, ComparedMetric
 from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.noise import Noise
-from ndld_flow.records.pass_counts import COUNT_METRICS, count_metrics, unit_of_count
 from ndld_flow.records.profile import Profile
 
 FEW_RUNS = 5
@@ -81,7 +80,6 @@ _RUN_METRICS = (
 PROFILE_METRICS = {
     **{name: unit_of_runs(name) for name in _RUN_METRICS},
     **dict.fromkeys(_TENSOR_CORES, ""),
-    **{name: unit_of_count(name) for name in COUNT_METRICS},
 }
 """Metric of a single profile -> unit."""
 
@@ -93,7 +91,7 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     taken = set(names)
     shares = [each.profile.tensor_cores for each in measured]
     known = [
-        {**each.metrics, **(share.metrics if share is not None else {}), **count_metrics(each.profile)}
+        {**each.metrics, **(share.metrics if share is not None else {})}
         for each, share in zip(measured, shares, strict=True)
     ]
     exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)

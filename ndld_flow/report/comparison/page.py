@@ -10,7 +10,6 @@ from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
-from ndld_flow.records.pass_counts import COUNT_METRICS
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.layers import (
@@ -96,11 +95,6 @@ class ComparisonPage:
     def forbids(self) -> bool:
         """True if a condition forbids a verdict, so that conditions come first."""
         return any(difference.effect == "forbids" for difference in self.differences)
-
-    @property
-    def has_counts(self) -> bool:
-        """True if instructions or allocations of passes are among the metrics."""
-        return any(row.metric in COUNT_METRICS for profile in self.profiles for row in profile.metrics)
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.subject import missed_precisions
-from ndld_flow.records.pass_counts import describe_count
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import layer_table
 from ndld_flow.report.comparison.layers import median_ms
@@ -24,7 +23,6 @@ def profile_markdown(profile_label: str, profile: Profile) -> str:
         f"### {code(profile_label, 100)}\n",
         *_about(profile),
         _latency(profile),
-        _counts(profile),
         _layers(profile),
         details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50])) if profile.notes else "",
     ]
@@ -54,11 +52,6 @@ def _latency(profile: Profile) -> str:
         profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
     )
     return note + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
-
-
-def _counts(profile: Profile) -> str:
-    counts = "".join(f"- {prose(describe_count(each))}\n" for each in profile.counts)
-    return f"Counts of a pass, which are no measure of time:\n\n{counts}" if counts else ""
 
 
 def _layers(profile: Profile) -> str:

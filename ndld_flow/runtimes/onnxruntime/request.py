@@ -59,11 +59,6 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     def unfused(self) -> Self:
         return replace(self, optimization="disabled")
 
-    def on_one_thread(self) -> Self | None:
-        if full_name(self.provider) != CPU:
-            return None
-        return replace(self, threads=1, inter_op_threads=1, execution="sequential", affinity="")
-
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path:

@@ -153,12 +153,6 @@ class OnnxruntimeSettings(RuntimeSettings):
         on_cpu = self.provider.lower() in ("cpu", "cpuexecutionprovider")
         return "cpu" if on_cpu else f"gpu-{self.provider_options.get('device_id', 0)}"
 
-    @property
-    def uncounted(self) -> str:
-        if self.device == "cpu":
-            return ""
-        return f"provider {self.provider} does its work on another device, or in threads of its own"
-
     def foresee(self) -> Foresight:
         if self.provider_library is not None:
             lost = f"`provider_library`: there is no file {self.provider_library}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -74,10 +74,6 @@ class OpenvinoSettings(RuntimeSettings):
     threads: Annotated[int, Field(ge=0)] = 0
     """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
 
-    @property
-    def uncounted(self) -> str:
-        return ""
-
     def foresee(self) -> Foresight:
         lack = _EXTRA.lack("`backend: openvino`")
         return Foresight(lacks=(lack,) if lack else ())
@@ -110,9 +106,6 @@ class OpenvinoRequest(PrivatePackages, SessionRequest):
         session = open_model(model, self)
         self.check_imported("openvino")
         return session
-
-    def on_one_thread(self) -> Self | None:
-        return replace(self, hint="latency", threads=1, streams=1, requests=1)
 
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
