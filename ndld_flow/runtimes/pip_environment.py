@@ -20,7 +20,12 @@ _NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "
 
 
 class PipError(Exception):
-    """pip could not install something; the text is its last error."""
+    """pip could not install or fetch something; the text is its last error."""
+
+    def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.lines = lines
+        """All that it printed."""
 
 
 def create_environment(
@@ -56,7 +61,7 @@ def list_releases(package: str) -> list[str]:
     """
     from packaging.version import InvalidVersion, Version
 
-    lines = _ask_pip(["index", "versions", "--", package])
+    lines = ask_pip(["index", "versions", "--", package])
     listed = [line.removeprefix(_AVAILABLE) for line in lines if line.startswith(_AVAILABLE)]
     found = set[Version]()
     for text in ",".join(listed).split(","):
@@ -65,7 +70,7 @@ def list_releases(package: str) -> list[str]:
     return [str(version) for version in sorted(found) if not version.is_prerelease]
 
 
-def _ask_pip(arguments: Sequence[str]) -> list[str]:
+def ask_pip(arguments: Sequence[str]) -> list[str]:
     """Run pip, which installs nothing, and return its output. Raises PipError."""
     from ndld_flow.processes.program import Program, run_program
 
@@ -79,7 +84,7 @@ def _ask_pip(arguments: Sequence[str]) -> list[str]:
             run_program(Program([python, "-m", "pip", *arguments], _environment(), PIP_TIMEOUT_S), lines.append)
         except RequestError as error:
             reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
-            raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
+            raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None
     return lines
 
 

@@ -47,7 +47,7 @@ MORE_WHEELS: Mapping[str, Wheel] = {
         {},
     ),
     "text_orientation": Wheel(
-        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        "pypi:rapidocr==3.4.5/rapidocr/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
         {"x": [1, 3, 48, 192]},
     ),

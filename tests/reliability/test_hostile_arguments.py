@@ -12,7 +12,7 @@ import pytest
 
 from ndld_flow.base.errors import SourceError
 from ndld_flow.cli.app import VERBS
-from ndld_flow.recipe.sources import _extract
+from ndld_flow.recipe.wheels import _extract
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.tally import Tally

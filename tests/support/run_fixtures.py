@@ -173,7 +173,7 @@ def run_record(
         started_at=STARTED,
         wall_s=wall_s,
         source=SourceRecord(
-            location="pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/det.onnx",
+            location="pypi:rapidocr==3.4.5/rapidocr/models/det.onnx",
             path="/home/ada/models/outputs/store/objects/4a/det.onnx",
             artifact=artifact("onnx", "source", 4_745_517),
         ),
@@ -199,7 +199,7 @@ def write_run(folder: Path, run: RunRecord, documents: Mapping[str, Record]) -> 
 
 QUICKSTART: dict[str, JsonValue] = {
     "name": "ppocr-det",
-    "model": "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/det.onnx",
+    "model": "pypi:rapidocr==3.4.5/rapidocr/models/det.onnx",
     "sha256": "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
     "inputs": {"x": {"shape": [1, 3, 320, 320], "data": "random"}},
     "steps": {

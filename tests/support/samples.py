@@ -13,15 +13,15 @@ from ndld_flow.store.store import Store
 
 SAMPLES = {
     "det": (
-        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        "pypi:rapidocr==3.4.5/rapidocr/models/ch_PP-OCRv4_det_infer.onnx",
         "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
     ),
     "rec": (
-        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+        "pypi:rapidocr==3.4.5/rapidocr/models/ch_PP-OCRv4_rec_infer.onnx",
         "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
     ),
     "cls": (
-        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        "pypi:rapidocr==3.4.5/rapidocr/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
     ),
     "silero": (

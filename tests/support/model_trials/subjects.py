@@ -13,7 +13,7 @@ import numpy as np
 
 GROUPS = ("generated", "wheels", "backend", "large")
 _IN_FULL_EVERY = 10
-_OCR = "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models"
+_OCR = "pypi:rapidocr==3.4.5/rapidocr/models"
 _ASR = "pypi:onnx-asr==0.12.0/onnx_asr/preprocessors/data"
 _ROMANIZER = "pypi:arabic-name-romanizer==0.2.0/arabic_name_romanizer/resources"
 _SECOND = {"waveforms": [1, 16000], "waveforms_lens": np.array([16000])}

@@ -121,7 +121,7 @@ class Installation:
 def _run_pip(command: str, *arguments: str) -> None:
     """Run a command of this environment's pip. Raises BackendError."""
     done = subprocess.run(
-        [sys.executable, "-m", "pip", command, "-q", "--no-input", "--disable-pip-version-check", *arguments],
+        [sys.executable, "-P", "-m", "pip", command, "-q", "--no-input", "--disable-pip-version-check", *arguments],
         capture_output=True, text=True, check=False, timeout=_DOWNLOAD_TIMEOUT_S,
     )  # fmt: skip
     if done.returncode:
