@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
@@ -93,7 +92,7 @@ class Build(Document):
     """Version of the library that built it, such as `10.16.1.11`."""
     versions: dict[str, str]
     machine: Machine
-    built_at: datetime
+    built_at: Time
     compute_capabilities: tuple[str, ...] = ()
     """`8.6`, ...; empty for an engine of this machine's own GPU."""
     device: int = 0

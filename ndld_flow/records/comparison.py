@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from datetime import datetime
 from typing import Literal
 
 from ndld_flow.base.metric_directions import Better
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
 
@@ -38,7 +37,7 @@ class Subject(Record):
     """Its location, as given."""
     kind: Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
     run_id: str = ""
-    measured_at: datetime | None = None
+    measured_at: Time | None = None
 
 
 class Difference(Record):

@@ -13,10 +13,11 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePath
+from datetime import datetime
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import from_json
 
 from ndld_flow.base.errors import NewerFormatError
@@ -201,18 +202,46 @@ _LAST_VERSION = 9_999
 """Maximum version number: a larger number means damage."""
 
 
+_LONGEST_PATH = 1_000
+_LONGEST_NAME_BYTES = 255
+
+
 def _refuse_way_out(name: str) -> str:
-    path = PurePath(name)
-    if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
+    parts = name.split("/")
+    if (
+        not {"", ".", ".."}.isdisjoint(parts)
+        or any(character in name for character in "\\\0")
+        or PureWindowsPath(name).drive
+        or len(name) > _LONGEST_PATH
+        or any(len(part.encode("utf-8", "surrogatepass")) > _LONGEST_NAME_BYTES for part in parts)
+    ):
         raise ValueError("not a path inside a folder")
     return name
 
 
 InnerPath = Annotated[str, AfterValidator(_refuse_way_out)]
-"""The path of a file relative to a folder, with forward slashes, that does not lead out of it."""
+"""The path of a file relative to a folder, with forward slashes, that does not lead out of it on any system."""
 
-FolderName = Annotated[str, StringConstraints(pattern=r"\A[A-Za-z0-9_-]{1,128}\z")]
-"""The name of a folder of the store, such as a digest."""
+Digest = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{64}\z")]
+"""A blake3 digest in hex: it identifies contents, and names files and folders of a store."""
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A number of bytes or of anything else, small enough to be added up, and divided, without error."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+"""A duration; `ge` refuses NaN too."""
+
+_YEARS = range(1970, 9999)  # conversion to another time zone must not leave the calendar
+
+
+def _refuse_odd_time(time: datetime) -> datetime:
+    if time.year not in _YEARS:
+        raise ValueError("not a plausible time")
+    return time
+
+
+Time = Annotated[AwareDatetime, AfterValidator(_refuse_odd_time)]
+"""A time with its zone."""
 
 
 class Record(BaseModel):
@@ -224,6 +253,12 @@ class Record(BaseModel):
     def to_json(self) -> str:
         """Return indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
         return self.model_dump_json(indent=1) + "\n"
+
+
+class StrictRecord(Record):
+    """A record that machines and caches of other people send, whose values are not converted: `"5"` is no number."""
+
+    model_config = ConfigDict(strict=True)
 
 
 class Document(Record):
@@ -241,7 +276,7 @@ class Document(Record):
         try:
             return super().model_validate_json(json_data, **settings)
         except _OlderFormatError:
-            return cls.model_validate(upgrade(cls._document(), json.loads(json_data)), **settings)
+            return cls.model_validate_json(json.dumps(upgrade(cls._document(), json.loads(json_data))), **settings)
 
     @field_validator("format_version")
     @classmethod

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from ndld_flow.base.metric_directions import Better
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 
 
 class AcceptedChange(Record):
@@ -19,11 +18,11 @@ class AcceptedChange(Record):
     """The kind of machine of its series."""
     run: str
     """Id of the first run at the new level."""
-    started_at: datetime
+    started_at: Time
     """Start of that run, by which the change is found where other runs exist."""
     note: str
     user: str
-    accepted_at: datetime
+    accepted_at: Time
 
 
 class AcceptedChanges(Document):
@@ -39,7 +38,7 @@ class HistoryPoint(Record):
 
     run: str
     """Id of the first run that shows it."""
-    started_at: datetime
+    started_at: Time
     value: float
     commit: str = ""
     """Git commit of that run's working tree; empty if it was not recorded."""
@@ -66,7 +65,7 @@ class HistoryStep(Record):
     """Position of the first point at the new level."""
     run: str
     """Id of the run of that point."""
-    started_at: datetime
+    started_at: Time
     before: float
     """Median of the level before."""
     after: float

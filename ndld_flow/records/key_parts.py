@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from pydantic import JsonValue
+from typing import Literal, Self
 
-from ndld_flow.records.document import FolderName, InnerPath, Record
+from pydantic import JsonValue, model_validator
+
+from ndld_flow.records.document import Count, Digest, InnerPath, StrictRecord
 
 
-class ArtifactFile(Record):
+class ArtifactFile(StrictRecord):
     """One file of an artifact."""
 
     path: InnerPath
     """Relative to the artifact's folder, with forward slashes."""
-    digest: str
-    """blake3, hex."""
-    size_bytes: int
+    digest: Digest
+    size_bytes: Count
 
 
-class ArtifactRecord(Record):
+class ArtifactRecord(StrictRecord):
     """An immutable, content-addressed set of files."""
 
     kind: str
-    digest: FolderName
+    digest: Digest
     """blake3 over the kind-independent list of (path, digest, size) of its files."""
     files: tuple[ArtifactFile, ...]
+
+    @model_validator(mode="after")
+    def _refuse_clashes(self) -> Self:
+        """Check that a file system can have these files together: no two equal paths, and no file as a folder."""
+        paths = {file.path for file in self.files}
+        folders = {path[:end] for path in paths for end, letter in enumerate(path) if letter == "/"}
+        if len(paths) < len(self.files) or not paths.isdisjoint(folders):
+            raise ValueError("its files cannot exist together")
+        return self
 
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
 
-class KeyParts(Record):
+class KeyParts(StrictRecord):
     """The parts of a step's key, which is their digest. Steps with equal keys have the same result."""
 
     step: str
@@ -40,12 +50,12 @@ class KeyParts(Record):
     """Every setting, defaults included."""
     inputs: dict[str, JsonValue]
     """The recipe's `inputs:` that the step reads."""
-    reads: dict[str, str]
+    reads: dict[str, Digest]
     """Key of an input (`from`, `reference`, a data file) -> digest of its contents."""
     libraries: dict[str, str]
     """Library -> version, for the libraries that the step names."""
     machine: str
     """Fingerprint; empty if the machine does not matter."""
-    together: tuple[str, ...] = ()
+    together: tuple[Digest | Literal[""], ...] = ()
     """Keys of the steps with which it is measured in turns, each computed alone, in their order, with an empty string
     at its own position: a measurement belongs to its session."""

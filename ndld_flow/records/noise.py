@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.measurement import Machine
 
 
@@ -30,7 +29,7 @@ class Noise(Document):
     """The execution provider that ran."""
     model: str
     """Display name of the measured model."""
-    measured_at: datetime
+    measured_at: Time
     metric: str = "latency.median"
     """The metric of the samples."""
     samples: tuple[NoiseSample, ...]

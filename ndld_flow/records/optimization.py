@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import Literal
 
 from ndld_flow.base.quantities import counted, ratio_change, seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.measurement import Metric
 
 OPTIMIZATION_RECORD = "optimization.json"
@@ -157,7 +156,7 @@ class Optimization(Document):
     """`RECIPE/ID` of the search; empty if it was interrupted."""
     report: str = ""
     """Path of the report of the search, or of the run if there is none."""
-    started_at: datetime
+    started_at: Time
     wall_s: float
 
     @property

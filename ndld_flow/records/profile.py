@@ -7,12 +7,11 @@ import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.layer_arithmetic import FLOAT_DTYPES, TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.measurement import LatencySummary, Machine, Metric
 
@@ -297,7 +296,7 @@ class Profile(Document):
     timeline_basis: str = ""
     """The pass that the timeline shows, or the sources from which it was assembled."""
     roofs: Roofs | None = None
-    measured_at: datetime | None = None
+    measured_at: Time | None = None
     """Start of the first run; None if it is unknown."""
     sitting: str = ""
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, FolderName, Record
+from ndld_flow.records.document import VERSIONS, Digest, Document, Record, Seconds, StrictRecord, Time
 from ndld_flow.records.key_parts import ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import Outcome, RunOutcome
 
 
-class StepRecord(Document):
+class StepRecord(Document, StrictRecord):
     """The record of a computed artifact."""
 
     document: Literal["step"] = "step"
     format_version: int = VERSIONS["step"]
-    key: FolderName
+    key: Digest
     parts: KeyParts
     parents: dict[str, str]
     """Key of an input -> the name of its step (or `source`)."""
@@ -35,10 +34,10 @@ class StepRecord(Document):
     metrics: dict[str, Metric]
     change: GraphChange | None = None
     log: str = ""
-    started_at: datetime
+    started_at: Time
     """Start of the step; for a measuring step, the time when its device was locked."""
-    ended_at: datetime | None = None
-    wall_s: float
+    ended_at: Time | None = None
+    wall_s: Seconds
     """Seconds that it took; of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on this machine during the measurement."""
@@ -137,7 +136,7 @@ class RunRecord(Document):
     commit: str = ""
     """Git commit of the current directory's working tree, which may have had other changes; empty outside one, or if
     it was not recorded."""
-    started_at: datetime
+    started_at: Time
     wall_s: float
     source: SourceRecord
     models: dict[str, SourceRecord] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document, FolderName, Record
+from ndld_flow.records.document import VERSIONS, Digest, Document, Record
 
 
 class ShardMachine(Record):
@@ -36,7 +36,7 @@ class ShardRecord(Document):
 
     document: Literal["shard"] = "shard"
     format_version: int = VERSIONS["shard"]
-    sweep: FolderName
+    sweep: Digest
     """Digest of the sweep: models, settings, data, axes and objectives, without the machine and its libraries."""
     recipe_name: str
     index: int
@@ -62,7 +62,7 @@ class ShardRecord(Document):
     versions: dict[str, str] = {}
     """Versions of the libraries that its steps use."""
     failures: tuple[ShardFailure, ...] = ()
-    keys: tuple[FolderName, ...] = ()
+    keys: tuple[Digest, ...] = ()
     """Keys of the results that its points use; `gc` keeps them."""
 
     @property

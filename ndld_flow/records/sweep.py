@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, FolderName, InnerPath, Record
+from ndld_flow.records.document import VERSIONS, Digest, Document, InnerPath, Record, Time
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.outcomes import Outcome, PointOutcome
 from ndld_flow.records.run_record import GateResult
@@ -43,7 +42,7 @@ class PointStep(Record):
     step: str
     outcome: Outcome
     reason: str
-    key: FolderName | Literal[""] = ""
+    key: Digest | Literal[""] = ""
     """Key of its record in the store; empty if it was skipped or failed."""
     wall_s: float = 0.0
     """Seconds that this sweep spent on it; 0 if it was reused, or computed for another point."""
@@ -114,8 +113,8 @@ class MeasurementSession(Record):
     """True if it measured winners again."""
     reused: bool = False
     """True if its results were reused."""
-    started_at: datetime
-    ended_at: datetime
+    started_at: Time
+    ended_at: Time
     beside: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on its machine at the same time."""
     machine: str = ""
@@ -141,7 +140,7 @@ class SweepRecord(Document):
     """The user who ran it; empty if it was not recorded, as is the host."""
     host: str = ""
     """The name of the computer on which the command ran; steps may have run elsewhere."""
-    started_at: datetime
+    started_at: Time
     wall_s: float
     own_s: float
     """Seconds of `wall_s` outside of steps: the tool's own overhead."""

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode
-from ndld_flow.base.text import visible_name
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of
 from ndld_flow.machine.host import computing_variables
 from ndld_flow.machine.reuse import Reuse, describe_place
@@ -23,6 +24,9 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.found_files import IMAGE_SUFFIXES, find_files
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import StepRecord
 
 _READING = dict.fromkeys(IMAGE_SUFFIXES, 2)
 """Suffix of a file -> version of its values. 2: images are rotated as EXIF declares.
@@ -134,6 +138,15 @@ def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
 def make_key(parts: KeyParts) -> str:
     """Return the digest of a key's parts."""
     return digest_json(parts.model_dump(mode="json"))
+
+
+def find_misfit(record: StepRecord, step: RecipeStep) -> str:
+    """Return why a stored record cannot be a step's result although it has its key, in a few words; empty if it can."""
+    output, artifact = step.type.cls.kinds()[1], record.artifact
+    if artifact.kind != output.kind:
+        return f"its artifact is of the kind {short_name(artifact.kind, 40)} instead of {output.kind}"
+    has_main = any(file.path == output.main for file in artifact.files)
+    return "" if has_main else f"its artifact has no {output.main}"
 
 
 def describe_machine_of(step: RecipeStep, machine_of: Callable[[RecipeStep], str] | None = None) -> str:

@@ -16,7 +16,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.key_parts import KeyParts
-from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, join_keys, make_key
+from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, find_misfit, join_keys, make_key
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
 from ndld_flow.store.kinds import Engine, Onnx
@@ -170,7 +170,7 @@ class Planner:
         if self.cache is None or reasons == {Reason.REUSED} or not reasons.isdisjoint((Reason.FORCED, Reason.NEVER)):
             return decisions
         records = self.cache.find([decision.key for decision in decisions])
-        if records is None:
+        if records is None or any(find_misfit(r, d.step) for r, d in zip(records, decisions, strict=True)):
             return decisions
         return [
             replace(decision, reason=Reason.CACHED, detail="", record=record)
@@ -207,7 +207,7 @@ class Planner:
         record = self.store.read_record(make_key(parts))
         if record is None:
             return self._decide_anew(step, parts)
-        damage = self.store.find_damage(record.artifact)
+        damage = find_misfit(record, step) or self.store.find_damage(record.artifact)
         if damage:
             return Decision(step, Reason.DAMAGED, damage, parts)
         return Decision(step, Reason.REUSED, "", parts, record)

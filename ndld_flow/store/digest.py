@@ -65,6 +65,14 @@ def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = dig
     )
 
 
+def find_fault(artifact: ArtifactRecord) -> str:
+    """Return why an artifact cannot be as it is recorded, in a few words; empty if it can."""
+    if not artifact.files:
+        return "it has no files"
+    described = describe_files(artifact.kind, artifact.files)
+    return "" if described.digest == artifact.digest else "its digest is not that of its files"
+
+
 def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = digest_file) -> str:
     """Return the damage of an artifact's file, in a few words; empty if there is none."""
     try:

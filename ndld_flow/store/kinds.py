@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +26,13 @@ class Artifact:
     @property
     def folder(self) -> Path:
         return self.path.parent
+
+
+def known_kinds(kind: type[Artifact] = Artifact) -> Iterator[type[Artifact]]:
+    """Yield all kinds of artifacts, including those of steps from files."""
+    for known in kind.__subclasses__():
+        yield known
+        yield from known_kinds(known)
 
 
 RECORD_FILE = "record.json"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -26,10 +26,10 @@ from ndld_flow.base.errors import BackendError, NewerFormatError
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.store.digest import describe_files, digest_json
+from ndld_flow.store.digest import find_fault
 from ndld_flow.store.files import make_folder, seal, share, unseal
 from ndld_flow.store.hidden_credentials import Credentials
-from ndld_flow.store.store import Store
+from ndld_flow.store.store import Store, find_record_fault
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 """Protocols that never show incomplete files, and can avoid replacing one."""
@@ -104,7 +104,7 @@ class RemoteStore:
 
     def pull_artifact(self, artifact: ArtifactRecord, store: Store) -> bool:
         """Copy an artifact into a store; False if it is incomplete, or does not match its digest."""
-        if not is_valid(artifact):
+        if find_fault(artifact):
             return False
         if store.is_intact(artifact):
             return True
@@ -202,10 +202,10 @@ class RemoteStore:
             record = StepRecord.model_validate_json(unseal(self._read_bounded(self._record(key))))
         except (FileNotFoundError, ValueError):
             return None
-        has_key = record.key == key == digest_json(record.parts.model_dump(mode="json"))
         # Terminals show these texts: a stranger's must not control them.
         plain = all(text == visible_name(text) for text in (record.summary, *record.metrics, *record.parents))
-        return record if has_key and plain and is_valid(record.artifact) else None
+        literal = all(_is_safe(file.path) for file in record.artifact.files)
+        return record if record.key == key and plain and literal and not find_record_fault(record) else None
 
     def _read_bounded(self, place: str) -> bytes:
         """Return the bytes of a remote file. Raises FileNotFoundError, and ValueError for a file that is too large."""
@@ -310,13 +310,6 @@ def _modified(facts: Mapping[str, Any]) -> float | None:
     return None
 
 
-def is_valid(artifact: ArtifactRecord) -> bool:
-    """Return whether an artifact's digest is that of its files, and their paths stay in its folder."""
-    described = describe_files(artifact.kind, artifact.files)
-    return described.digest == artifact.digest and all(_is_safe(file.path) for file in artifact.files)
-
-
 def _is_safe(name: str) -> bool:
-    """Return whether an untrusted path is a plain relative path, on Windows too."""
-    parts = PurePosixPath(name).parts
-    return bool(parts) and ".." not in parts and not name.startswith("/") and not any(c in name for c in '\\:\0"<>|?*')
+    """Return whether the libraries of all protocols take a path literally."""
+    return not any(character in name for character in ':"<>|?*')

@@ -31,11 +31,11 @@ from uuid import uuid4
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NewerFormatError, OutputsError
+from ndld_flow.base.errors import BackendError, NewerFormatError, OutputsError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.key_parts import ArtifactRecord
-from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage
+from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage, find_fault
 from ndld_flow.store.files import (
     make_folder,
     open_new_file,
@@ -47,6 +47,7 @@ from ndld_flow.store.files import (
     unseal,
     write_text_atomically,
 )
+from ndld_flow.store.kinds import is_reserved, known_kinds
 from ndld_flow.store.locks import Locks
 
 if TYPE_CHECKING:
@@ -125,11 +126,15 @@ class Store:
 
         Raises NewerFormatError for one of a later version, which must not be recomputed.
         """
+        return self._examine_record(key)[0]
+
+    def _examine_record(self, key: str) -> tuple[StepRecord | None, str]:
+        """Return the record of a key, or the reason why there is none, in a few words."""
         path = self.record_path(key)
         try:
             text = unseal(read_bounded(path))
         except (OSError, ValueError):
-            return None
+            return None, "its record cannot be read"
         from ndld_flow.records.run_record import StepRecord  # a plan that finds no record does not need its classes
 
         try:
@@ -137,10 +142,15 @@ class Store:
         except NewerFormatError as error:
             raise error.at(path) from None
         except ValueError:
-            return None
-        return record if record.key == key else None
+            return None, "its record cannot be read"
+        fault = "its record is that of another key" if record.key != key else find_record_fault(record)
+        return (None, fault) if fault else (record, "")
 
     def write_record(self, record: StepRecord) -> None:
+        """Write the record of a step. Raises BackendError for one that cannot be that of its key."""
+        fault = find_record_fault(record)
+        if fault:
+            raise BackendError(f"the result of `{record.parts.step}` is refused: {fault}.")
         self.locks.use([record.key])
         path = self.record_path(record.key)
         if path.is_dir():  # a rename cannot replace it
@@ -153,6 +163,9 @@ class Store:
 
     def find_damage(self, artifact: ArtifactRecord) -> str:
         """Return the damage of an artifact's files, in a few words; empty if there is none."""
+        fault = find_fault(artifact)
+        if fault:
+            return fault
         folder = self.object_folder(artifact.digest)
         for file in artifact.files:
             damage = find_damage(folder / file.path, file, self.digests.digest)
@@ -162,8 +175,7 @@ class Store:
 
     def find_broken_record(self, key: str) -> str:
         """Return the damage of a key's record, in a few words; empty if there is no record, or no damage."""
-        broken = os.path.lexists(self.record_path(key)) and self.read_record(key) is None
-        return "its record cannot be read" if broken else ""
+        return self._examine_record(key)[1] if os.path.lexists(self.record_path(key)) else ""
 
     def clear(self, key: str) -> SetAside | None:
         """Move the damaged part of a key's result away: its record, or the artifact that it names."""
@@ -250,6 +262,23 @@ class Store:
             for folder in (self.root / "building").glob("*"):
                 if folder.name not in alive:
                     remove_folder(folder)
+
+
+def find_record_fault(record: StepRecord) -> str:
+    """Return why a record cannot be that of its key, in a few words; empty if it can.
+
+    Callers that know the step also compare the artifact with its kind.
+    """
+    if record.key != digest_json(record.parts.model_dump(mode="json")):
+        return "its key is not that of its parts"
+    fault = find_fault(record.artifact)
+    if fault:
+        return f"the artifact of its record: {fault}"
+    names = {file.path for file in record.artifact.files}
+    main = next((kind.main for kind in known_kinds() if kind.kind == record.artifact.kind), None)
+    if main is not None and main not in names:
+        return f"the artifact of its record has no {main}"
+    return "its artifact has a file that belongs to the run" if any(map(is_reserved, names)) else ""
 
 
 def _read_salt(path: Path) -> bytes:

@@ -30,6 +30,7 @@ from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE, Connection, 
 from ndld_flow.runner.executors.ssh.deploy import refuse_unfit
 from ndld_flow.runner.executors.ssh.host import Host
 from ndld_flow.runner.executors.ssh.incoming import Incoming
+from ndld_flow.runner.executors.ssh.messages import New
 from ndld_flow.runner.listener import ignore
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn
@@ -246,9 +247,9 @@ FACTS = {
     ],
 )
 def test_a_machine_on_which_nothing_can_be_installed_is_refused(facts: dict[str, Any], words: str) -> None:
-    refuse_unfit(FACTS, "box", 0)
+    refuse_unfit(New.model_validate_json(json.dumps({"kind": "new", **FACTS})), "box", 0)
     with pytest.raises(BackendError) as error:
-        refuse_unfit(FACTS | facts, "box", 0)
+        refuse_unfit(New.model_validate_json(json.dumps({"kind": "new", **FACTS, **facts})), "box", 0)
     assert words in str(error.value)
 
 

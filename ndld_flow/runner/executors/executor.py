@@ -13,7 +13,7 @@ from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
-from ndld_flow.runner.keys import make_key
+from ndld_flow.runner.keys import find_misfit, make_key
 from ndld_flow.store.store import Store
 
 T = TypeVar("T")
@@ -117,7 +117,12 @@ def find_or_compute(
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:
     """Return the records of all these steps if all exist, are intact and come from one measurement session."""
-    return match_records([store.read_record(make_key(work.parts)) for work in works], store)
+    records = [store.read_record(make_key(work.parts)) for work in works]
+    fitting = [
+        None if record is None or find_misfit(record, work.step) else record
+        for record, work in zip(records, works, strict=True)
+    ]
+    return match_records(fitting, store)
 
 
 def match_records(records: Sequence[StepRecord | None], store: Store) -> list[StepRecord] | None:

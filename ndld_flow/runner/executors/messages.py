@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
-from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base import errors
+from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.records.document import Record
+from ndld_flow.records.document import Count, Digest, Record, StrictRecord
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
-from ndld_flow.store.kinds import Artifact
+from ndld_flow.store.kinds import Artifact, known_kinds
 from ndld_flow.store.store import Store
 
 
-class Line(Record):
+class Line(StrictRecord):
     """A record that is written as one line."""
 
     def to_line(self) -> str:
@@ -48,9 +49,9 @@ class Progressed(Line):
     """Progress of the step at a position in the task."""
 
     kind: Literal["progressed"] = "progressed"
-    place: int
-    done: int
-    total: int
+    place: Count
+    done: Count
+    total: Count
     what: str
 
 
@@ -58,7 +59,7 @@ class Logged(Line):
     """A line of the log of the step at a position in the task."""
 
     kind: Literal["logged"] = "logged"
-    place: int
+    place: Count
     text: str
 
 
@@ -82,11 +83,24 @@ class Done(Line):
     records: tuple[StepRecord, ...]
 
 
+def find_error_class(name: str) -> type[NdldFlowError]:
+    """Return a class of `ndld_flow.base.errors` by its name. Raises ValueError for any other name."""
+    found = getattr(errors, name, None)
+    if not isinstance(found, type) or not issubclass(found, NdldFlowError) or found is NdldFlowError:
+        raise ValueError("not the name of an error")
+    return found
+
+
+def _check_error_class(name: str) -> str:
+    find_error_class(name)
+    return name
+
+
 class Refused(Line):
     """The task ended with an error that the user can fix."""
 
     kind: Literal["refused"] = "refused"
-    error: str
+    error: Annotated[str, AfterValidator(_check_error_class)]
     """Name of its class in `ndld_flow.base.errors`."""
     text: str
     step: str = ""
@@ -145,7 +159,7 @@ class ArtifactOrder(Record):
 
     kind: str
     label: str
-    digest: str
+    digest: Digest
     path: str
     """The main file; relative to the store if it is inside, since the store may have another path on another
     machine."""
@@ -251,7 +265,7 @@ def _read_work(
     step = RecipeStep(order.name, step_type, settings, order.reads, inputs_of=order.inputs_of, recipe=order.recipe_text)
     if not trust and step.step.named_code():
         raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
-    kinds = {kind.kind: kind for kind in _kinds(Artifact)}
+    kinds = {kind.kind: kind for kind in known_kinds()}
     artifacts = {
         key: kinds.get(each.kind, step_type.cls.kinds()[0])(store.root / each.path, each.label, each.digest)
         for key, each in order.artifacts.items()
@@ -259,13 +273,6 @@ def _read_work(
     digests = {key: artifact.digest for key, artifact in artifacts.items()}
     _check_key(order, describe_key(step, digests, order.inputs, store))
     return Work(step, order.parts, artifacts, order.inputs, progress, order.recipe)
-
-
-def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
-    """Yield all kinds of artifacts, including those of steps from files."""
-    for known in kind.__subclasses__():
-        yield known
-        yield from _kinds(known)
 
 
 def _check_key(order: WorkOrder, here: KeyParts) -> None:

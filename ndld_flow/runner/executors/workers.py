@@ -14,8 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from ndld_flow.base import errors
-from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError
+from ndld_flow.base.errors import BackendError, KilledError
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
 from ndld_flow.records.run_record import StepRecord
@@ -31,6 +30,7 @@ from ndld_flow.runner.executors.messages import (
     Refused,
     Started,
     TaskOrder,
+    find_error_class,
     read_message,
     write_order,
 )
@@ -288,11 +288,13 @@ class TaskListener:
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
         with self.lock:
-            self.task.works[place].progress(done, total, what)
+            for work in self.task.works[place : place + 1]:  # the place may come from another machine
+                work.progress(done, total, what)
 
     def logged(self, place: int, line: str) -> None:
         with self.lock:
-            self.task.works[place].logged(line)
+            for work in self.task.works[place : place + 1]:
+                work.logged(line)
 
     def waits(self, name: str) -> None:
         with self.lock:
@@ -385,6 +387,5 @@ def read_answer(answer: Answer) -> Sequence[StepRecord]:
     if isinstance(answer, Done):
         return answer.records
     if isinstance(answer, Refused):
-        kind: type[NdldFlowError] = getattr(errors, answer.error)
-        raise kind.with_text(answer.text, answer.step)
+        raise find_error_class(answer.error).with_text(answer.text, answer.step)
     raise WorkerBugError(f"{answer.error}: {answer.text}") from _WorkersTraceback(answer.traceback)

@@ -18,19 +18,22 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from ndld_flow.base.errors import BackendError
+from ndld_flow.base.errors import BackendError, NewerFormatError
 from ndld_flow.base.prompts import asking
+from ndld_flow.base.quantities import size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.recipe.targets import Target
 from ndld_flow.runner.executors.messages import Line
 from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES
-from ndld_flow.runner.executors.ssh.messages import Alive, Reply, read_reply
+from ndld_flow.runner.executors.ssh.messages import Alive, FirstReply, Reply, read_first_reply, read_reply
 from ndld_flow.runner.executors.ssh.node import ALIVE_EVERY_S
 
+T = TypeVar("T")
+
+MAX_LINE_BYTES = 2**28
+"""Size limit of a message, which is read into memory: a record may contain a log and the change of a large model."""
 SSH_VARIABLE = "NDLD_FLOW_SSH"
 """Command to use instead of `ssh`, such as `ssh -F my_config`."""
 # An existing master (ControlMaster) is used, and none is started, which would outlive this process.
@@ -97,18 +100,16 @@ class Connection:
         """Send a request to the first program, and the bytes that belong to it."""
         self._write(json.dumps(values).encode() + b"\n", data)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> FirstReply:
         """Return the next message of the first program, or of the node that it has become.
 
-        Other lines, such as a shell's greeting, are skipped. Raises ConnectionLostError.
+        Other lines, such as a shell's greeting, are skipped. Raises ConnectionLostError, and BackendError for a
+        message that the first program does not send.
         """
-        while True:
-            line = self._read_line()
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict) and isinstance(message.get("kind"), str):
-                    self._asking.close()
-                    return message
+        while not (line := self._read_line()).startswith(b'{"kind": "'):
+            pass
+        self._asking.close()
+        return self._understand(read_first_reply, line)
 
     def stay_alive(self) -> None:
         """Let the node, which has started, know that this process runs, from now on."""
@@ -120,10 +121,22 @@ class Connection:
         self._write(line.to_line().encode(), data)
 
     def reply(self) -> Reply:
-        """Return the node's next message. Raises ConnectionLostError."""
-        while True:
-            with contextlib.suppress(ValidationError):
-                return read_reply(self._read_line())
+        """Return the node's next message. Raises ConnectionLostError, and BackendError for what is no message."""
+        return self._understand(read_reply, self._read_line())
+
+    def _understand(self, read: Callable[[bytes], T], line: bytes) -> T:
+        try:
+            return read(line)
+        except NewerFormatError:
+            self.close()
+            raise
+        except Exception:  # pydantic passes on whatever a validator raises
+            raise self.refuse("it sent what is no answer of this version of ndld-flow") from None
+
+    def refuse(self, why: str) -> BackendError:
+        """Close the connection, since what follows cannot be understood either; return the error to raise."""
+        self.close()
+        return BackendError(f"{self._label}: {why}. Nothing of it was kept; check that machine.")
 
     def read(self, at_most: int) -> bytes:
         """Return some of the bytes that follow a message. Raises ConnectionLostError."""
@@ -153,7 +166,9 @@ class Connection:
 
     def _read_line(self) -> bytes:
         assert self._process.stdout is not None
-        line: bytes = self._process.stdout.readline()
+        line: bytes = self._process.stdout.readline(MAX_LINE_BYTES)
+        if len(line) == MAX_LINE_BYTES:
+            raise self.refuse(f"it sent a message of more than {size(MAX_LINE_BYTES)}")
         if not line.endswith(b"\n"):
             raise ConnectionLostError(self._explain())
         return line
@@ -184,8 +199,7 @@ class Connection:
         if self._closed.is_set():
             return "it was closed here"
         try:
-            size = self._stderr.seek(0, 2)
-            self._stderr.seek(max(0, size - _LAST_BYTES))
+            self._stderr.seek(max(0, self._stderr.seek(0, 2) - _LAST_BYTES))
             printed = visible_text(self._stderr.read().decode(errors="replace"))
         except ValueError:  # closed by another thread
             return "it was closed here"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import TypeAdapter
-
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError
 from ndld_flow.base.quantities import counted, size
+from ndld_flow.base.text import short_name
 from ndld_flow.machine.check import Check
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Target
@@ -43,16 +43,17 @@ from ndld_flow.runner.executors.ssh.messages import (
 )
 from ndld_flow.runner.executors.transfer import Transfer, transfer_files
 from ndld_flow.runner.executors.workers import ProgressListener, forward, read_answer
-from ndld_flow.runner.keys import Site, installed_modules, make_key
+from ndld_flow.runner.keys import Site, find_misfit, installed_modules, make_key
 from ndld_flow.runner.listener import Listener
 from ndld_flow.step import Foresight
-from ndld_flow.store.store import Store
+from ndld_flow.store.store import Store, find_record_fault
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
 
 MAX_LOSSES = 6
 """Number of lost connections after which one piece of work is given up."""
+_MAX_TRACEBACK_LINES = 40
 _MAX_ATTEMPTS = 3
 """Number of attempts to send one artifact, if it arrives damaged."""
 
@@ -102,8 +103,7 @@ class Host:
 
     def examine(self) -> list[Check]:
         """Return what `doctor` finds on the target. Raises BackendError."""
-        answer = self._persist(lambda node: self._ask(node, Examine(), Examined))
-        return TypeAdapter(list[Check]).validate_json(answer.checks)
+        return list(self._persist(lambda node: self._ask(node, Examine(), Examined)).checks)
 
     def compute(self, task: Task, store: Store, listener: ProgressListener, *, trust: bool) -> Sequence[StepRecord]:
         """Compute a task on the target and copy its results into the store.
@@ -117,8 +117,6 @@ class Host:
             records = self._persist(lambda node: self._attempt(node, transfer, task, before, store, listener))
         except NdldFlowError as error:
             raise error.with_text(transfer.restore_names(error.message, self._store), error.step) from error
-        if [(record.key, record.parts) for record in records] != [(make_key(w.parts), w.parts) for w in task.works]:
-            raise BackendError(f"{self.label} returned results of other steps.")
         for record in records:
             store.write_record(record)
         return records
@@ -146,6 +144,8 @@ class Host:
             order = transfer.order.model_copy(update={"held": False})
             node.send(Compute(order=order.to_line()))
             records = self._follow(node, task, listener)
+        if not _are_results_of(task, records):
+            raise node.refuse("it returned results of other steps than it was asked for")
         for record in records:
             self._fetch_artifact(node, record.artifact, store, listener)
         return records
@@ -157,18 +157,26 @@ class Host:
             if isinstance(message, News):
                 forward(message, listener)
             elif isinstance(message, Done | Refused | Failed | Died | Stopped | Trouble):
-                return self._conclude(message, task)
+                return self._conclude(message, task, listener)
+            else:
+                raise node.refuse(f"it answered {type(message).__name__} to Compute")
 
-    def _conclude(self, end: End, task: Task) -> Sequence[StepRecord]:
+    def _conclude(self, end: End, task: Task, listener: ProgressListener) -> Sequence[StepRecord]:
         if isinstance(end, Died):
             kind = KilledError if end.killed else BackendError
             raise kind(
-                f"the process that computed it on {self.label} {end.text}. Finished steps are kept.", step=task.name
+                f"the process that computed it on {self.label} {short_name(end.text, 500)}. Finished steps are kept.",
+                step=task.name,
             )
         if isinstance(end, Stopped):
             raise StepTimeoutError.of(task)
         if isinstance(end, Trouble):
-            raise BackendError(f"{self.label}: {end.text}", step=task.name)
+            raise BackendError(f"{self.label}: {short_name(end.text, 500)}", step=task.name)
+        if isinstance(end, Failed):  # not a bug of this machine: it may send anything
+            for line in end.traceback.splitlines()[-_MAX_TRACEBACK_LINES:]:
+                listener.logged(0, line)
+            what = short_name(f"{end.error}: {end.text}", 500)
+            raise BackendError(f"a bug ended it on {self.label}: {what}. Its log has the traceback.", step=task.name)
         return read_answer(end)
 
     def _send_artifact(
@@ -209,15 +217,21 @@ class Host:
         self, node: Connection, artifact: ArtifactRecord, store: Store, listener: ProgressListener
     ) -> None:
         """Copy an artifact of the target into the store. Raises BackendError if it arrives damaged."""
-        incoming = Incoming(store)
+        incoming = Incoming(store, self.name)
+        free_bytes = shutil.disk_usage(store.root).free
+        if artifact.size_bytes > free_bytes and not store.is_intact(artifact):
+            raise BackendError(
+                f"{self.label}: its results have {size(artifact.size_bytes)}, and the disk of {store.root} has "
+                f"{size(free_bytes)} of free space."
+            )
         for _ in range(_MAX_ATTEMPTS):
             if store.is_intact(artifact):
                 return
             for file in artifact.files:
                 offset = incoming.size(file.digest)
                 sent = self._ask(node, Fetch(artifact=artifact.digest, path=file.path, offset=offset), Sent)
-                if not 0 <= sent.size_bytes <= max(0, file.size_bytes - offset):
-                    raise BackendError(f"{self.label} sends more than it announced: its results are refused.")
+                if sent.size_bytes > max(0, file.size_bytes - offset):
+                    raise node.refuse("it sends more than it announced")
                 what = f"fetching {Path(file.path).name} from {self.name}"
                 chunks = read_chunks(node.read, sent.size_bytes)
                 incoming.write(file.digest, offset, _reported(chunks, offset, file.size_bytes, what, listener))
@@ -229,9 +243,9 @@ class Host:
         node.send(question)
         reply = node.reply()
         if isinstance(reply, Trouble):
-            raise BackendError(f"{self.label}: {reply.text}")
+            raise BackendError(f"{self.label}: {short_name(reply.text, 500)}")
         if not isinstance(reply, kind):
-            raise ConnectionLostError(f"the target answered {type(reply).__name__} to {type(question).__name__}")
+            raise node.refuse(f"it answered {type(reply).__name__} to {type(question).__name__}")
         return reply
 
     def _persist(self, work: Callable[[Connection], T]) -> T:
@@ -274,6 +288,16 @@ class Host:
 
     def _report(self, text: str, *, warning: bool = False) -> None:
         self._listener(Notice(text=text, warning=warning))
+
+
+def _are_results_of(task: Task, records: Sequence[StepRecord]) -> bool:
+    """Return whether records that a target sent are those of a task's steps, before anything is fetched for them."""
+    return len(records) == len(task.works) and all(
+        record.key == make_key(work.parts)
+        and record.parts == work.parts
+        and not (find_record_fault(record) or find_misfit(record, work.step))
+        for record, work in zip(records, task.works, strict=True)
+    )
 
 
 def _reported(chunks: Iterator[bytes], done: int, total: int, what: str, listener: ProgressListener) -> Iterator[bytes]:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from ndld_flow.machine.check import Check
+from ndld_flow.records.document import Count, Digest, InnerPath
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.executors.messages import (
@@ -53,9 +55,9 @@ class Send(Line):
     """Announce the bytes of a file from an offset to its end, which follow."""
 
     kind: Literal["send"] = "send"
-    digest: str = Field(pattern="^[0-9a-f]{8,128}$")
-    offset: int
-    size_bytes: int
+    digest: Digest
+    offset: Count
+    size_bytes: Count
     """Number of bytes that follow."""
 
 
@@ -70,7 +72,7 @@ class Find(Line):
     """Ask for the records of steps that ran together; the answer is `Found`."""
 
     kind: Literal["find"] = "find"
-    keys: tuple[str, ...]
+    keys: tuple[Digest, ...]
 
 
 class Compute(Line):
@@ -85,10 +87,9 @@ class Fetch(Line):
     """Ask for the bytes of an artifact's file from an offset; the answer is `Sent`, and the bytes."""
 
     kind: Literal["fetch"] = "fetch"
-    artifact: str
-    """Its digest."""
-    path: str
-    offset: int
+    artifact: Digest
+    path: InnerPath
+    offset: Count
 
 
 class Alive(Line):
@@ -123,17 +124,16 @@ class Described(Line):
 
 class Examined(Line):
     kind: Literal["examined"] = "examined"
-    checks: str
-    """A JSON list of `machine.check.Check`."""
+    checks: tuple[Check, ...]
 
 
 class Lacking(Line):
     kind: Literal["lacking"] = "lacking"
-    artifacts: tuple[str, ...]
+    artifacts: tuple[Digest, ...]
     """Digests of the artifacts that the node does not have."""
-    files: dict[str, int]
+    files: dict[Digest, Count]
     """Digest of a file that they need -> number of its bytes that the node already has."""
-    free_bytes: int
+    free_bytes: Count
     """Free space on its disk."""
 
 
@@ -151,7 +151,7 @@ class Found(Line):
 
 class Sent(Line):
     kind: Literal["sent"] = "sent"
-    size_bytes: int
+    size_bytes: Count
     """Number of bytes that follow."""
 
 
@@ -162,6 +162,50 @@ class Trouble(Line):
     text: str
 
 
+class Working(Line):
+    """Progress of the first program, which creates the environment."""
+
+    kind: Literal["progress"] = "progress"
+    text: str
+
+
+class Unusable(Line):
+    """The first program cannot use its folder or its Python."""
+
+    kind: Literal["refused"] = "refused"
+    text: str
+
+
+class New(Line):
+    """The environment is missing: the facts on which its packages depend."""
+
+    kind: Literal["new"] = "new"
+    system: str
+    architecture: str
+    python: tuple[Annotated[int, Field(ge=0, le=99)], Annotated[int, Field(ge=0, le=99)]]
+    libc: tuple[str, str]
+    free_bytes: Count
+    folder: str
+
+
+class NotInstalled(Line):
+    """The environment could not be created."""
+
+    kind: Literal["failed"] = "failed"
+    text: str
+    """The last lines that pip printed."""
+
+
+class Removed(Line):
+    """The folder was removed."""
+
+    kind: Literal["removed"] = "removed"
+    bytes: Count
+    folder: str
+
+
+FirstReply = Working | Unusable | New | NotInstalled | Removed | Ready
+"""Messages of the first program, and the first one of the node that it becomes."""
 Question = Describe | Examine | Lack | Send | Keep | Find | Compute | Fetch | Alive
 Reply = (
     Ready | Described | Examined | Lacking | Kept | Found | Sent | Trouble
@@ -171,6 +215,7 @@ End = Answer | Stopped | Died | Trouble
 """The end of a task."""
 
 _QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
+_FIRST_REPLY: TypeAdapter[FirstReply] = TypeAdapter(Annotated[FirstReply, Field(discriminator="kind")])
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
 
 
@@ -179,6 +224,11 @@ def read_question(line: bytes) -> Question:
     return _QUESTION.validate_json(line)
 
 
+def read_first_reply(line: bytes) -> FirstReply:
+    """Return the first program's reply of a line. Raises pydantic's ValidationError."""
+    return _FIRST_REPLY.validate_json(line)
+
+
 def read_reply(line: bytes) -> Reply:
-    """Return the node's reply of a line. Raises pydantic's ValidationError."""
+    """Return the node's reply of a line. Raises what its validators raise, pydantic's ValidationError among them."""
     return _REPLY.validate_json(line)

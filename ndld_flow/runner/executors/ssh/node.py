@@ -16,10 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.machine.check import Check
 from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
 from ndld_flow.processes.worker import claim_output
 from ndld_flow.recipe.recipe import RecipeStep
@@ -148,8 +145,7 @@ class Node:
         if isinstance(question, Examine):
             from ndld_flow.runner.doctor import examine
 
-            checks = examine(self.store.root.parent)
-            return Examined(checks=TypeAdapter(list[Check]).dump_json(checks).decode())
+            return Examined(checks=tuple(examine(self.store.root.parent)))
         if isinstance(question, Lack):
             return self._find_missing(question.artifacts)
         if isinstance(question, Keep):
