@@ -62,7 +62,6 @@ FILES = {
     "profile": "`profile.json` in the folder of a `profile` step",
     "received inputs": "`inputs.json` in the folder of a `profile` or `check_accuracy` step that reads images",
     "run": "`run.json` in a run's folder",
-    "shard": "`outputs/shards/<recipe>/<sweep>/*.json`, and in a shared cache, written by `run --shard`",
     "step": "`record.json` in the folder of a step, and in the store",
     "sweep": "`sweep.json` in a sweep's folder",
 }
@@ -73,7 +72,7 @@ CODES = {
     1: "The run finished, and a check, a gate or a step failed; for a sweep, no point passed.",
     2: "The request is invalid: the recipe, the arguments, the model, or a missing backend.",
     3: "A bug. The message names a log file to send.",
-    4: "Inconclusive: nothing failed, but a comparison remained undecided, or points of a sweep's shards are missing.",
+    4: "Inconclusive: nothing failed, but a comparison remained undecided.",
     5: "A worker was killed, by the kernel for its memory or by a crash in native code; another attempt may succeed.",
     130: "Interrupted by Ctrl-C or SIGTERM. Finished work is kept.",
     141: "The reader of the output closed the pipe, as `head` does. The run ends, and never counts as passed.",

@@ -27,7 +27,6 @@ _TYPES = {
     "ndld_flow.base.errors": (
         "BackendError",
         "KilledError",
-        "MissingPointsError",
         "ModelError",
         "NdldFlowError",
         "NewerFormatError",
@@ -83,7 +82,6 @@ _TYPES = {
     "ndld_flow.runner.events": (
         "Event",
         "RunFinished",
-        "ShardFinished",
         "SweepFinished",
     ),
     "ndld_flow.runner.executors.ssh.targets": ("Undeployed",),
@@ -111,7 +109,6 @@ if TYPE_CHECKING:
     from ndld_flow.base.errors import (
         BackendError,
         KilledError,
-        MissingPointsError,
         ModelError,
         NdldFlowError,
         NewerFormatError,
@@ -148,7 +145,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.diff_engines import ComparedEngines
-    from ndld_flow.runner.events import Event, RunFinished, ShardFinished, SweepFinished
+    from ndld_flow.runner.events import Event, RunFinished, SweepFinished
     from ndld_flow.runner.executors.ssh.targets import Undeployed
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.listener import Listener
@@ -192,7 +189,6 @@ __all__ = [
     "Look",
     "Metric",
     "MetricHistory",
-    "MissingPointsError",
     "ModelDiff",
     "ModelError",
     "NdldFlowError",
@@ -220,7 +216,6 @@ __all__ = [
     "Rules",
     "RunFinished",
     "RunSummary",
-    "ShardFinished",
     "SourceError",
     "StepType",
     "SweepFinished",
@@ -232,7 +227,6 @@ __all__ = [
     "accept",
     "apply",
     "bisect",
-    "collect",
     "comment",
     "compare",
     "compare_engines",
@@ -266,7 +260,6 @@ __all__ = [
     "reduce",
     "report",
     "run",
-    "run_shard",
     "runs",
     "schema",
     "steps",
@@ -335,96 +328,6 @@ def run(
 
 
 @public
-def run_shard(
-    recipe: AnyRecipe,
-    shard: str,
-    overrides: Sequence[str] = (),
-    *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    force: Sequence[str] = (),
-    trust: bool = False,
-    multirun: bool = False,
-    place: Placement | None = None,
-    apply: str | Path | None = None,
-    output: str | Path | None = None,
-    on: str = "",
-    cache: str | None = None,
-    push: bool | None = None,
-    command: Sequence[str] = (),
-    listener: Listener | None = None,
-) -> ShardFinished:
-    """Try the points of one shard of a sweep, such as `2/4`; `collect` joins the results of all shards.
-
-    The other arguments are those of `run`. Shards share the outputs folder, or a cache to which they push.
-    """
-    from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.listener import ignore
-    from ndld_flow.runner.request import request_recipe
-    from ndld_flow.runner.run_request import run_shard_request
-
-    request = request_recipe(
-        recipe,
-        overrides,
-        shard=shard,
-        outputs=outputs,
-        force=force,
-        trust=trust,
-        multirun=multirun,
-        place=place,
-        apply=apply,
-        output=output,
-        on=on,
-        cache=CacheChoice(cache, push),
-        command=command,
-    )
-    return run_shard_request(request, listener or ignore)
-
-
-@public
-def collect(
-    recipe: AnyRecipe,
-    overrides: Sequence[str] = (),
-    *,
-    shards: int | None = None,
-    partial: bool = False,
-    measure: bool = False,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    trust: bool = False,
-    multirun: bool = False,
-    apply: str | Path | None = None,
-    on: str = "",
-    cache: str | None = None,
-    push: bool | None = None,
-    command: Sequence[str] = (),
-    listener: Listener | None = None,
-) -> SweepFinished:
-    """Join the results of the shards of a sweep into one sweep with one report; nothing is computed.
-
-    `recipe`, `overrides`, `outputs`, `on` and `cache` are those of the shards. Missing points are an error, unless
-    `partial` allows them; `measure` measures the best points again on this machine, or on the target `on`, in turns.
-    `shards` is needed if the sweep was started with several numbers of shards.
-    """
-    from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.listener import ignore
-    from ndld_flow.runner.request import request_recipe
-    from ndld_flow.runner.run_request import collect_request
-    from ndld_flow.runner.sweep.collect_shards import CollectOptions
-
-    request = request_recipe(
-        recipe,
-        overrides,
-        outputs=outputs,
-        trust=trust,
-        multirun=multirun,
-        apply=apply,
-        on=on,
-        cache=CacheChoice(cache, push),
-        command=command,
-    )
-    return collect_request(request, CollectOptions(shards, partial, measure), listener or ignore)
-
-
-@public
 def sweep(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
@@ -451,14 +354,13 @@ def plan(
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
-    shard: str | None = None,
     on: str = "",
     cache: str | None = None,
     listener: Listener | None = None,
 ) -> list[Decision] | SweepPlan:
     """Return for each step whether a run would execute or reuse it, and why; of a sweep its points and their steps.
 
-    The arguments are those of `run`; with `shard`, such as `2/4`, of `run_shard`.
+    The arguments are those of `run`.
     """
     from ndld_flow.runner.cache_settings import CacheChoice
     from ndld_flow.runner.listener import ignore
@@ -472,7 +374,6 @@ def plan(
         force=force,
         trust=trust,
         multirun=multirun,
-        shard=shard,
         on=on,
         cache=CacheChoice(cache),
     )

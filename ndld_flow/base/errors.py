@@ -12,7 +12,6 @@
     │   ├── NewerFormatError    a document or a store was written by a later version
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
     │       └── PageError       a page cannot be written
-    ├── MissingPointsError  4   shards of a sweep have not tried all of its points
     └── KilledError         5   a worker process was killed by a signal, or ran out of memory
 
 A check, gate or step that fails is a result, not an error; the exit code is 1 (all codes: `records/outcomes.py`).
@@ -93,12 +92,6 @@ class SourceError(RequestError):
 
 class BackendError(RequestError):
     """A library, execution provider or device that the recipe requires is missing."""
-
-
-class MissingPointsError(NdldFlowError):
-    """Shards of a sweep have not tried all of its points, or their results are not here."""
-
-    exit_code = 4
 
 
 class KilledError(NdldFlowError):

@@ -38,7 +38,6 @@ VERBS = {
     "run": "Run a recipe; finished work is reused.",
     "optimize": "Find the fastest variant of a model that stays right.",
     "plan": "Show what a run would do, and why, without running it.",
-    "collect": "Join the shards of a sweep into one sweep with one report.",
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
     "apply": "Write the change that a finding suggests, and measure it.",

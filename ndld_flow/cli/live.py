@@ -28,7 +28,6 @@ from ndld_flow.runner.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    ShardFinished,
     StepFinished,
     StepLogged,
     StepProgressed,
@@ -98,7 +97,6 @@ class LiveDisplay:
             SweepStarted: self._begin_sweep,
             PointFinished: self._end_point,
             SweepFinished: self._conclude,
-            ShardFinished: self._conclude,
         }
         self._paused = False
         self._held = contextlib.ExitStack()
@@ -219,7 +217,7 @@ class LiveDisplay:
         for line in rest:
             self.console.print(Text(line), soft_wrap=True)
 
-    def _conclude(self, event: RunFinished | SweepFinished | ShardFinished) -> None:
+    def _conclude(self, event: RunFinished | SweepFinished) -> None:
         self._stop()
         print(flush=True)
         print_end(event)

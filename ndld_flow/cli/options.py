@@ -165,15 +165,6 @@ def choose_url(cache: str | None, no_cache: bool) -> str | None:
     return "" if no_cache else cache
 
 
-def shard_option(command: Command) -> Command:
-    """Add `--shard I/N`."""
-    return click.option(
-        "--shard",
-        metavar="I/N",
-        help="Sweeps: try the points of the I-th of N shards only; `ndld-flow collect` joins them.",
-    )(command)
-
-
 def sweep_options(command: Command) -> Command:
     """Add the options of `run` for sweeps."""
     for option in (
@@ -184,23 +175,18 @@ def sweep_options(command: Command) -> Command:
             metavar="N",
             help="Sweeps: N worker processes for steps that do not measure [default: none].",
         ),
-        shard_option,
         click.option(
             "--ray", default="", metavar="ADDRESS", help="Run the steps on a Ray cluster: auto, HOST:PORT, local."
         ),
+        click.option(
+            "--apply",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="BEST.yaml",
+            help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
+        ),
     ):
         command = option(command)
-    return apply_option(command)
-
-
-def apply_option(command: Command) -> Command:
-    """Add `--apply FILE`."""
-    return click.option(
-        "--apply",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="BEST.yaml",
-        help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
-    )(command)
+    return command
 
 
 def files_option(command: Command) -> Command:

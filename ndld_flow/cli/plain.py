@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ndld_flow.base.quantities import counted, quantity, seconds
+from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
@@ -17,7 +17,6 @@ from ndld_flow.runner.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    ShardFinished,
     StepFinished,
     StepLogged,
     StepStarted,
@@ -66,13 +65,11 @@ def describe_failure(event: RunFailed) -> list[str]:
     return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
 
 
-def end_lines(event: RunFinished | SweepFinished | ShardFinished, *, quiet: bool = False) -> list[str]:
+def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> list[str]:
     """Return the last lines of a run or a sweep: the verdict first, then the report and the results.
 
     `quiet` leaves only the verdict, what failed or stayed undecided, and the results; the report if there are none.
     """
-    if isinstance(event, ShardFinished):
-        return _end_of_shard(event)
     lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
     if not quiet:
         return lines
@@ -100,17 +97,8 @@ def _end_of_sweep(event: SweepFinished) -> list[str]:
     return [*verdict, *applied, f"report {event.report}"]
 
 
-def _end_of_shard(event: ShardFinished) -> list[str]:
-    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in event.outcomes.items())
-    counts = f"{counted(event.tried, 'point')} tried" + (f": {outcomes}" if outcomes else "")
-    if not event.passed:
-        return [f"INCOMPLETE: shard {event.shard} of {event.recipe} stopped: {event.stopped_because}; {counts}"]
-    none = " There are fewer measurement sessions than shards." if not event.tried else ""
-    return [f"shard {event.shard} of {event.recipe}: {counts}.{none}", "`ndld-flow collect` joins all shards"]
-
-
-def print_end(event: RunFinished | SweepFinished | ShardFinished, *, quiet: bool = False) -> None:
-    """Print the last lines of a run, a sweep or a shard on standard output."""
+def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False) -> None:
+    """Print the last lines of a run or a sweep on standard output."""
     tone = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
     print("\n".join(format_end(end_lines(event, quiet=quiet), tone, sys.stdout)), flush=True)
 
@@ -141,7 +129,7 @@ class PlainLines:
         """Step -> its position, `3 of 7`."""
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, RunFinished | SweepFinished | ShardFinished):
+        if isinstance(event, RunFinished | SweepFinished):
             print_end(event, quiet=self._loudness == "quiet")
             return
         lines = self._problems(event) if self._loudness == "quiet" else self._describe(event)

@@ -17,7 +17,6 @@ from ndld_flow.cli.options import (
     outputs_option,
     print_json,
     recipe_options,
-    shard_option,
     target_option,
 )
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 @click.command("plan", short_help="Show what a run would do, and why, without running it.")
 @recipe_options
 @click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
-@shard_option
 @target_option
 @cache_options
 @outputs_option
@@ -43,7 +41,6 @@ def command(
     trust: bool,
     multirun: bool,
     digest: bool,
-    shard: str | None,
     on: str,
     cache: str | None,
     no_cache: bool,
@@ -64,8 +61,8 @@ def command(
 
     if digest and as_json:
         raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
-    if digest and (shard is not None or on):
-        raise click.UsageError("--digest covers the whole sweep on any machine: give neither --shard nor --on.")
+    if digest and on:
+        raise click.UsageError("--digest is the same on any machine: leave --on out.")
     if digest:
         click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
         return 0
@@ -77,7 +74,6 @@ def command(
             force=force,
             trust=trust,
             multirun=multirun,
-            shard=shard,
             on=on,
             cache=choose_url(cache, no_cache),
             listener=_print_warning,

@@ -40,7 +40,6 @@ interrupted sweep continues where it stopped:
   ndld-flow run my.yaml -m steps.speed.threads=1,2,4 sweep.minimize=speed.latency.min
   ndld-flow run my.yaml -m variant=plain,fp16 '~sweep.over.speed.threads'
   ndld-flow run my.yaml '~sweep'
-  ndld-flow run pipelines/sweep_cpu.yaml --shard 2/4
 
 The run's folder (report.html, run.json, each step's files) is written under outputs/runs/, a sweep's under
 outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the run finished and a check, gate or step
@@ -76,7 +75,6 @@ def command(
     multirun: bool,
     jobs: int | None,
     ray: str,
-    shard: str | None,
     apply: Path | None,
     on: str,
     cache: str | None,
@@ -109,9 +107,6 @@ def command(
         "push": push,
         "command": ("ndld-flow", *sys.argv[1:]),
     }
-    if shard is not None:
-        with choose_listener(as_json=as_json, loudness=loudness) as listener:
-            return api.run_shard(recipe, shard, overrides, **options, listener=listener).exit_code
     with recording() as recorder:
         with choose_listener(as_json=as_json, loudness=loudness) as listener:
             finished = api.run(recipe, overrides, **options, listener=recorder.listening(listener))

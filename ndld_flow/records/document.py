@@ -49,7 +49,6 @@ VERSIONS: Mapping[str, int] = {
     "profile": 6,
     "received inputs": 1,
     "run": 4,
-    "shard": 1,
     "step": 3,
     "sweep": 3,
 }

@@ -34,7 +34,6 @@ THREADS = 16
 LEAST_BYTES_PER_S = 1e6
 """A transfer that is slower than this is given up."""
 
-_PATIENCE_S = 60.0
 
 T = TypeVar("T")
 
@@ -54,10 +53,6 @@ class Cache:
         """Keys of records that `push` has already pushed."""
         self._threads = _DaemonThreads(THREADS)
         self._connected = self._given_up = False
-
-    def be_patient(self) -> None:
-        """Wait a minute for answers instead of seconds, for work that has no result without the cache."""
-        self._wait_s = self._patience_s = max(self._wait_s, _PATIENCE_S)
 
     def ask(self, keys: Iterable[str]) -> None:
         """Start to look up the records of these keys, all at the same time."""
@@ -136,31 +131,6 @@ class Cache:
             self._warn(f"cache {self.remote}: it receives too slowly. Not all results were pushed: run again")
         except BackendError as error:
             self._warn(f"{error} Results were not pushed")
-
-    def push_document(self, path: str, text: str) -> None:
-        """Write a small document, if the user allows it; one that cannot be written is a warning."""
-        if not self.settings.push or self._looks_only or not self._connect():
-            return
-        try:
-            task = self._threads.submit(partial(self.remote.write_document, path, text))
-            self._await(task, time.monotonic() + self._wait_s)
-        except FutureTimeoutError:
-            self._warn(f"cache {self.remote}: {path} was not written within {seconds(self._wait_s)}")
-        except BackendError as error:
-            self._warn(f"{error} {path} was not written")
-
-    def read_documents(self, folder: str) -> list[bytes]:
-        """Return the documents in a folder; none if the cache gives no answer."""
-        if not self._connect():
-            return []
-        try:
-            task = self._threads.submit(partial(self.remote.read_documents, folder))
-            return self._await(task, time.monotonic() + self._wait_s)
-        except FutureTimeoutError:
-            self._give_up(f"cache {self.remote}: it gave no answer within {seconds(self._wait_s)}.")
-        except BackendError as error:
-            self._give_up(str(error))
-        return []
 
     def close(self) -> None:
         """End the threads that are not at work."""

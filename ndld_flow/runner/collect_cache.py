@@ -18,7 +18,6 @@ from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
 from ndld_flow.records.document import Record
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE, PROJECT_FILE, CacheChoice, choose_cache
-from ndld_flow.runner.collect_garbage import SHARDS_KEPT_S
 from ndld_flow.store.remote_store import RemoteFile, RemoteStore
 
 GRACE_S = 24 * 3600.0
@@ -74,8 +73,6 @@ def collect_cache(
     remote.remove_files(() if dry_run else [file.path for files in unused.values() for file in files])
     removed = [*(entry.file for entry in dropped), *(file for files in unused.values() for file in files)]
     whole = [*(entry.file for entry in entries), *(file for files in objects.values() for file in files)]
-    old_shards = [file for file in remote.list_files("shards") if _is_older(file, now_s - SHARDS_KEPT_S)]
-    remote.remove_files(() if dry_run else [file.path for file in old_shards])
     freed_bytes = sum(file.size_bytes for file in removed)
     return CacheFreed(
         cache=str(remote),

@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from ndld_flow.base import user_folders
-from ndld_flow.base.errors import NewerFormatError, RequestError
-from ndld_flow.records.document import Record, read_document
+from ndld_flow.base.errors import RequestError
+from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import ID, POINTS, Outputs, folder_names, name_folder
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.sweep import SweepRecord
     from ndld_flow.runtimes.kept_library import KeptLibrary
 
-SHARDS_KEPT_S = 30 * 24 * 3600.0
-"""Age at which the record of a shard no longer protects its results, and is removed."""
 _BATCH = 100
 _LIBRARY_KEPT_S = 24 * 3600.0
 _DAMAGE_KEPT_S = 24 * 3600.0
@@ -124,7 +120,6 @@ def collect_garbage(
         needed, tidy = (_index_runs if dry_run else _read_runs)(outputs, set(dropped_runs))
         for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
             needed.add_folder_of_sweep(folder, store)
-        old_shards = _add_shards(needed, outputs)
         records = _remove_records(
             store, needed, dry_run=dry_run
         )  # first, so that no record names an object that is gone
@@ -132,7 +127,6 @@ def collect_garbage(
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
             *find_leftovers(outputs.root, _without(tidy, store)),
-            *old_shards,
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
         if not dry_run:
@@ -411,24 +405,6 @@ def _without(tidy: Collection[str], store: Store) -> Callable[[str], bool]:
     """Return whether a path is a tidy folder, or that of a stored artifact, whose files may have any names."""
     objects = f"{store.root / 'objects'}{os.sep}"
     return lambda path: path in tidy or (path.startswith(objects) and path.count(os.sep, len(objects)) == 1)
-
-
-def _add_shards(needed: _Needed, outputs: Outputs) -> list[Path]:
-    """Add the results of sweeps' shards, which no sweep names before it is collected; return the old records.
-
-    An unreadable record is kept: it may be that of a later version.
-    """
-    old, paths = [], sorted(outputs.shards.glob("*/*/*.json"))
-    if paths:
-        from ndld_flow.records.shard import ShardRecord
-    for path in paths:
-        with contextlib.suppress(OSError, ValidationError, NewerFormatError):
-            record = read_document(ShardRecord, path)
-            if time.time() - record.updated_at.timestamp() > SHARDS_KEPT_S:
-                old.append(path)
-            else:
-                needed.add_keys(record.keys, outputs.store)
-    return old
 
 
 def _size_bytes(path: Path) -> int:

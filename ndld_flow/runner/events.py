@@ -227,27 +227,6 @@ class SweepFinished(Record):
         return sentences_html(self.verdict, self.report)
 
 
-class ShardFinished(Record):
-    """A shard of a sweep has tried its points. `collect` joins and judges the results of all shards."""
-
-    event: Literal["shard_finished"] = "shard_finished"
-    passed: bool
-    """True if it tried all of its points, with any result."""
-    exit_code: int
-    recipe: str
-    shard: str
-    """`2/4`."""
-    sweep: str
-    """Digest of the sweep; it is the same for all shards."""
-    tried: int
-    """Number of points that it tried."""
-    outcomes: dict[PointOutcome, int]
-    stopped_because: str
-    record: str
-    """Path of its record."""
-    wall_s: float
-
-
 Event = (
     RunStarted
     | Notice
@@ -262,5 +241,4 @@ Event = (
     | SweepStarted
     | PointFinished
     | SweepFinished
-    | ShardFinished
 )

@@ -64,10 +64,6 @@ def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
             f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several "
             "values, such as `steps.speed.threads=1,2,4`."
         )
-    if request.shard is not None:
-        raise RequestError(
-            f"--shard {request.shard}: {request.recipe} runs once, so there are no points to share: sweep with `-m`."
-        )
     if request.apply is not None:
         raise RequestError(
             f"--apply {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."

@@ -139,10 +139,6 @@ class Outputs:
         return self.root / "tags"
 
     @property
-    def shards(self) -> Path:
-        return self.root / "shards"
-
-    @property
     def noise(self) -> Path:
         return self.root / "noise"
 

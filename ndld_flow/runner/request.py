@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import short_name
 from ndld_flow.recipe.yaml_file import YamlFile, yaml_of_values
 from ndld_flow.runner.cache_settings import NO_CACHE, CacheChoice
 
@@ -26,34 +23,6 @@ class Placement:
     ray: str = ""
     """Address of a Ray cluster that computes all steps, such as `auto` or `HOST:PORT`. Its machines share the outputs
     folder, or a shared cache to which this request may push."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One of several processes that share the points of a sweep."""
-
-    index: int
-    """From 1."""
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-
-MOST_SHARDS = 10_000
-_SHARD = lazy_pattern(r"([0-9]{1,6})/([0-9]{1,6})")
-
-
-def parse_shard(text: str) -> Shard:
-    """Return the shard that `2/4` names. Raises RequestError."""
-    match = _SHARD.fullmatch(text)
-    shard = Shard(*map(int, match.groups())) if match else None
-    if shard is None or not 1 <= shard.count <= MOST_SHARDS:
-        raise RequestError(f"--shard {short_name(text, 40)}: write the number of the shard and that of all: 2/4.")
-    if not 1 <= shard.index <= shard.count:
-        after = f"; for numbers from 0, as in Kubernetes: {shard.index + 1}/{shard.count}" if not shard.index else ""
-        raise RequestError(f"--shard {text}: shards are numbered from 1 to {shard.count}{after}.")
-    return shard
 
 
 @dataclass(frozen=True)
@@ -74,8 +43,6 @@ class Request:
     """Overrides with several values sweep over them: `steps.speed.threads=1,2,4`."""
     place: Placement = Placement()
     """The processes or machines that compute the steps."""
-    shard: Shard | None = None
-    """The part of a sweep's points to try; None: all."""
     apply: Path | None = None
     """File to write the best point of a sweep to, as a recipe of its own."""
     output: Path | None = None
@@ -115,8 +82,6 @@ class RequestOptions(TypedDict, total=False):
     trust: bool
     multirun: bool
     place: Placement | None
-    shard: str | None
-    """Such as `2/4`."""
     apply: str | Path | None
     output: str | Path | None
     on: str
@@ -125,16 +90,13 @@ class RequestOptions(TypedDict, total=False):
 
 
 def request_recipe(recipe: AnyRecipe, overrides: Sequence[str] = (), **options: Unpack[RequestOptions]) -> Request:
-    """Return the request to run a recipe.
-
-    Raises RecipeError for a mapping with unusable values, and RequestError for a shard that does not exist.
-    """
+    """Return the request to run a recipe. Raises RecipeError for a mapping with unusable values."""
     if isinstance(recipe, Mapping):
         given = yaml_of_values(recipe)
         path = given.path
     else:
         given, path = None, Path(recipe)
-    shard, apply, output = options.get("shard"), options.get("apply"), options.get("output")
+    apply, output = options.get("apply"), options.get("output")
     return Request(
         recipe=path,
         overrides=tuple(overrides),
@@ -144,7 +106,6 @@ def request_recipe(recipe: AnyRecipe, overrides: Sequence[str] = (), **options: 
         command=tuple(options.get("command", ())),
         multirun=options.get("multirun", False),
         place=options.get("place") or Placement(),
-        shard=parse_shard(shard) if shard is not None else None,
         apply=Path(apply) if apply is not None else None,
         output=Path(output) if output is not None else None,
         on=options.get("on", ""),

@@ -17,10 +17,9 @@ from ndld_flow.runner.request import Request
 from ndld_flow.store.digest import digest_json
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.events import RunFinished, ShardFinished, SweepFinished
+    from ndld_flow.runner.events import RunFinished, SweepFinished
     from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.run_state import RunState
-    from ndld_flow.runner.sweep.collect_shards import CollectOptions
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 
 
@@ -44,30 +43,6 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
             from ndld_flow.runner.sweep.run_sweep import run_sweep
 
             finished = run_sweep(loaded, request, listener)
-    listener(finished)
-    return finished
-
-
-def run_shard_request(request: Request, listener: Listener) -> ShardFinished:
-    """Try the points of one shard of a sweep. Raises NdldFlowError, see base/errors.py."""
-    with working_on(request, "run") as loaded:
-        assert not isinstance(loaded, Recipe)  # with a shard, a recipe without a sweep is refused
-        _refuse_output(request)
-        from ndld_flow.runner.sweep.shards import run_shard
-
-        finished = run_shard(loaded, request, listener)
-    listener(finished)
-    return finished
-
-
-def collect_request(request: Request, options: CollectOptions, listener: Listener) -> SweepFinished:
-    """Join the results of a sweep's shards into one sweep. Raises NdldFlowError, see base/errors.py."""
-    with working_on(request, "run") as loaded:
-        if isinstance(loaded, Recipe):
-            raise RequestError(f"collect: {request.recipe} has no `sweep:`, so it has no shards. Give -m as to `run`.")
-        from ndld_flow.runner.sweep.collect_shards import collect_shards
-
-        finished = collect_shards(loaded, request, options, listener)
     listener(finished)
     return finished
 

@@ -51,11 +51,6 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.runner.events:Event",),
         is_lines=True,
     ),
-    "collect": VerbOutput(
-        "The events of a sweep, each when it happens; the last one has the result.",
-        one=("ndld_flow.runner.events:Event",),
-        is_lines=True,
-    ),
     "plan": VerbOutput(
         "The decision on each step, or the work of a sweep.",
         one=("ndld_flow.runner.described_results:SweepOutline",),

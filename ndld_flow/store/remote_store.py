@@ -4,7 +4,6 @@
 
     URL/objects/ab/abcdef.../model.onnx     an artifact's files
     URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
-    URL/shards/abcdef.../2-of-4.....json    the state of a shard of a sweep, by the sweep's digest
 
 Files are written first and the record last, so an existing record has its artifact. If a protocol shows incomplete
 files, a file is written under another name and moved. Nothing from a remote store is trusted: data that does not match
@@ -126,21 +125,6 @@ class RemoteStore:
             if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
                 self._put(store.object_folder(artifact.digest) / file.path, place)
         self.damaged.discard(artifact.digest)
-
-    def write_document(self, path: str, text: str) -> None:
-        """Write a small document of JSON below the URL, in the place of an earlier one."""
-        place = f"{self._place[1]}/{path}"
-        with self._writing(place) as aside:
-            self._place[0].pipe_file(aside, seal(text).encode())
-
-    def read_documents(self, folder: str) -> list[bytes]:
-        """Return the documents in a folder, without those that are damaged or too large."""
-        documents = []
-        for file in self.list_files(folder):
-            if file.size_bytes <= MAX_RECORD_BYTES and not file.name.startswith("."):
-                with contextlib.suppress(FileNotFoundError, ValueError):
-                    documents.append(unseal(self._read_bounded(file.path)))
-        return documents
 
     def list_files(self, folder: str) -> list[RemoteFile]:
         """Return all files below a folder, such as `records`."""

@@ -42,9 +42,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
         ("toy.yaml --trust steps.first.word=new", 0),
         ("strict.yaml --trust", 1),
         ("swept.yaml --trust", 0),
-        ("swept.yaml --trust --shard 1/2", 0),
     ],
-    "collect": [("swept.yaml --trust --shards 1", 0), ("swept.yaml --trust --shards 1 steps.speed.offset=2.0", 4)],
     "plan": [
         ("toy.yaml --trust", 0),
         ("swept.yaml --trust", 0),
@@ -105,7 +103,6 @@ steps:
 
 WRONG = {
     "run": "nowhere.yaml",
-    "collect": "wrong.yaml",
     "plan": "wrong.yaml",
     "profile": "nowhere.onnx",
     "compare": "nowhere nowhere",
@@ -158,7 +155,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / BUSY).write_bytes((busy / "speed/profile.json").read_bytes())
     assert ndld_flow("run", "rtx.yaml", cwd=folder).returncode == 0
     assert ndld_flow("run", "packed.yaml", cwd=folder).returncode == 0
-    assert ndld_flow("run", "swept.yaml", "--trust", "--shard", "1/1", cwd=folder).returncode == 0
     return folder
 
 

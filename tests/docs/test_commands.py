@@ -62,7 +62,7 @@ def hurried(command: str, folder: Path) -> str:
         return f"{command} passes=2 duration=0 warmup=0 warmup_passes=1"
     if words[1] == "optimize":  # one variant
         return f"{pages.without_comment(command)} --budget '1 ms'"
-    if words[1] in ("run", "collect"):  # a sweep with other overrides is another sweep
+    if words[1] == "run":
         return " ".join([*words[:3], *(shlex.quote(each) for each in cheaper(words[2], folder)), *words[3:]])
     return command
 

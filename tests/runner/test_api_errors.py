@@ -32,8 +32,6 @@ QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1"]
 USUAL: Mapping[str, Mapping[str, Any]] = {
     "run": {"recipe": "toy.yaml", "trust": True},
     "sweep": {"recipe": "toy.yaml", "overrides": ["steps.first.word=a,b"], "trust": True},
-    "run_shard": {"recipe": "toy.yaml", "shard": "1/2", "overrides": ["steps.first.word=a,b"], "trust": True},
-    "collect": {"recipe": "toy.yaml", "overrides": ["steps.first.word=a,b"], "shards": 2, "trust": True},
     "plan": {"recipe": "toy.yaml", "trust": True},
     "compose": {"recipe": "toy.yaml"},
     "digest": {"recipe": "toy.yaml", "trust": True},
@@ -168,7 +166,7 @@ def test_values_of_other_types_are_refused(name: str, here: Path) -> None:
         pytest.param(
             name,
             marks=[pytest.mark.slow] * (name == "doctor")
-            + [pytest.mark.thorough] * (name in ("run", "sweep", "run_shard", "collect")),  # `plan` reads the same
+            + [pytest.mark.thorough] * (name in ("run", "sweep")),  # `plan` reads the same
         )
         for name in FUNCTIONS
     ],

@@ -117,13 +117,3 @@ def run_job(folder: Path, steps: list[dict[str, str]], variables: dict[str, str]
         done = ndld_flow(*commands[0][1:], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
-
-
-@pytest.mark.thorough
-def test_shards_without_a_common_disk_are_collected(bucket: str, toy: SweepToy) -> None:
-    for index in (1, 2, 3):
-        api.run_shard(toy.recipe, f"{index}/3", outputs=toy.folder / f"pod{index}", trust=True, cache=bucket, push=True)
-    log = toy.log
-    finished = api.collect(toy.recipe, outputs=toy.folder / "collector", trust=True, cache=bucket)
-    assert finished.outcomes == {"passed": 6}
-    assert toy.log == log

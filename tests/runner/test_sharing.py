@@ -46,16 +46,13 @@ def work(outputs, word):
     freed = api.gc(outputs=outputs, keep=1)
     return {"passed": done.passed, "well": verified.all_well, "freed": len(freed.runs)}
 
-def shard(outputs, index, cache):
-    done = api.run_shard("swept.yaml", f"{index}/2", outputs=outputs, trust=True, cache=cache, push=bool(cache))
-    return {"tried": done.tried}
-
-def collect(outputs, index, cache):
+def sweep(outputs, cache):
     warnings = []
     note = lambda event: warnings.append(event.text) if getattr(event, "warning", False) else None
-    done = api.collect("swept.yaml", outputs=outputs, trust=True, cache=cache, listener=note)
-    listed = api.runs(outputs=outputs)
-    return {"points": done.outcomes, "damage": [run.damage for run in listed], "warnings": warnings}
+    done = api.run("swept.yaml", outputs=outputs, trust=True, cache=cache, push=bool(cache), listener=note)
+    computed = json.loads(Path(done.folder, "sweep.json").read_text())["steps_done"] > 0 and not done.nothing_to_do
+    damage = [run.damage for run in api.runs(outputs=outputs)]
+    return {"points": done.outcomes, "computed": computed, "damage": damage, "warnings": warnings}
 
 def work_as(user, groups, umask, outputs, word):
     os.setgroups(groups)
@@ -63,10 +60,8 @@ def work_as(user, groups, umask, outputs, word):
     os.setuid(user)
     os.umask(umask)
     try:
-        verb, _, arguments = word.partition(" ")
-        if verb in ("shard", "collect"):
-            return globals()[verb](Path(outputs), *arguments.split(" "))
-        return work(Path(outputs), word)
+        verb, _, cache = word.partition(" ")
+        return sweep(Path(outputs), cache) if verb == "sweep" else work(Path(outputs), word)
     except NdldFlowError as error:
         return {"exit_code": error.exit_code, "error": str(error)}
     except BaseException:  # without an answer, the test would wait forever
@@ -75,9 +70,7 @@ def work_as(user, groups, umask, outputs, word):
 with tempfile.TemporaryDirectory() as folder:  # what is imported later may be closed to others
     work(Path(folder), "x")
     work(Path(folder), "y")
-    shard(Path(folder, "swept"), 1, str(Path(folder, "cache")))
-    shard(Path(folder, "swept"), 2, str(Path(folder, "cache")))
-    collect(Path(folder, "swept"), 0, str(Path(folder, "cache")))
+    sweep(Path(folder, "swept"), str(Path(folder, "cache")))
 os.environ["TMPDIR"] = tempfile.tempdir = str(Path("tmp").absolute())
 for line in sys.stdin:
     if not (child := os.fork()):
@@ -168,7 +161,7 @@ def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: User
 
 @as_others
 @pytest.mark.parametrize("through_cache", thorough_except([False, True], False))
-def test_two_users_share_the_points_of_a_sweep(users: Users, outputs: Path, through_cache: bool) -> None:
+def test_two_users_share_the_results_of_a_sweep(users: Users, outputs: Path, through_cache: bool) -> None:
     """In one outputs folder, or each in their own with a cache in the shared folder."""
     cache = str(outputs / "cache") if through_cache else ""
 
@@ -180,11 +173,9 @@ def test_two_users_share_the_points_of_a_sweep(users: Users, outputs: Path, thro
         os.chown(folder, user, user)
         return folder
 
-    for user, index in ((ALICE, 1), (BOB, 2)):
-        assert users.work(user, 0o077, f"shard {index} {cache}", GROUP, outputs=own(user)) == {"tried": 3}
-    for user in (ALICE, BOB):
-        found = users.work(user, 0o077, f"collect 0 {cache}", GROUP, outputs=own(user))
-        assert found == {"points": {"passed": 6}, "damage": [""], "warnings": []}
+    for user, computed in ((ALICE, True), (BOB, False)):
+        found = users.work(user, 0o077, f"sweep {cache}", GROUP, outputs=own(user))
+        assert found == {"points": {"passed": 6}, "computed": computed, "damage": [""], "warnings": []}
 
 
 def test_new_outputs_are_for_the_group_if_the_user_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

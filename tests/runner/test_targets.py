@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from ndld_flow import api
-from ndld_flow.base.errors import BackendError, MissingPointsError, NdldFlowError, RecipeError, RequestError
-from ndld_flow.cli.app import program
+from ndld_flow.base.errors import BackendError, NdldFlowError, RecipeError, RequestError
 from ndld_flow.recipe.targets import Target
-from ndld_flow.records.run_folder import read_run_record, read_sweep_record
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunStep
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from ndld_flow.runner.doctor import NEEDED
@@ -482,28 +480,6 @@ def make_large(path: Path, size_bytes: int) -> None:
 def tried_on(network: Network, name: str) -> int:
     """Return the number of results that a target has computed."""
     return len(list((store_of(network, name).root / "records").rglob("*.json")))
-
-
-@needs_cpus
-@pytest.mark.thorough
-def test_shards_run_on_the_target_that_the_command_line_names(network: Network, here: Path) -> None:
-    recipe = RECIPE.replace(", on: alpha", "").replace(", on: gamma", "")
-    (here / "far.yaml").write_text(recipe.split("  check:", maxsplit=1)[0])
-    another_machine(here, "alpha")
-    swept = ["steps.speed.threads=1,2", "+sweep.minimize=speed.latency.min", "+sweep.winners=0"]
-    for index in (1, 2):
-        words = ["run", "far.yaml", *swept, "-m", "--shard", f"{index}/2", "--on", "alpha", "--trust", "--quiet"]
-        assert CliRunner().invoke(program, words, standalone_mode=False).return_value == 0
-    assert tried_on(network, "alpha") == 2
-    with pytest.raises(MissingPointsError, match="ran it --on alpha: collect it --on alpha, too"):
-        api.collect("far.yaml", swept, multirun=True, trust=True)
-    words = ["collect", "far.yaml", *swept, "-m", "--on", "alpha", "--trust", "--quiet"]
-    assert CliRunner().invoke(program, words, standalone_mode=False).return_value == 0
-    (record,) = (here / "outputs" / "sweeps" / "far").glob("2*/sweep.json")
-    points = read_sweep_record(record.parent).points
-    assert [step.outcome for point in points for step in point.steps if step.name == "speed"] == ["reused", "reused"]
-    assert tried_on(network, "alpha") == 2
-    assert wait_until_gone(network) == []
 
 
 @needs_cpus

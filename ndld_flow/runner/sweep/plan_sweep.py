@@ -31,9 +31,8 @@ from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
-from ndld_flow.runner.request import Request, Shard
+from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_state import choose_forced
-from ndld_flow.runner.sweep.share_points import ask_shard, count_points, refuse_dependent_points
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
@@ -322,12 +321,7 @@ class _StoreOnly:
 
 
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
-    """Plan a sweep, or the points of one of its shards. Raises NdldFlowError.
-
-    Nothing is computed, but models are downloaded if necessary.
-    """
-    if request.shard is not None:
-        refuse_dependent_points(sweep, f"--shard {request.shard}")
+    """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
     outputs = Outputs(request.outputs)
     targets = open_targets(
         send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
@@ -349,15 +343,15 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
         for each in (cache, targets):
             if each is not None:
                 opened.callback(each.close)
-        return _plan(sweep, state, request.shard)
+        return _plan(sweep, state)
 
 
-def _plan(sweep: Sweep, state: SweepState, shard: Shard | None) -> SweepPlan:
+def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
     state.open_run(sweep.base)
     search = make_search(sweep.space, sweep.options)
     batches: list[list[PointRun]] = []
     points: list[PointRun] = []
-    for batch in ask_batches(sweep, search) if shard is None else ask_shard(sweep, search, shard):
+    for batch in ask_batches(sweep, search):
         opened = open_points(sweep, state, batch)
         points += opened
         batches.append(opened)
@@ -368,11 +362,10 @@ def _plan(sweep: Sweep, state: SweepState, shard: Shard | None) -> SweepPlan:
             search.tell([describe_trial(point, judge_point(point, state.goals)) for point in opened])
     points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
-    point_count = search.size if shard is None else count_points(sweep, search, shard)
     return SweepPlan(
         sweep=sweep,
-        point_count=point_count,
-        excluded_count=excluded_count(sweep.space) if shard is None else None,
+        point_count=search.size,
+        excluded_count=excluded_count(sweep.space),
         points=tuple(_describe(point) for point in points),
         steps=tuple(
             PlannedStep(
@@ -385,8 +378,8 @@ def _plan(sweep: Sweep, state: SweepState, shard: Shard | None) -> SweepPlan:
             )
             for name, counted_step in counted.items()
         ),
-        again=_plan_again(sweep, points, state) if shard is None else (),
-        estimate=_estimate(counted, len(points), point_count, state.outputs, sweep),
+        again=_plan_again(sweep, points, state),
+        estimate=_estimate(counted, len(points), search.size, state.outputs, sweep),
     )
 
 

@@ -50,7 +50,7 @@ from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_r
 from ndld_flow.runner.run_state import choose_forced
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_failure
-from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, try_points
+from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
 from ndld_flow.runner.sweep.unknown_inputs import refuse_unknown_inputs_of_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
@@ -305,7 +305,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     outputs, listener = Outputs(request.outputs), synchronized(listener)
     check_target(sweep, request)
     outputs.store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
-    with open_sweep_state(sweep, request, outputs, listener) as state:
+    with _open_state(sweep, request, outputs, listener) as state:
         # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
         base = state.open_run(sweep.base)
         base.command = request.command_in(outputs.sweeps / sweep.base.name / base.id)
@@ -314,12 +314,12 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
             state.check_names = cache(partial(refuse_unknown_inputs_of_points, sweep, state))
             listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
             with pushing_results(state.cache, state.known.values):
-                tried = try_points(sweep, search, state, ask_batches(sweep, search))
-                finalists = measure_winners(sweep, tried, state)
-    return conclude_sweep(Ended(sweep, state, tried, finalists, base), request)
+                tried = try_points(sweep, search, state)
+                finalists = _measure_winners(sweep, tried, state)
+    return _conclude(Ended(sweep, state, tried, finalists, base), request)
 
 
-def conclude_sweep(ended: Ended, request: Request) -> SweepFinished:
+def _conclude(ended: Ended, request: Request) -> SweepFinished:
     """Write the folder of a sweep, unless an equal one exists, and the recipe of its best point if requested."""
     record = describe_sweep(ended)
     finished = _find_equal(record, ended)
@@ -330,7 +330,7 @@ def conclude_sweep(ended: Ended, request: Request) -> SweepFinished:
 
 
 @contextlib.contextmanager
-def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
+def _open_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
     """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
     forced = choose_forced(request.force, sweep.base)
     targets = open_targets(
@@ -359,7 +359,7 @@ def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener:
             cache.close()
 
 
-def measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
+def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
     """Measure the best points again, in turns; return them by number."""
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]

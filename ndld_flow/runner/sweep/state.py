@@ -238,8 +238,6 @@ class SweepState(RunOpener):
     sessions: list[MeasurementSession] = field(default_factory=list)
     check_names: Callable[[], None] = lambda: None
     """Called before anything is computed; raises an error that concerns the whole sweep."""
-    note_tried: Callable[[Sequence[PointRun]], None] = lambda _: None
-    """Called with the points of each batch when all of them have been tried."""
 
     def limit_s(self, step: str) -> float | None:
         """Return the time limit of a step in seconds; None without one."""

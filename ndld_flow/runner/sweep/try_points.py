@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
@@ -315,16 +315,16 @@ Batch = list[tuple[int, Assignment]]
 """Points with their numbers, in the order of numbers."""
 
 
-def ask_batches(sweep: Sweep, search: Search, size: int | None = None) -> Iterator[Batch]:
-    """Yield the points that run together, batch by batch: at most `size`, by default as many as the recipe says.
+def ask_batches(sweep: Sweep, search: Search) -> Iterator[Batch]:
+    """Yield the points that run together, batch by batch.
 
     A search that learns gets the results of each batch before the next. Otherwise the points of several sessions are
     shuffled, by the seed: neighbours in a grid differ only in the last axes, so the first axes would otherwise change
     with the time of day, and the machine's drift would look like their effect.
     """
-    size = size or batch_size(sweep)
+    size = sweep.section.together if _measures(sweep) or depends_on_results(sweep) else UNMEASURED_AT_ONCE
     number = 0
-    mixes = sweep.section.mixed and measures(sweep) and not depends_on_results(sweep)
+    mixes = sweep.section.mixed and _measures(sweep) and not depends_on_results(sweep)
     while asked := search.ask(size * MIXED_SITTINGS if mixes else size):
         points = list(enumerate(asked, number + 1))
         number += len(points)
@@ -334,12 +334,7 @@ def ask_batches(sweep: Sweep, search: Search, size: int | None = None) -> Iterat
             yield sorted(points[begin : begin + size], key=lambda numbered: numbered[0])
 
 
-def batch_size(sweep: Sweep) -> int:
-    """Return the number of points that run together."""
-    return sweep.section.together if measures(sweep) or depends_on_results(sweep) else UNMEASURED_AT_ONCE
-
-
-def measures(sweep: Sweep) -> bool:
+def _measures(sweep: Sweep) -> bool:
     """Return whether points have steps that are measured in turns."""
     return any(step.type.cls.takes_turns for step in sweep.base.steps)
 
@@ -367,7 +362,7 @@ class TriedPoints:
         self.points, self.judgements = [point for point, _ in both], [judged for _, judged in both]
 
 
-def try_points(sweep: Sweep, search: Search, state: SweepState, batches: Iterable[Batch]) -> TriedPoints:
+def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
     """Try the points of a search, batch by batch, until there are no more or the time is used up.
 
     The results of each batch are pushed to the shared cache at once, since this process may be killed. Raises
@@ -377,13 +372,12 @@ def try_points(sweep: Sweep, search: Search, state: SweepState, batches: Iterabl
     tried = TriedPoints()
     start = time.perf_counter()
     limit_s = None if sweep.section.time is None else sweep.section.time / 1e3
-    for batch in batches:
+    for batch in ask_batches(sweep, search):
         state.check_models()
         points = open_points(sweep, state, batch)
         advance_points(points, state)
         if state.cache is not None:
             state.cache.push(list(state.known.values()))
-        state.note_tried(points)
         judgements = [judge_point(point, state.goals) for point in points]
         tried.points += points
         tried.judgements += judgements
