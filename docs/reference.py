@@ -45,7 +45,6 @@ FILES = {
     "accepted changes": "`outputs/accepted.json`, written by `ndld-flow history accept`",
     "accuracy": "`accuracy.json` in the folder of a `check_accuracy` step",
     "activations": "`activations.json` in the folder of an `inspect_activations` step",
-    "bisection": "`outputs/bisections/*.json`, written by `ndld-flow bisect`",
     "build": "`build.json` in the folder of a `build_engine` step",
     "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
     "engine comparison": "`comparison.json` of `compare` for engines; also printed by `diff` and `rebuild`",

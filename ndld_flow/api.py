@@ -55,7 +55,6 @@ _TYPES = {
         "RecipeOptions",
         "WrittenRecipe",
     ),
-    "ndld_flow.records.bisection": ("Bisection",),
     "ndld_flow.records.comparison": ("Comparison",),
     "ndld_flow.records.history": ("AcceptedChange", "MetricHistory"),
     "ndld_flow.records.inspection": ("Inspection",),
@@ -75,7 +74,6 @@ _TYPES = {
     "ndld_flow.runner.apply_finding": ("AppliedChange", "OfferedChange"),
     "ndld_flow.runner.collect_cache": ("CacheFreed",),
     "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
-    "ndld_flow.runner.bisect.options": ("BisectOptions",),
     "ndld_flow.runner.comment_run": ("Commented",),
     "ndld_flow.runner.compare_runs": ("Compared",),
     "ndld_flow.runner.diff_engines": ("ComparedEngines",),
@@ -127,7 +125,6 @@ if TYPE_CHECKING:
     from ndld_flow.recipe.optimize.options import OptimizeOptions
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
-    from ndld_flow.records.bisection import Bisection
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.engine_lock import EngineComparison
     from ndld_flow.records.history import AcceptedChange, MetricHistory
@@ -139,7 +136,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
-    from ndld_flow.runner.bisect.options import BisectOptions
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
@@ -167,8 +163,6 @@ __all__ = [
     "AppliedChange",
     "AskShape",
     "BackendError",
-    "BisectOptions",
-    "Bisection",
     "CacheFreed",
     "Check",
     "Commented",
@@ -226,7 +220,6 @@ __all__ = [
     "WrittenRecipe",
     "accept",
     "apply",
-    "bisect",
     "comment",
     "compare",
     "compare_engines",
@@ -550,32 +543,6 @@ def rebuild(
     from ndld_flow.runner.rebuild import rebuild_engines
 
     return rebuild_engines(str(run), Outputs(Path(outputs)), step=step, times=times, trust=trust, progress=progress)
-
-
-@public
-def bisect(
-    recipe: AnyRecipe,
-    key: str,
-    overrides: Sequence[str] = (),
-    *,
-    options: BisectOptions,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    trust: bool = False,
-    listener: Listener | None = None,
-) -> Bisection:
-    """Find the release in which a recipe began to fail, by running it with releases between a good and a bad one.
-
-    `key` is the key of the recipe that varies, such as `environments.next.onnxruntime`. The recipe's checks and gates
-    decide. Results are reused, so that a search that was interrupted continues. The record of the search is returned,
-    and written to `outputs/bisections/`; its `problem` is the reason why an end is not as claimed. Raises RequestError
-    for values that are no range, and BackendError if an end cannot be installed.
-    """
-    from ndld_flow.runner.bisect.bisect import bisect_recipe
-    from ndld_flow.runner.listener import ignore
-    from ndld_flow.runner.request import request_recipe
-
-    request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
-    return bisect_recipe(request, key, options, listener or ignore)
 
 
 @public

@@ -45,7 +45,6 @@ VERBS = {
     "diff": "Show the differences between two models or engines.",
     "rebuild": "Build the engines of a run again, and show how they differ.",
     "reduce": "Reduce a model to the part with which a recipe still fails.",
-    "bisect": "Find the release in which a recipe began to fail.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as a picture or a page.",

@@ -32,7 +32,6 @@ VERSIONS: Mapping[str, int] = {
     "accepted changes": 1,
     "accuracy": 6,
     "activations": 1,
-    "bisection": 1,
     "build": 4,
     "comparison": 3,
     "engine comparison": 2,

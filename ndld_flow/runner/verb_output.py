@@ -76,7 +76,6 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     ),
     "rebuild": VerbOutput("The engines that were built again.", one=("ndld_flow.runner.rebuild:Rebuilt",)),
     "reduce": VerbOutput("The reduced model.", one=("ndld_flow.runner.reduce.pack:Reduced",)),
-    "bisect": VerbOutput("The document `bisection`.", one=("ndld_flow.records.bisection:Bisection",), version=None),
     "optimize": VerbOutput(
         "The document `optimization`.", one=("ndld_flow.records.optimization:Optimization",), version=None
     ),

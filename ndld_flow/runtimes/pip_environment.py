@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -14,7 +13,6 @@ from ndld_flow.base.errors import RequestError
 
 PIP_TIMEOUT_S = 3600.0
 """TensorRT and CUDA's libraries have several GB."""
-_AVAILABLE = "Available versions: "
 _NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
 """Variables that would install elsewhere, or show the private environment the packages of this one."""
 
@@ -52,22 +50,6 @@ def create_environment(
         except RequestError as error:
             reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
             raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
-
-
-def list_releases(package: str) -> list[str]:
-    """Return the releases of a package that pip's index has for this Python and system, oldest first.
-
-    Pre-releases are left out, and so are yanked releases, which pip does not list. Raises PipError.
-    """
-    from packaging.version import InvalidVersion, Version
-
-    lines = ask_pip(["index", "versions", "--", package])
-    listed = [line.removeprefix(_AVAILABLE) for line in lines if line.startswith(_AVAILABLE)]
-    found = set[Version]()
-    for text in ",".join(listed).split(","):
-        with contextlib.suppress(InvalidVersion):
-            found.add(Version(text.strip()))
-    return [str(version) for version in sorted(found) if not version.is_prerelease]
 
 
 def ask_pip(arguments: Sequence[str]) -> list[str]:

@@ -63,10 +63,6 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     ],
     "rebuild": [("engine", 0)],
     "reduce": [("strict.yaml --trust", 0)],
-    "bisect": [
-        ("toy.yaml steps.first.word --values a,bb,ccc --gate 'first.length <= 3' --trust", 0),
-        ("toy.yaml steps.first.word --values a,bb --trust", 2),
-    ],
     "optimize": [("model.onnx --budget '1 ms'", 0)],
     "noise": [("model.onnx --comparisons 3 passes=4 duration=0 warmup=0 warmup_passes=1", 0)],
     "inspect": [
@@ -110,7 +106,6 @@ WRONG = {
     "diff": "model.onnx nowhere.onnx",
     "rebuild": "nowhere",
     "reduce": "nowhere.yaml",
-    "bisect": "nowhere.yaml steps.first.word --values a,b",
     "optimize": "model.onnx --keep 'cosin >= 0.9'",
     "noise": "nowhere.onnx",
     "inspect": "torn.onnx",

@@ -18,7 +18,6 @@ from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.graph.inspect_model import Query
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.write_recipe import RecipeOptions
-from ndld_flow.runner.bisect.options import BisectOptions
 from ndld_flow.runner.request import Placement
 from tests.support.toys import make_toy
 
@@ -43,12 +42,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "offered_changes": {"run": "toy"},
     "rebuild": {"run": "toy"},
     "reduce": {"recipe": "toy.yaml", "trust": True},
-    "bisect": {
-        "recipe": "toy.yaml",
-        "key": "steps.first.word",
-        "options": BisectOptions(values=("a", "bb")),
-        "trust": True,
-    },
     "optimize": {"model": "torn.onnx"},
     "frame": {"result": []},
     "figures": {"result": []},  # of another type: a sweep takes long

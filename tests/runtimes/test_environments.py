@@ -17,6 +17,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.collect_garbage import collect_libraries, find_kept_libraries
 from ndld_flow.runner.doctor import examine
 from ndld_flow.runner.events import RunFinished
@@ -98,6 +99,26 @@ def test_steps_run_in_their_environments(tmp_path: Path) -> None:
     rebuilt = run_once(wanted, outputs=outputs, trust=True)
     assert outcomes(rebuilt) == dict.fromkeys(wanted["steps"], "done")
     assert rebuilt.passed
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_a_sweep_over_environments_shows_the_release_that_changed_the_outputs(tmp_path: Path) -> None:
+    folders = {
+        f"1.9{minor}.0": str(write_environment(tmp_path / f"r{minor}", f"1.9{minor}.0", add=0.5 * (minor == 2)))
+        for minor in range(4)
+    }
+    wanted = recipe(tmp_path, **folders)
+    del wanted["steps"]["now"], wanted["steps"]["next"]
+    wanted["steps"]["outputs"] |= {"reference_environment": "1.90.0", "environment": "1.91.0"}
+    wanted["sweep"] = {"over": {"outputs.environment": ["1.91.0", "1.92.0", "1.93.0"]}}
+    folder = Path(api.run(wanted, outputs=tmp_path / "outputs", trust=True).folder)
+    points = read_document(SweepRecord, folder / "sweep.json").points
+    assert {point.values["outputs.environment"]: point.outcome for point in points} == {
+        "1.91.0": "passed",
+        "1.92.0": "refused",
+        "1.93.0": "passed",
+    }
 
 
 @pytest.mark.thorough

@@ -1,1 +1,0 @@
-"""`bisect`: the release in which the verdict of a recipe changed."""
