@@ -47,7 +47,7 @@ FILES = {
     "activations": "`activations.json` in the folder of an `inspect_activations` step",
     "build": "`build.json` in the folder of a `build_engine` step",
     "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
-    "engine comparison": "`comparison.json` of `compare` for engines; also printed by `diff` and `rebuild`",
+    "engine comparison": "`comparison.json` of `compare` for engines; also printed by `diff`",
     "engine lock": "`engine.lock` in the folder of a `build_engine` step",
     "export": "`RESULT.json` beside a result that `run` handed over",
     "findings": "`findings.json` in the folder of a `lint` step",

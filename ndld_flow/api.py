@@ -88,7 +88,6 @@ _TYPES = {
     "ndld_flow.runner.measure_model": ("Profiled",),
     "ndld_flow.runner.mlflow_export": ("Logged",),
     "ndld_flow.runner.plan": ("Decision",),
-    "ndld_flow.runner.rebuild": ("Rebuilt",),
     "ndld_flow.runner.reduce.options": ("ReduceOptions",),
     "ndld_flow.runner.reduce.pack": ("Reduced",),
     "ndld_flow.runner.request": (
@@ -148,7 +147,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.mlflow_export import Logged
     from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.rebuild import Rebuilt
     from ndld_flow.runner.reduce.options import ReduceOptions
     from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
@@ -201,7 +199,6 @@ __all__ = [
     "Profiled",
     "Query",
     "Reading",
-    "Rebuilt",
     "RecipeError",
     "RecipeOptions",
     "ReduceOptions",
@@ -249,7 +246,6 @@ __all__ = [
     "optimize",
     "plan",
     "profile",
-    "rebuild",
     "reduce",
     "report",
     "run",
@@ -520,29 +516,6 @@ def apply(
 
     options = Options(None if to is None else Path(to), overwrite, show_only, trust)
     return apply_finding(str(run), finding, Outputs(Path(outputs)), options, listener or ignore)
-
-
-@public
-def rebuild(
-    run: str | Path,
-    *,
-    step: str = "",
-    times: int = 1,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    trust: bool = False,
-    progress: Callable[[str, str], None] = lambda *_: None,
-) -> Rebuilt:
-    """Build the engines of a run again, without timing caches, and compare them with those of the run by their bytes,
-    layers, precisions, formats and tactics.
-
-    `step` selects one engine; `trust` allows the plugins and the library that the run's settings name;
-    `progress(step, what)` is called meanwhile. Raises RequestError if the run has no such engine, or its model is no
-    longer there.
-    """
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.rebuild import rebuild_engines
-
-    return rebuild_engines(str(run), Outputs(Path(outputs)), step=step, times=times, trust=trust, progress=progress)
 
 
 @public

@@ -43,7 +43,6 @@ VERBS = {
     "apply": "Write the change that a finding suggests, and measure it.",
     "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models or engines.",
-    "rebuild": "Build the engines of a run again, and show how they differ.",
     "reduce": "Reduce a model to the part with which a recipe still fails.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",

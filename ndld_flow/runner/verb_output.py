@@ -74,7 +74,6 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.records.model_diff:ModelDiff", "ndld_flow.records.engine_lock:EngineComparison"),
         version=None,
     ),
-    "rebuild": VerbOutput("The engines that were built again.", one=("ndld_flow.runner.rebuild:Rebuilt",)),
     "reduce": VerbOutput("The reduced model.", one=("ndld_flow.runner.reduce.pack:Reduced",)),
     "optimize": VerbOutput(
         "The document `optimization`.", one=("ndld_flow.records.optimization:Optimization",), version=None

@@ -40,7 +40,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "compare_engines": {"subjects": ["toy", "toy"]},
     "apply": {"run": "toy", "finding": "more_threads_than_cpus", "show_only": True},
     "offered_changes": {"run": "toy"},
-    "rebuild": {"run": "toy"},
     "reduce": {"recipe": "toy.yaml", "trust": True},
     "optimize": {"model": "torn.onnx"},
     "frame": {"result": []},
