@@ -86,9 +86,10 @@ def digest_recipe(recipe: Recipe, run: RunState) -> str:
     """Return the digest of an opened recipe, as `digest_request` does."""
 
     def parts(step: RecipeStep) -> JsonValue:
-        known = describe_key(step, step.reads, recipe.file.inputs, run.outputs.store, lambda _: "")
+        known = describe_key(step, {}, recipe.file.inputs, run.outputs.store, lambda _: "")
         reads = {name: digest for name, digest in known.reads.items() if name != HIDDEN_VALUES}
-        return [step.name, known.model_copy(update={"reads": reads}).model_dump(mode="json")]
+        read_steps: dict[str, JsonValue] = {**step.reads}  # what these will write is not known yet
+        return [step.name, read_steps, known.model_copy(update={"reads": reads}).model_dump(mode="json")]
 
     section = recipe.file.sweep
     return digest_json(
