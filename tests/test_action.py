@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import yaml
 
 from ndld_flow import __version__
 from tests.support import pages
-from tests.support.forge import Forge, running_forge
+from tests.support.forge import TOKEN, Forge
 from tests.support.job import ROOT, Job
 from tests.support.models import make_cnn
 
@@ -56,9 +55,8 @@ def test_scripts_can_be_parsed(path: Path) -> None:
 
 
 @pytest.fixture
-def forge() -> Iterator[Forge]:
-    with running_forge() as forge:
-        yield forge
+def forge(tmp_path: Path) -> Forge:
+    return Forge(tmp_path)
 
 
 class Project:
@@ -82,6 +80,7 @@ class Project:
             f"gates: ['{gate}']\n"
         )
         variables = self.forge.environment(self.service)
+        variables.pop("GH_TOKEN", None)  # a step has it only by its own `env:`
         own = {"number": 7, "pull_request": {"number": 7, "head": {}}} if event == "pull_request" else {}
         (temporary / "event.json").write_text(json.dumps(own))
         if self.service == "GitHub":
@@ -106,7 +105,7 @@ class Project:
 
 @pytest.fixture(params=["GitHub", "GitLab"])
 def project(request: pytest.FixtureRequest, forge: Forge, tmp_path: Path) -> Project:
-    forge.account = "model-bot" if request.param == "GitLab" else ""
+    forge.set(account="model-bot" if request.param == "GitLab" else "")
     return Project(tmp_path, forge, request.param)
 
 
@@ -168,10 +167,11 @@ def test_the_workflow_for_forks_comments(layout: str, tmp_path: Path, forge: For
     shutil.copytree(run, job.workspace / "reports" / layout, ignore=shutil.ignore_patterns("stored"))
     event = {"head_repository": {"owner": {"login": "stranger"}}, "head_branch": "faster", "head_sha": "a" * 40}
     (job.temporary / "event.json").write_text(json.dumps({"workflow_run": event}))
-    forge.pulls = [{"number": 7, "head": {"sha": "a" * 40}}]
+    forge.set(pulls=[{"number": 7, "head": {"sha": "a" * 40}}])
     [block] = [block for block in pages.blocks() if block.title.endswith("comment.yml")]
-    [script] = [step["run"] for step in yaml.safe_load(block.text)["jobs"]["comment"]["steps"][2:]]
-    assert job.shell(script, {}) == 0, job.log
+    [step] = yaml.safe_load(block.text)["jobs"]["comment"]["steps"][2:]
+    assert step["env"] == {"GH_TOKEN": "${{ github.token }}"}
+    assert job.shell(step["run"], {"GH_TOKEN": TOKEN}) == 0, job.log
     assert forge.comments[0]["body"].startswith("<!-- ndld-flow: model -->\n### ✅ PASSED ci")
 
 

@@ -17,10 +17,11 @@ HELP = """Post the result of a run on its pull or merge request.
   ndld-flow comment ci --against main:speed --measure    # both models measured again on this machine, in turns
   ndld-flow comment ci --to comment.md                   # write the Markdown, post nothing
 
-RUN is a run, a sweep, a tag, an id or a path. The pull request and its server come from the variables of the job:
-GITHUB_TOKEN, GITHUB_REPOSITORY and GITHUB_EVENT_PATH in GitHub Actions, GITLAB_TOKEN, CI_API_V4_URL and
-CI_MERGE_REQUEST_IID in GitLab. A later run of the job replaces the text of its comment. In GitHub Actions the result is
-also appended to the job's summary. In a job without a pull request, or with one from a fork, nothing is posted.
+RUN is a run, a sweep, a tag, an id or a path. `gh` or `glab` posts the comment, and must be installed: they read the
+token from GH_TOKEN or GITLAB_TOKEN. The pull request and its server come from the variables of the job:
+GITHUB_REPOSITORY and GITHUB_EVENT_PATH in GitHub Actions, CI_API_V4_URL and CI_MERGE_REQUEST_IID in GitLab. A later run
+of the job replaces the text of its comment. In GitHub Actions the result is also appended to the job's summary. In a
+job without a pull request, or with one from a fork, nothing is posted.
 
 \b
 Exit codes: that of the run; if it passed, that of the comparison

@@ -1,58 +1,56 @@
-"""Comments on pull requests of GitHub and merge requests of GitLab, found by the environment of a CI job.
+"""Comments on pull requests of GitHub and merge requests of GitLab, which `gh` and `glab` post: they hold the token.
 
-The APIs: https://docs.github.com/rest/issues/comments and https://docs.gitlab.com/api/notes/. The variables:
-https://docs.github.com/actions/reference/workflows-and-actions/variables and
+The APIs: https://docs.github.com/rest/issues/comments and https://docs.gitlab.com/api/notes/. The variables that name
+the request: https://docs.github.com/actions/reference/workflows-and-actions/variables and
 https://docs.gitlab.com/ci/variables/predefined_variables/.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
+import os
 import re
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import Any, Literal
+from urllib.parse import urlencode
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import read_bounded
 from ndld_flow.report.exports.github_markdown import code
 
-_TIMEOUT_S = 30
-_ATTEMPTS = 5
-_LONGEST_WAIT_S = 120
-"""A server that asks for a longer pause is treated as one that refuses."""
-_MOST_PAGES = 100
-_MOST_BYTES = 20_000_000
-_NEXT = re.compile(r'<([^>]+)>\s*;[^,]*rel="?next"?')
-"""The next page in a `Link` header (RFC 8288)."""
+_TIMEOUT_S = 120
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*/(?!\.{1,2}$)[A-Za-z0-9_.-]+")
+_HOST = re.compile(r"https?://([A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?)(?:/|$)")
+_STATUS = re.compile(r"HTTP ([0-9]{3})")
+_PLAIN_OUTPUT = {"NO_COLOR": "1", "CLICOLOR_FORCE": "0", "GH_FORCE_TTY": "", "GH_NO_UPDATE_NOTIFIER": "1"}
+"""Variables without which `gh` may colour its JSON."""
+_INSTALL = {"gh": "https://cli.github.com", "glab": "https://docs.gitlab.com/cli/"}
+_PERMISSIONS = {
+    "gh": "Give the job `permissions: {contents: read, pull-requests: write}`, and this step `env: {GH_TOKEN: "
+    "${{ github.token }}}`.",
+    "glab": "Set the CI variable GITLAB_TOKEN to a project access token with the scope `api` and the role Reporter; "
+    "the job's own CI_JOB_TOKEN cannot comment.",
+}
+"""How to let a job comment."""
 
 
 @dataclass(frozen=True)
 class Discussion:
     """The comments of one pull request."""
 
-    service: str
-    """`GitHub` or `GitLab`."""
+    program: Literal["gh", "glab"]
     title: str
     """The pull request in messages: `owner/name#17`."""
+    host: str
     comments: str
-    """URL of the list of comments, and of new ones."""
+    """Path of the list of comments, and of new ones, in the API."""
     comment: str
-    """URL of a single comment, without its id."""
-    user: str
-    """URL of the account to which the token belongs."""
-    update: str
-    """The HTTP method that changes a comment."""
-    headers: Mapping[str, str]
-    permission: str
-    """How to give a job the permission to comment."""
+    """Path of a single comment, without its id."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +60,17 @@ class NoDiscussion:
     reason: str
 
 
-class _TransientError(Exception):
-    """A failure that may pass: a limit of rates, an outage, a comment that was deleted meanwhile."""
+class _RefusedError(RequestError):
+    """`gh` or `glab` failed."""
 
-    def __init__(self, message: str, wait_s: float | None = None) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
-        """The pause that the server asks for."""
+    status: int = 0
+    """The HTTP status that the server answered; 0 if it is not known."""
 
 
 def find_discussion(environment: Mapping[str, str], number: int | None = None) -> Discussion | NoDiscussion:
     """Return the discussion of a job's pull request, or of the one with this number.
 
-    Raises RequestError outside of CI, without a token, and where the server refuses to look up the pull request.
+    Raises RequestError outside of CI, and where a pull request cannot be looked up.
     """
     if environment.get("GITHUB_REPOSITORY"):
         return _on_github(environment, number)
@@ -86,45 +82,37 @@ def find_discussion(environment: Mapping[str, str], number: int | None = None) -
     )
 
 
-def post_comment(
-    discussion: Discussion, marker: str, body: str, sleep: Callable[[float], None] = time.sleep
-) -> tuple[str, bool]:
+def post_comment(discussion: Discussion, marker: str, body: str) -> tuple[str, bool]:
     """Post a comment, or replace the text of the one with the same marker by the same account.
 
     Returns its URL, or the title of the pull request where the server has none, and whether it is new. Raises
-    RequestError where the server refuses, or does not answer after several attempts. Each attempt begins with the
-    search for the comment: one that was created although its answer was lost is not created again.
+    RequestError where it cannot be posted.
     """
-    message = ""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _post(discussion, marker, body)
-        except _TransientError as error:
-            message, wait_s = str(error), error.wait_s if error.wait_s is not None else 2.0**attempt
-            if wait_s > _LONGEST_WAIT_S:
-                break
-            if attempt < _ATTEMPTS - 1:
-                sleep(wait_s)
-    raise RequestError(f"{discussion.title}: the comment was not posted: {message}. Run the job again later.")
-
-
-def _post(discussion: Discussion, marker: str, body: str) -> tuple[str, bool]:
+    posted: list[Any] = []
     existing = _find_comment(discussion, marker)
+    if existing is not None:
+        try:
+            update = "PATCH" if discussion.program == "gh" else "PUT"
+            posted = _call(discussion, update, f"{discussion.comment}/{existing}", body)
+        except _RefusedError as error:
+            if error.status not in (403, 404):
+                raise
+            existing = None  # it was deleted meanwhile, or another app of this server owns it
     if existing is None:
-        posted, _ = _request(discussion, "POST", discussion.comments, body)
-    else:
-        posted, _ = _request(discussion, discussion.update, f"{discussion.comment}/{existing}", body)
-    url = posted.get("html_url") if isinstance(posted, dict) else None  # GitLab has none
+        posted = _call(discussion, "POST", discussion.comments, body)
+    url = next((each.get("html_url") for each in posted if isinstance(each, dict)), "")  # GitLab has none
     return short_name(str(url or discussion.title), 300), existing is None
 
 
 def _find_comment(discussion: Discussion, marker: str) -> int | None:
     """Return the id of the oldest comment that begins with the marker.
 
-    A comment of another account does not count: its author could change a verdict after it was written there.
+    A comment of another account does not count, although a job may often edit it: its author could change a verdict
+    after it was written there.
     """
     own = _account(discussion)
-    for comment in _comments(discussion):
+    order = "&sort=asc&order_by=created_at" if discussion.program == "glab" else ""
+    for comment in _list(discussion, f"{discussion.comments}?per_page=100{order}"):
         author = comment.get("user") or comment.get("author") or {}
         name = author.get("login") or author.get("username")
         is_own = name == own if own else author.get("type") == "Bot"
@@ -136,84 +124,71 @@ def _find_comment(discussion: Discussion, marker: str) -> int | None:
 def _account(discussion: Discussion) -> str:
     """Return the name of the token's account; empty for the token of a GitHub job or app, which is a bot's."""
     try:
-        account, _ = _request(discussion, "GET", discussion.user)
-    except RequestError:
-        if discussion.service == "GitHub":
+        answers = _call(discussion, "GET", "user")
+    except _RefusedError as error:
+        if discussion.program == "gh" and error.status in (403, 404):
             return ""
         raise
-    return str(account.get("login") or account.get("username") or "") if isinstance(account, dict) else ""
+    account = next((each for each in answers if isinstance(each, dict)), {})
+    return str(account.get("login") or account.get("username") or "")
 
 
-def _comments(discussion: Discussion) -> Iterator[dict[str, Any]]:
-    url = f"{discussion.comments}?per_page=100" + ("&sort=asc&order_by=created_at" * (discussion.service == "GitLab"))
-    for _ in range(_MOST_PAGES):
-        page, following = _request(discussion, "GET", url)
-        yield from (comment for comment in page if isinstance(comment, dict)) if isinstance(page, list) else ()
-        if not following.startswith(discussion.comments.partition("/repos/")[0].partition("/projects/")[0]):
-            return
-        url = following
+def _list(discussion: Discussion, path: str) -> list[dict[str, Any]]:
+    """Return the items of a list with all of its pages."""
+    pages = [page for page in _call(discussion, "GET", path) if isinstance(page, list)]
+    return [item for page in pages for item in page if isinstance(item, dict)]
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirections, which would carry the token to another server."""
-
-    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - as the library's
-        return None
-
-
-def _request(discussion: Discussion, method: str, url: str, body: str | None = None) -> tuple[Any, str]:
-    """Return the JSON of an answer, and the URL of the next page."""
-    data = None if body is None else json.dumps({"body": body}).encode()
-    headers = {"User-Agent": "ndld-flow", "Accept": "application/json", **discussion.headers}
-    if data is not None:
-        headers["Content-Type"] = "application/json"
-    if not url.startswith(("https://", "http://")):
-        raise RequestError(f"{discussion.service}: {short_name(url)} is no address of an API.")
-    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - the scheme is checked
-    try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
-            text = answer.read(_MOST_BYTES)
-            following = _NEXT.search(answer.headers.get("Link") or "")
-            return json.loads(text), following[1] if following else ""
-    except urllib.error.HTTPError as error:
-        raise _refusal(discussion, error, method) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:  # no connection, a cut-off answer, no JSON
-        raise _TransientError(f"{discussion.service} gave no answer ({short_name(str(error))})") from None
-
-
-def _refusal(discussion: Discussion, error: urllib.error.HTTPError, method: str) -> Exception:
-    """Return the error for an answer other than success."""
-    code, wait_s = error.code, _seconds(error.headers.get("Retry-After"))
-    answer = f"{discussion.service} answered {code}{_message(error)}"
-    limited = wait_s is not None or error.headers.get("X-RateLimit-Remaining") == "0"
-    if code == 429 or code >= 500 or (code == 403 and limited):
-        return _TransientError(answer, wait_s)
-    if code == 404 and method not in ("GET", "POST"):
-        return _TransientError("the comment was deleted meanwhile", 0)
-    remedies = {
-        401: "The token is wrong or has expired.",
-        403: f"The token may not comment. {discussion.permission}",
-        404: f"There is no such pull request, or the token may not see it. {discussion.permission}",
-    }
-    if 300 <= code < 400:
-        return RequestError(
-            f"{discussion.title}: {answer}: the repository has moved. Run the job in its new place; the token is not "
-            "sent to another address."
+def _call(discussion: Discussion, method: str, path: str, body: str | None = None) -> list[Any]:
+    """Return the JSON documents that an API answers: one for each page of a list, or all pages as one."""
+    program = shutil.which(discussion.program)
+    if program is None:
+        raise RequestError(
+            f"{discussion.title}: `{discussion.program}`, which posts the comment, is not installed: "
+            f"{_INSTALL[discussion.program]}. Or write the Markdown to a file with --to, and post that."
         )
-    return RequestError(f"{discussion.title}: the comment was not posted: {answer}. {remedies.get(code, '')}".strip())
-
-
-def _seconds(header: str | None) -> float | None:
-    return float(header) if header is not None and re.fullmatch(r"\d{1,9}", header.strip()) else None
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    """Return the server's message in parentheses, or nothing."""
+    command = [program, "api", "--hostname", discussion.host, "--method", method]
+    if body is not None:
+        command += ["--header", "Content-Type: application/json", "--input", "-"]  # no argument: it is long
+    elif method == "GET":
+        command.append("--paginate")
     try:
-        message = json.loads(error.read(100_000))["message"]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return ""
-    return f" ({short_name(str(message), 200)})"
+        done = subprocess.run(
+            [*command, path],
+            input=b"" if body is None else json.dumps({"body": body}).encode(),
+            env={**os.environ, **_PLAIN_OUTPUT},
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise _RefusedError(f"{discussion.title}: `{discussion.program}` gave no answer in {_TIMEOUT_S} s.") from None
+    except OSError as error:
+        raise _RefusedError(f"{discussion.title}: {program} cannot be started ({error.strerror}).") from None
+    if done.returncode:
+        raise _refusal(discussion, done.stderr)
+    try:
+        return list(_documents(done.stdout.decode("utf-8", "replace")))
+    except ValueError:
+        raise _RefusedError(f"{discussion.title}: `{discussion.program}` printed no JSON. Update it.") from None
+
+
+def _refusal(discussion: Discussion, stderr: bytes) -> _RefusedError:
+    """Return the error for a call that failed, with what `gh` or `glab` printed."""
+    message = " ".join(stderr.decode("utf-8", "replace").split())
+    status = _STATUS.search(message)
+    remedy = "" if status and status[1] not in ("401", "403", "404") else f" {_PERMISSIONS[discussion.program]}"
+    error = _RefusedError(f"{discussion.title}: the comment was not posted: {short_name(message, 300)}.{remedy}")
+    error.status = int(status[1]) if status else 0
+    return error
+
+
+def _documents(text: str) -> Iterator[Any]:
+    """Yield the JSON documents of a text, one after another."""
+    while text := text.lstrip():
+        document, end = json.JSONDecoder().raw_decode(text)
+        yield document
+        text = text[end:]
 
 
 _URL = re.compile(r"https?://[\w.:/%?=&#~+-]+")
@@ -234,11 +209,6 @@ def describe_job(environment: Mapping[str, str]) -> str:
     return " · ".join(filter(None, [of_commit, link]))
 
 
-_GITHUB_PERMISSION = "Give the job `permissions: {contents: read, pull-requests: write}`."
-_GITLAB_PERMISSION = (
-    "Set the CI variable GITLAB_TOKEN to a project access token with the scope `api` and the role Reporter; the job's "
-    "own CI_JOB_TOKEN cannot comment."
-)
 _FROM_A_FORK = (
     "it comes from a fork, whose jobs have no permission to comment. A workflow that runs on `workflow_run` can: see "
     "docs/how-to/ci.md"
@@ -246,34 +216,21 @@ _FROM_A_FORK = (
 
 
 def _on_github(environment: Mapping[str, str], number: int | None) -> Discussion | NoDiscussion:
-    api = environment.get("GITHUB_API_URL") or "https://api.github.com"
     event = _read_event(environment)
     proposed = event.get("pull_request")
     if number is None and isinstance(proposed, dict) and _is_foreign(proposed):
         return NoDiscussion(f"pull request {proposed.get('number')} was not commented on: {_FROM_A_FORK}")
-    token = environment.get("GITHUB_TOKEN")
     found = number or _number(proposed) or _number(event.get("issue"))
     if found is None and "workflow_run" not in event:
         name = environment.get("GITHUB_EVENT_NAME", "")
         return NoDiscussion(f"nothing was posted: the event `{short_name(name, 40)}` belongs to no pull request")
-    if not token:
-        raise RequestError(
-            f"no token to comment with: set GITHUB_TOKEN, as `env: {{GITHUB_TOKEN: ${{{{ github.token }}}}}}`. "
-            f"{_GITHUB_PERMISSION}"
-        )
-    repository = f"{api}/repos/{quote(environment['GITHUB_REPOSITORY'])}"
+    repository, host = environment["GITHUB_REPOSITORY"], _host_of(environment, "GITHUB_SERVER_URL")
+    if not _REPOSITORY.fullmatch(repository):
+        raise RequestError(f"GITHUB_REPOSITORY: {short_name(repository, 200)} is not written as OWNER/NAME.")
 
     def discussion(of: int | str) -> Discussion:
-        return Discussion(
-            service="GitHub",
-            title=f"{environment['GITHUB_REPOSITORY']}#{of}",
-            comments=f"{repository}/issues/{of}/comments",
-            comment=f"{repository}/issues/comments",
-            user=f"{api}/user",
-            update="PATCH",
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"},
-            permission=_GITHUB_PERMISSION,
-        )
+        comments = f"repos/{repository}/issues/{of}/comments"
+        return Discussion("gh", f"{repository}#{of}", host, comments, f"repos/{repository}/issues/comments")
 
     if found is not None:
         return discussion(found)
@@ -313,32 +270,31 @@ def _of_workflow_run(run: Any, repository: str, asked: Discussion) -> int | None
     one whose branch and commit are those of the run is asked for.
     """
     head = f"{run['head_repository']['owner']['login']}:{run['head_branch']}"
-    try:
-        found, _ = _request(asked, "GET", f"{repository}/pulls?{urlencode({'state': 'open', 'head': head})}")
-    except _TransientError as error:
-        raise RequestError(f"{short_name(head)}: its pull request was not found: {error}. Run the job again.") from None
+    found = _list(asked, f"repos/{repository}/pulls?{urlencode({'state': 'open', 'head': head})}")
     numbers = [pull["number"] for pull in found if pull["head"]["sha"] == run["head_sha"]]
     return int(numbers[0]) if len(numbers) == 1 else None
 
 
 def _on_gitlab(environment: Mapping[str, str], number: int | None) -> Discussion | NoDiscussion:
-    found = number or environment.get("CI_MERGE_REQUEST_IID")
+    found = str(number or environment.get("CI_MERGE_REQUEST_IID") or "")
     if not found:
         return NoDiscussion("nothing was posted: the pipeline belongs to no merge request")
-    token = environment.get("GITLAB_TOKEN")
-    if not token:
-        raise RequestError(f"no token to comment with. {_GITLAB_PERMISSION}")
     project = environment.get("CI_MERGE_REQUEST_PROJECT_ID") or environment.get("CI_PROJECT_ID", "")
-    api = environment["CI_API_V4_URL"]
+    if not (found.isdecimal() and project.isdecimal()):
+        raise RequestError(
+            f"CI_MERGE_REQUEST_IID {short_name(found, 40)!r} and the project's id {short_name(project, 40)!r} must be "
+            "numbers."
+        )
     path = environment.get("CI_MERGE_REQUEST_PROJECT_PATH") or environment.get("CI_PROJECT_PATH") or project
-    notes = f"{api}/projects/{quote(project, safe='')}/merge_requests/{quote(str(found), safe='')}/notes"
-    return Discussion(
-        service="GitLab",
-        title=f"{path}!{found}",
-        comments=notes,
-        comment=notes,
-        user=f"{api}/user",
-        update="PUT",
-        headers={"PRIVATE-TOKEN": token},
-        permission=_GITLAB_PERMISSION,
-    )
+    notes = f"projects/{project}/merge_requests/{found}/notes"
+    host = _host_of(environment, "CI_API_V4_URL")
+    return Discussion("glab", short_name(f"{path}!{found}", 200), host, comments=notes, comment=notes)
+
+
+def _host_of(environment: Mapping[str, str], name: str) -> str:
+    """Return the host of the URL in a variable."""
+    url = environment.get(name) or "https://github.com"
+    found = _HOST.match(url)
+    if found is None:
+        raise RequestError(f"{name}: {short_name(url, 200)} is no URL of a server.")
+    return found[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
 from ndld_flow.runner.comment_run import Commented
 from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
-from tests.support.forge import Fault, Forge, running_forge
+from tests.support.forge import Fault, Forge
 from tests.support.models import make_cnn
 
 QUICK = "runs: 1, passes: 2, duration: 0, stable: 0 %, warmup: 0, warmup_passes: 0, layer_passes: 0"
@@ -37,14 +36,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def forge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Forge]:
-    """A server, and the environment of a job on it."""
-    with running_forge() as forge:
-        (tmp_path / "event.json").write_text(json.dumps({"number": 7, "pull_request": {"number": 7, "head": {}}}))
-        paths = {"GITHUB_EVENT_PATH": tmp_path / "event.json", "GITHUB_STEP_SUMMARY": tmp_path / "summary.md"}
-        for name, value in {**forge.environment("GitHub"), **paths}.items():
-            monkeypatch.setenv(name, str(value))
-        yield forge
+def forge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Forge:
+    """Stand-ins of `gh` and `glab`, and the environment of a job."""
+    forge = Forge(tmp_path)
+    (tmp_path / "event.json").write_text(json.dumps({"number": 7, "pull_request": {"number": 7, "head": {}}}))
+    paths = {"GITHUB_EVENT_PATH": tmp_path / "event.json", "GITHUB_STEP_SUMMARY": tmp_path / "summary.md"}
+    for name, value in {**forge.environment("GitHub"), **paths}.items():
+        monkeypatch.setenv(name, str(value))
+    return forge
 
 
 def comment(folder: Path, run: str | None, **options: Any) -> Commented:
@@ -70,7 +69,7 @@ def test_a_failed_run_fails_the_job_after_the_comment(folder: Path, forge: Forge
 
 
 def test_a_passed_run_whose_comment_is_refused_does_not_pass(folder: Path, forge: Forge, tmp_path: Path) -> None:
-    forge.faults = [Fault(403, "Resource not accessible by integration", method="POST")]
+    forge.set(faults=[Fault(403, "Resource not accessible by integration", method="POST")])
     done = ndld_flow("comment", "good", cwd=folder)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "pull-requests: write" in done.stderr
@@ -153,7 +152,7 @@ def test_the_folder_of_a_run_is_enough(folder: Path, tmp_path: Path) -> None:
 
 def test_the_summary_alone(folder: Path, forge: Forge, tmp_path: Path) -> None:
     done = ndld_flow("comment", "good", "--summary-only", cwd=folder)
-    assert (done.returncode, forge.requests) == (0, [])
+    assert (done.returncode, forge.calls) == (0, [])
     assert "PASSED good" in (tmp_path / "summary.md").read_text()
 
 

@@ -1,26 +1,30 @@
-"""Comments on pull requests, posted to a server that answers as GitHub and GitLab do."""
+"""Comments on pull requests, posted by stand-ins that behave as `gh api` and `glab api` do."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.runner import pull_request
 from ndld_flow.runner.pull_request import Discussion, NoDiscussion, describe_job, find_discussion, post_comment
-from tests.support.forge import TOKEN, Fault, Forge, running_forge
+from tests.support.forge import TOKEN, Fault, Forge
 
 SERVICES = ["GitHub", "GitLab"]
 MARKER = "<!-- ndld-flow: ci -->"
 
 
 @pytest.fixture
-def forge() -> Iterator[Forge]:
-    with running_forge() as forge:
-        yield forge
+def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forge:
+    forge = Forge(tmp_path)
+    for name, value in {**forge.environment("GitLab"), **forge.environment("GitHub")}.items():
+        if name in ("PATH", "GH_TOKEN", "GITLAB_TOKEN"):
+            monkeypatch.setenv(name, value)
+    return forge
 
 
 def discussion_of(forge: Forge, service: str, event: dict[str, Any] | None = None, folder: Path | None = None) -> Any:
@@ -31,24 +35,26 @@ def discussion_of(forge: Forge, service: str, event: dict[str, Any] | None = Non
     return find_discussion(environment, None if folder else 7)
 
 
-def post(forge: Forge, service: str, text: str, waited: list[float] | None = None) -> tuple[str, bool]:
-    forge.account = forge.account or ("model-bot" if service == "GitLab" else "")
+def post(forge: Forge, service: str, text: str) -> tuple[str, bool]:
+    if service == "GitLab":
+        forge.set(account="model-bot")
     discussion = discussion_of(forge, service)
     assert isinstance(discussion, Discussion)
-    return post_comment(discussion, MARKER, f"{MARKER}\n{text}", sleep=([] if waited is None else waited).append)
+    return post_comment(discussion, MARKER, f"{MARKER}\n{text}")
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_later_result_replaces_the_comment(forge: Forge, service: str) -> None:
-    assert post(forge, service, "first")[1]
+    assert post(forge, service, "first") == ("https://forge/1" if service == "GitHub" else "team/model!7", True)
     assert not post(forge, service, "second")[1]
     assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nsecond"]
+    host = "github.example" if service == "GitHub" else "gitlab.example:8443"
+    assert {call[call.index("--hostname") + 1] for call in forge.calls} == {host}
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_comment_is_found_on_a_later_page(forge: Forge, service: str) -> None:
-    for number in range(230):
-        forge.add(f"remark {number}")
+    forge.add("a remark", count=230)
     post(forge, service, "first")
     post(forge, service, "second")
     assert len(forge.comments) == 231
@@ -70,80 +76,100 @@ def test_other_keys_have_other_comments(forge: Forge) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize("fault", [Fault(500), Fault(502), Fault(429, headers={"Retry-After": "3"})])
-def test_an_outage_is_waited_for(forge: Forge, service: str, fault: Fault) -> None:
-    forge.faults = [Fault(fault.code, headers=fault.headers, method=method) for method in ("GET", "POST")]
-    waited: list[float] = []
-    post(forge, service, "here", waited)
-    assert waited == ([3, 3] if fault.headers else [1, 2])
-    assert len(forge.comments) == 1
+def test_any_text_is_posted_as_it_is(forge: Forge, service: str) -> None:
+    """It is no argument, of which `@file` would be read, `{owner}` replaced, and 130 kB refused."""
+    text = "@/etc/passwd {owner} :id $(id) \u20ac \"'\\ " + "x" * 60_000
+    post(forge, service, text)
+    assert forge.comments[0]["body"] == f"{MARKER}\n{text}"
+    assert not any("passwd" in word for call in forge.calls for word in call)
 
 
-def test_a_limit_of_rates_is_no_lack_of_permission(forge: Forge) -> None:
-    forge.faults = [Fault(403, "secondary rate limit", {"Retry-After": "1"}, "POST")]
-    post(forge, "GitHub", "here")
-    assert len(forge.comments) == 1
+def test_a_lost_answer_creates_no_second_comment(forge: Forge) -> None:
+    forge.set(faults=[Fault(502, "Bad Gateway", "POST", after=True)])
+    with pytest.raises(RequestError):
+        post(forge, "GitHub", "first")
+    assert not post(forge, "GitHub", "second")[1]
+    assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nsecond"]
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_lost_answer_creates_no_second_comment(forge: Forge, service: str) -> None:
-    forge.faults = [Fault(502, method="POST", after=True)]
-    assert not post(forge, service, "here")[1]
-    assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nhere"]
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_comment_that_cannot_be_changed_is_posted_anew(forge: Forge, status: int) -> None:
+    """It was deleted meanwhile, or is that of another bot."""
+    forge.add(f"{MARKER}\nof another bot", "another[bot]", "Bot")
+    forge.set(faults=[Fault(status, "Resource not accessible", "PATCH")])
+    assert post(forge, "GitHub", "second") == ("https://forge/2", True)
+    assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nof another bot", f"{MARKER}\nsecond"]
 
 
-def test_a_comment_deleted_meanwhile_is_created_again(forge: Forge) -> None:
+def test_an_outage_creates_no_second_comment(forge: Forge) -> None:
     post(forge, "GitHub", "first")
-    forge.faults = [Fault(404, method="PATCH")]
-    post(forge, "GitHub", "second")
-    assert forge.comments[-1]["body"] == f"{MARKER}\nsecond"
+    forge.set(faults=[Fault(503, "maintenance", "PATCH")])
+    with pytest.raises(RequestError):
+        post(forge, "GitHub", "second")
+    assert len(forge.comments) == 1
 
 
 @pytest.mark.parametrize("service", SERVICES)
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [(401, "wrong or has expired"), (403, "may not comment"), (404, "no such pull request"), (422, "422 (Body")],
-)
-def test_a_refusal_is_one_paragraph_with_the_remedy(forge: Forge, service: str, code: int, expected: str) -> None:
-    forge.faults = [Fault(code, "Body is too long", method="POST")]
-    with pytest.raises(RequestError, match="not posted") as caught:
+@pytest.mark.parametrize(("status", "has_remedy"), [(401, True), (403, True), (404, True), (422, False), (503, False)])
+def test_a_refusal_is_one_paragraph_with_the_remedy(forge: Forge, service: str, status: int, has_remedy: bool) -> None:
+    forge.set(faults=[Fault(status, "so it is\nand not otherwise", "POST")])
+    with pytest.raises(RequestError) as caught:
         post(forge, service, "x")
-    assert expected in str(caught.value)
-    assert TOKEN not in str(caught.value) and "\n" not in str(caught.value)
-    if code in (403, 404):
-        assert ("pull-requests: write" if service == "GitHub" else "GITLAB_TOKEN") in str(caught.value)
+    text = str(caught.value)
+    assert f"so it is and not otherwise (HTTP {status})" in text
+    assert TOKEN not in text and "\n" not in text
+    assert (("pull-requests: write" if service == "GitHub" else "GITLAB_TOKEN") in text) == has_remedy
 
 
-def test_a_lasting_outage_ends(forge: Forge) -> None:
-    forge.faults = [Fault(503, "maintenance") for _ in range(9)]
-    waited: list[float] = []
-    with pytest.raises(RequestError, match=r"503 \(maintenance\)\. Run the job again later"):
-        post(forge, "GitHub", "x", waited)
-    assert waited == [1, 2, 4, 8]
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_missing_token_is_explained(forge: Forge, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "GH_TOKEN" if service == "GitHub" else "GITLAB_TOKEN"
+    monkeypatch.delenv(name)
+    with pytest.raises(RequestError, match=name):
+        post(forge, service, "x")
 
 
-def test_an_hour_is_not_waited_for(forge: Forge) -> None:
-    forge.faults = [Fault(429, headers={"Retry-After": "3600"})]
-    waited: list[float] = []
-    with pytest.raises(RequestError, match="429"):
-        post(forge, "GitHub", "x", waited)
-    assert waited == []
+@pytest.mark.parametrize(("service", "program"), [("GitHub", "gh"), ("GitLab", "glab")])
+def test_a_missing_program_is_named_with_the_remedies(forge: Forge, service: str, program: str) -> None:
+    (forge.programs / program).unlink()
+    if shutil.which(program):
+        pytest.skip(f"{program} is installed")
+    with pytest.raises(RequestError, match=f"`{program}`.*--to"):
+        post(forge, service, "x")
 
 
-def test_no_server_is_an_error_too(forge: Forge) -> None:
-    environment = {**forge.environment("GitHub"), "GITHUB_API_URL": "http://127.0.0.1:1"}
-    discussion = find_discussion(environment, 7)
-    assert isinstance(discussion, Discussion)
-    with pytest.raises(RequestError, match="GitHub gave no answer"):
-        post_comment(discussion, MARKER, MARKER, sleep=lambda _: None)
+def test_a_program_that_hangs_is_ended(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+    (forge.programs / "gh").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(pull_request, "_TIMEOUT_S", 0.1)
+    with pytest.raises(RequestError, match="no answer"):
+        post(forge, "GitHub", "x")
 
 
-def test_the_token_does_not_follow_a_redirection(forge: Forge) -> None:
-    with running_forge() as elsewhere:
-        forge.faults = [Fault(307, headers={"Location": f"{elsewhere.api}/user"}, method="POST")]
-        with pytest.raises(RequestError, match="has moved"):
-            post(forge, "GitHub", "x")
-        assert elsewhere.requests == []
+def test_other_output_than_json_is_an_error(forge: Forge) -> None:
+    (forge.programs / "gh").write_text("#!/bin/sh\necho welcome\n")
+    with pytest.raises(RequestError, match="no JSON"):
+        post(forge, "GitHub", "x")
+
+
+@pytest.mark.parametrize(
+    ("service", "name", "value"),
+    [
+        ("GitHub", "GITHUB_REPOSITORY", "team/../../user"),
+        ("GitHub", "GITHUB_REPOSITORY", "team/.."),
+        ("GitHub", "GITHUB_REPOSITORY", "--input/x"),
+        ("GitHub", "GITHUB_REPOSITORY", "team/model/issues"),
+        ("GitHub", "GITHUB_SERVER_URL", "https://user@elsewhere"),
+        ("GitHub", "GITHUB_SERVER_URL", "https://-x"),
+        ("GitLab", "CI_MERGE_REQUEST_IID", "7/../8"),
+        ("GitLab", "CI_MERGE_REQUEST_PROJECT_ID", "12/x"),
+        ("GitLab", "CI_API_V4_URL", "file:///etc"),
+    ],
+)
+def test_a_hostile_variable_reaches_no_command_line(forge: Forge, service: str, name: str, value: str) -> None:
+    number = None if name == "CI_MERGE_REQUEST_IID" else 7
+    with pytest.raises(RequestError, match=name if service == "GitHub" else "CI_"):
+        find_discussion({**forge.environment(service), name: value}, number)
+    assert forge.calls == []
 
 
 PROPOSED = {
@@ -180,18 +206,12 @@ def test_an_issue_is_no_pull_request(forge: Forge, tmp_path: Path) -> None:
 
 def test_a_workflow_run_finds_its_pull_request_by_branch_and_commit(forge: Forge, tmp_path: Path) -> None:
     run = {"head_repository": {"owner": {"login": "stranger"}}, "head_branch": "faster", "head_sha": "a" * 40}
-    forge.pulls = [{"number": 6, "head": {"sha": "b" * 40}}, {"number": 7, "head": {"sha": "a" * 40}}]
+    pulls = [{"number": 6, "head": {"sha": "b" * 40}}, {"number": 7, "head": {"sha": "a" * 40}}]
+    forge.set(pulls=pulls)
     assert discussion_of(forge, "GitHub", {"workflow_run": run}, tmp_path).title == "team/model#7"
-    assert "head=stranger%3Afaster" in forge.requests[-1]
-    forge.pulls = forge.pulls[:1]
+    assert "head=stranger%3Afaster" in forge.calls[-1][-1]
+    forge.set(pulls=pulls[:1])
     assert isinstance(discussion_of(forge, "GitHub", {"workflow_run": run}, tmp_path), NoDiscussion)
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_missing_token_is_explained(forge: Forge, service: str) -> None:
-    environment = {name: value for name, value in forge.environment(service).items() if not name.endswith("TOKEN")}
-    with pytest.raises(RequestError, match="no token to comment with"):
-        find_discussion(environment, 7)
 
 
 def test_outside_of_ci_there_is_no_pull_request() -> None:
@@ -208,5 +228,5 @@ def test_the_comment_names_the_tested_commit(forge: Forge, tmp_path: Path) -> No
     }
     line = describe_job(environment)
     assert "aaaaa" in line and "fffff" not in line, "GITHUB_SHA is the merge commit"
-    assert f"({forge.api}/team/model/actions/runs/99)" in line
+    assert "(https://github.example/team/model/actions/runs/99)" in line
     assert "](" not in describe_job({"CI_JOB_URL": "https://forge/1) [click](https://elsewhere"})

@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.forge import TOKEN
+
 ROOT = Path(__file__).parents[2]
 BASH = ("bash", "-eo", "pipefail")
 _EXPRESSION = re.compile(r"\$\{\{ (.+?) \}\}")
@@ -63,9 +65,9 @@ class Job:
         self, script: str, variables: dict[str, str], shell: tuple[str, ...] = ("bash", "-eo", "pipefail")
     ) -> int:
         """Run a script as a runner does; return its exit code."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{self.variables['PATH']}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "CI_", "NDLD_"))}
-        environment = {**kept, "PATH": path, "RUNNER_TEMP": str(self.temporary), **self.variables, **variables}
+        environment = {**kept, **self.variables, "PATH": path, "RUNNER_TEMP": str(self.temporary), **variables}
         done = subprocess.run(
             [*shell, "-c", script], cwd=self.workspace, env=environment, check=False, capture_output=True, text=True
         )
@@ -79,7 +81,9 @@ class Job:
             return self._filled(inputs[rest[0]], inputs)
         if first == "steps":
             return self.outputs.get(rest[0], {}).get(rest[2], "")
-        known = {"github.event_name": "GITHUB_EVENT_NAME", "github.token": "GITHUB_TOKEN"}
+        if name == "github.token":
+            return TOKEN
+        known = {"github.event_name": "GITHUB_EVENT_NAME"}
         return self.variables.get(known.get(name, ""), name)
 
     def _filled(self, text: str, inputs: dict[str, str]) -> str:
