@@ -57,7 +57,6 @@ VERBS = {
     "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",
     "init": "Write a commented recipe for a model.",
-    "completion": "Complete verbs, recipes, settings and runs in your shell.",
     "verify": "Check stored artifacts against their digests.",
     "gc": "Delete artifacts that no kept run or sweep needs.",
     "doctor": "Check what works on this machine, and how to install the rest.",
@@ -68,10 +67,6 @@ EPILOG = """
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
 5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
-
-
-COMPLETION_VARIABLE = "_NDLD_FLOW_COMPLETE"
-"""The variable by which a shell asks for completions; click derives it from the program's name."""
 
 
 class LazyGroup(click.Group):
@@ -125,8 +120,6 @@ def main() -> NoReturn:
     """Run the program and exit with the code of its outcome (`base/errors.py`)."""
     open_missing_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    if COMPLETION_VARIABLE in os.environ:
-        importlib.import_module("ndld_flow.cli.completion")  # registers the program's own completion of bash
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     watch_verb(arguments)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import visible_text
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
 
 
 @click.command("apply", help=HELP, short_help="Write the change that a finding suggests, and measure it.")
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run")
 @click.argument("finding", default="")
 @click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import outputs_option
 
 HELP = """Post the result of a run on its pull or merge request.
@@ -31,7 +30,7 @@ Exit codes: that of the run; if it passed, that of the comparison
 
 
 @click.command("comment", help=HELP, short_help="Post the result of a run on its pull or merge request.")
-@click.argument("run", required=False, shell_complete=complete_runs)
+@click.argument("run", required=False)
 @click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
 @click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")
 @click.option("--measure", is_flag=True, help="Measure both profiles again, in turns, until the evidence decides.")

@@ -11,7 +11,6 @@ import click
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import suggest
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json, rules_options
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate fa
 
 
 @click.command("compare", help=HELP, short_help="Compare runs, profiles and exports, and judge the difference.")
-@click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...", shell_complete=complete_runs)
+@click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
 @click.option(
     "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."
 )

@@ -9,7 +9,6 @@ import click
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ Exit codes:  0 success; 1 with --exit-code if there are differences or weights w
 
 
 @click.command("diff", help=HELP, short_help="Show the differences between two models or engines.")
-@click.argument("before", metavar="A", shell_complete=complete_runs)
-@click.argument("after", metavar="B", shell_complete=complete_runs)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
 @click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")
 @click.option("--no-weights", is_flag=True, help="Do not compare the values of weights, only names, types and shapes.")
 @click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")

@@ -11,7 +11,6 @@ import click
 from ndld_flow import api
 from ndld_flow.base.quantities import counted, quantity, ratio_change
 from ndld_flow.base.text import shortened, visible_name
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
 from ndld_flow.cli.terminal import hanging, styled
 
@@ -47,7 +46,7 @@ _LONGEST = 80
 
 
 @click.command("history", help=HELP, short_help="Show how metrics changed, when, and why.")
-@click.argument("words", nargs=-1, metavar="[accept] [RECIPE] [METRIC]", shell_complete=complete_runs)
+@click.argument("words", nargs=-1, metavar="[accept] [RECIPE] [METRIC]")
 @click.option("--metric", "-m", "metrics", multiple=True, metavar="METRIC", help="A metric, or a pattern.")
 @click.option("--all", "every", is_flag=True, help="All metrics; the page and --json always have all.")
 @click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")

@@ -8,7 +8,6 @@ import click
 
 from ndld_flow import api
 from ndld_flow.base.quantities import counted
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 HELP = """Log runs to MLflow tracking.
@@ -28,7 +27,7 @@ Exit codes:  0 success; 2 there is no such run, the client is missing, or the se
 
 
 @click.command("mlflow", help=HELP, short_help="Log runs to MLflow tracking.")
-@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
 @click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")
 @click.option("--experiment", default="", metavar="NAME", help="Name of the experiment [default: the recipe's].")

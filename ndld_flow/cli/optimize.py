@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
-from ndld_flow.cli.completers import complete_targets
 from ndld_flow.cli.options import Loudness, NamedPath, json_option, loudness_options, outputs_option, print_json
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape
@@ -57,7 +56,6 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
     "--for",
     "target",
     metavar="TARGET",
-    shell_complete=complete_targets,
     default="onnxruntime",
     show_default=True,
     help="The target: onnxruntime, openvino, any, cpu_server, laptop, rtx30, rtx40, rtx50, jetson, browser, "

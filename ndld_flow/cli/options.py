@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import click
 
 from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.completers import complete_overrides
 
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Event
@@ -125,7 +124,7 @@ def recipe_options(command: Command) -> Command:
         click.option(
             "--force", "-f", multiple=True, metavar="STEP", help="Run this step (or `all`) even if nothing changed."
         ),
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_overrides),
+        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
         click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
     ):
         command = option(command)

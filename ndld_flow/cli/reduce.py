@@ -9,7 +9,6 @@ import click
 
 from ndld_flow import api
 from ndld_flow.base.quantities import counted
-from ndld_flow.cli.completers import complete_overrides
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.runner.reduce.options import ReduceArguments, ReduceOptions
 
@@ -34,7 +33,7 @@ that comes and goes is tried more often, and the zip states how often it failed.
 
 @click.command("reduce", help=HELP, short_help="Reduce a model to the part with which a recipe still fails.")
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_overrides)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--output",
     "-o",

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import outputs_option
 
 
 @click.command("report", short_help="Redraw the report of a run or a sweep from its records.")
-@click.argument("run", default="latest", shell_complete=complete_runs)
+@click.argument("run", default="latest")
 @click.option(
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),

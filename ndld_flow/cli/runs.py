@@ -10,7 +10,6 @@ import click
 from ndld_flow import api
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.base.text import shortened, visible_name
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.cli.terminal import hanging, styled
 from ndld_flow.records.outcomes import ENDINGS
@@ -47,7 +46,7 @@ def _facts(run: RunSummary) -> str:
 
 
 @click.command("runs", short_help="List runs and sweeps.")
-@click.argument("recipe", default="*", shell_complete=complete_runs)
+@click.argument("recipe", default="*")
 @click.option(
     "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'
 )

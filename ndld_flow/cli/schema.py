@@ -9,7 +9,6 @@ import click
 
 from ndld_flow import api
 from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.completers import complete_verbs_with_json
 from ndld_flow.cli.options import NamedPath, files_option
 
 
@@ -19,7 +18,6 @@ from ndld_flow.cli.options import NamedPath, files_option
 @click.option(
     "--verb",
     metavar="VERB",
-    shell_complete=complete_verbs_with_json,
     help="The schema of what this verb prints with --json, instead of recipes.",
 )
 def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> None:

@@ -10,7 +10,6 @@ import click
 
 from ndld_flow import api
 from ndld_flow.base.text import suggest
-from ndld_flow.cli.completers import complete_steps
 from ndld_flow.cli.options import files_option, json_option, print_json
 from ndld_flow.cli.terminal import hanging
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command("steps", short_help="List the steps, or explain one with all its settings.")
-@click.argument("name", required=False, shell_complete=complete_steps)
+@click.argument("name", required=False)
 @files_option
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
-from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import outputs_option
 
 
 @click.command("tag", short_help="Give a run or a sweep a permanent name.")
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run")
 @click.argument("name", required=False)
 @click.option("--delete", "-d", is_flag=True, help="Remove the tag RUN; its run stays.")
 @outputs_option
