@@ -56,6 +56,6 @@ class KeyParts(StrictRecord):
     """Library -> version, for the libraries that the step names."""
     machine: str
     """Fingerprint; empty if the machine does not matter."""
-    together: tuple[Digest | Literal[""], ...] = ()
+    together: tuple[Digest | Literal["", "again"], ...] = ()
     """Keys of the steps with which it is measured in turns, each computed alone, in their order, with an empty string
-    at its own position: a measurement belongs to its session."""
+    at its own position: a measurement belongs to its session. The last is `again` for a repeated measurement."""
