@@ -23,16 +23,15 @@ _MS = "com.microsoft"
 
 
 class _Builder:
-    def __init__(self, style: Style, cache: bool, quantized: bool, dtype: npt.DTypeLike) -> None:
-        self.style, self.cache, self.quantized, self.dtype = style, cache, quantized, np.dtype(dtype)
-        self.kind = helper.np_dtype_to_tensor_dtype(self.dtype)
+    def __init__(self, style: Style, cache: bool, quantized: bool) -> None:
+        self.style, self.cache, self.quantized = style, cache, quantized
         self.kv_heads = HEADS if style == "multi_head" else HEADS // 2
         self.random = np.random.default_rng(3)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
         self.inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "seq"])]
         logits: Dims = ["batch", "seq", VOCABULARY]
-        self.outputs = [helper.make_tensor_value_info("logits", self.kind, logits)]
+        self.outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, logits)]
 
     def op(self, op_type: str, inputs: list[str], name: str, outputs: tuple[str, ...] = (), **attributes: Any) -> str:
         names = list(outputs) or [f"{name}/output_0"]
@@ -44,20 +43,20 @@ class _Builder:
         return name
 
     def random_weight(self, name: str, *shape: int) -> str:
-        return self.weight(name, (self.random.standard_normal(shape) * 0.2).astype(self.dtype))
+        return self.weight(name, (self.random.standard_normal(shape) * 0.2).astype(np.float32))
 
     def linear(self, value: str, name: str, depth: int, width: int) -> str:
         if not self.quantized:
             return self.op("MatMul", [value, self.random_weight(f"{name}.weight", depth, width)], f"{name}/MatMul")
         blocks = depth // BLOCK
         packed = self.random.integers(0, 256, (width, blocks, BLOCK // 2)).astype(np.uint8)
-        scales = self.random.uniform(0.01, 0.04, width * blocks).astype(self.dtype)
+        scales = self.random.uniform(0.01, 0.04, width * blocks).astype(np.float32)
         inputs = [value, self.weight(f"{name}.q4", packed), self.weight(f"{name}.scales", scales)]
         sizes: dict[str, Any] = {"K": depth, "N": width, "bits": 4, "block_size": BLOCK}
         return self.op("MatMulNBits", inputs, f"{name}/MatMul_Q4", domain=_MS, **sizes)
 
     def norm(self, value: str, name: str) -> str:
-        scale = self.weight(f"{name}.weight", self.random.uniform(0.5, 1.5, WIDTH).astype(self.dtype))
+        scale = self.weight(f"{name}.weight", self.random.uniform(0.5, 1.5, WIDTH).astype(np.float32))
         if self.style == "standard":
             return self.op("RMSNormalization", [value, scale], name, epsilon=1e-6)
         # ONNX Runtime registers it in the default domain.
@@ -68,7 +67,7 @@ class _Builder:
         if self.style != "group":
             total = self.op("Add", [skip, value], f"{name}/Add")
             return self.norm(total, name), total
-        scale = self.weight(f"{name}.weight", self.random.uniform(0.5, 1.5, WIDTH).astype(self.dtype))
+        scale = self.weight(f"{name}.weight", self.random.uniform(0.5, 1.5, WIDTH).astype(np.float32))
         outputs = (f"{name}/output_0", "", "", f"{name}/output_3")
         self.op("SkipSimplifiedLayerNormalization", [skip, value, scale], name, outputs, domain=_MS, epsilon=1e-6)
         return outputs[0], outputs[3]
@@ -76,8 +75,8 @@ class _Builder:
     def rotary_tables(self) -> None:
         frequency = 100.0 ** (-np.arange(HEAD // 2) / (HEAD // 2))
         angles = np.arange(LONGEST)[:, None] * frequency
-        self.weight("cos_cache", np.cos(angles).astype(self.dtype))
-        self.weight("sin_cache", np.sin(angles).astype(self.dtype))
+        self.weight("cos_cache", np.cos(angles).astype(np.float32))
+        self.weight("sin_cache", np.sin(angles).astype(np.float32))
 
     def positions(self) -> None:
         if self.style != "group":
@@ -104,8 +103,8 @@ class _Builder:
             present.append(f"present.{layer}.{part}")
             before: Dims = ["batch", self.kv_heads, "past", HEAD]
             after: Dims = ["batch", self.kv_heads, "total", HEAD]
-            self.inputs.append(helper.make_tensor_value_info(given[-1], self.kind, before))
-            self.outputs.append(helper.make_tensor_value_info(present[-1], self.kind, after))
+            self.inputs.append(helper.make_tensor_value_info(given[-1], TensorProto.FLOAT, before))
+            self.outputs.append(helper.make_tensor_value_info(present[-1], TensorProto.FLOAT, after))
         return given, present
 
     def attention(self, value: str, layer: int) -> str:
@@ -151,13 +150,13 @@ class _Builder:
         silu = self.op("Mul", [gate, sigmoid], f"{name}/SiLU")
         return self.linear(self.op("Mul", [silu, up], f"{name}/Mul"), f"{name}/down", 2 * WIDTH, WIDTH)
 
-    def build(self, layers: int) -> onnx.ModelProto:
+    def build(self) -> onnx.ModelProto:
         self.rotary_tables()
         self.positions()
         embedding = self.random_weight("embedding", VOCABULARY, WIDTH)
         total = self.op("Gather", [embedding, "input_ids"], "embed")
         normalized = self.norm(total, "layers.0/input_norm")
-        for layer in range(layers):
+        for layer in range(2):
             attended = self.attention(normalized, layer)
             projected = self.linear(attended, f"layers.{layer}/attn/o", HEADS * HEAD, WIDTH)
             normalized, total = self.add_norm(total, projected, f"layers.{layer}/post_norm")
@@ -171,14 +170,12 @@ class _Builder:
         return helper.make_model(graph, ir_version=10, opset_imports=imports)
 
 
-def decoder_model(
-    style: Style, cache: bool = True, layers: int = 2, quantized: bool = False, dtype: npt.DTypeLike = np.float32
-) -> onnx.ModelProto:
-    """Return a decoder; with `cache`, it takes past keys and values and returns the present ones.
+def decoder_model(style: Style, cache: bool = True, quantized: bool = False) -> onnx.ModelProto:
+    """Return a decoder of two layers; with `cache`, it takes past keys and values and returns the present ones.
 
     `quantized` replaces MatMul in the layers by MatMulNBits.
     """
-    return _Builder(style, cache, quantized, dtype).build(layers)
+    return _Builder(style, cache, quantized).build()
 
 
 def decoder_inputs(model: onnx.ModelProto, tokens: Array, past: dict[str, Array] | None = None) -> dict[str, Array]:

@@ -395,7 +395,6 @@ LEFT_OUT = {
     "fuse_transformer": "finds its patterns in transformers only",
     "import_weights": "wants a file of weights",
     "run_python": "does anything",
-    "set_kv_cache": "wants a decoder",
 }
 """Operations that are no use here."""
 KEEPS_NUMBERS = {
