@@ -102,7 +102,7 @@ EXTRAS = {
             "PyAV",
             ("av",),
             ("av",),
-            "frames of videos, and audio other than .wav, as `data:` of inputs; `video` of `render_images`",
+            "frames of videos, and audio other than .wav, as `data:` of inputs",
             107,
         ),
         Extra(

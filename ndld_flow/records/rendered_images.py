@@ -62,8 +62,6 @@ class RenderedImage(Record):
     description: str
     """`tensor output, float32 1x3x64x64, black 0, white 1`."""
     rows: tuple[ImageRow, ...]
-    video: str = ""
-    """A video of the rows of all samples next to the document; empty if none was written."""
 
 
 class RenderedImages(Document):

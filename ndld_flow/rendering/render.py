@@ -37,7 +37,6 @@ from ndld_flow.rendering.overlays import Overlay
 from ndld_flow.rendering.pixels import Drawn, as_bytes, thumbnail_of
 from ndld_flow.rendering.settings import ImageSettings
 from ndld_flow.rendering.tensor_images import Panel, SampleValues, TensorImage
-from ndld_flow.rendering.video import VIDEO_FILE, VideoWriter
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.file_samples import open_files
 from ndld_flow.samples.model_matching import shared_inputs
@@ -68,8 +67,6 @@ class Request:
     """Samples with thumbnails."""
     written: int = 100
     """Samples with files."""
-    frames_per_second: float = 0.0
-    """Rate of the videos of all samples; 0 writes none."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,6 @@ class _Renderer:
     def __init__(self, request: Request, sources: Mapping[str, TensorSource], feeding: Feeding, out: Path) -> None:
         self._request, self._sources, self._feeding = request, sources, feeding
         self._writer = _Writer(out, request.shown, request.written)
-        self._videos: dict[str, VideoWriter] = {}
         self.notes: list[str] = []
         labels = {side: source.label for side, source in sources.items()}
         images = request.images or ({} if request.overlays else _outputs_of(sources["candidate"]))
@@ -212,20 +208,14 @@ class _Renderer:
     ) -> None:
         streams = tee(self._feeding.samples(self._writer.out, 0), 1 + len(self._sources))
         captured = [self._captured(side, fed) for side, fed in zip(self._sources, streams[1:], strict=True)]
-        if self._request.frames_per_second:
-            self._videos = {each.name: self._video(each.name) for each in live}
         for number, (fed, *values) in enumerate(zip(streams[0], *captured, strict=True)):
             label = self._feeding.shown[number].label
             progress(number, len(self._feeding), f"drawing {label}")
             tensors = {side: {**weights[side], **own} for side, own in zip(self._sources, values, strict=True)}
             for drawing, panels in self._drawn(live, fed, tensors):
-                if drawing.name in self._videos:
-                    self._videos[drawing.name].add([panel.drawn.pixels for panel in panels])
                 row = self._writer.write(drawing.name, number, label, panels)
                 if row.files:
                     self._rows[drawing.name].append(row)
-        for video in self._videos.values():
-            video.close()
 
     def _drawn(
         self, live: Sequence[TensorImage | Overlay], fed: Fed, tensors: Mapping[str, Mapping[str, Array]]
@@ -239,9 +229,6 @@ class _Renderer:
             else:
                 target, title = self._target(drawing, fed, tensors)
                 yield drawing, [*inputs, *drawing.draw(SampleValues(tensors, shown, target, title))]
-
-    def _video(self, name: str) -> VideoWriter:
-        return VideoWriter(self._writer.out / name / VIDEO_FILE, self._request.frames_per_second)
 
     def _weights(self, side: str) -> dict[str, Array]:
         source = self._sources[side]
@@ -314,12 +301,7 @@ class _Renderer:
     def images(self) -> tuple[RenderedImage, ...]:
         """Return the records of all images."""
         return tuple(
-            RenderedImage(
-                name=each.name,
-                description=each.description,
-                rows=tuple(self._rows[each.name]),
-                video=f"{each.name}/{VIDEO_FILE}" if each.name in self._videos else "",
-            )
+            RenderedImage(name=each.name, description=each.description, rows=tuple(self._rows[each.name]))
             for each in self.drawings
         )
 

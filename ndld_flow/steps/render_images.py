@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import Data
@@ -17,7 +16,7 @@ from ndld_flow.rendering.settings import ImageName, ImageSettings
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.samples.noise_settings import Noise
 from ndld_flow.samples.sample_settings import SampleSettings
-from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, RunsCode, SampleData, Step, metrics
+from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, SampleData, Step, metrics
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 
 if TYPE_CHECKING:
@@ -115,9 +114,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
     """Number of samples that the report shows."""
     written: Annotated[int, Field(ge=0)] = 100
     """Number of samples whose images are written as files; all samples are measured."""
-    video: Annotated[float, Field(gt=0, le=240, allow_inf_nan=False)] | None = None
-    """Frames per second of `NAME/video.mp4`, a video of each image: a frame for every sample, with its images side by
-    side. It needs the extra `video`, as samples from video files do."""
     arithmetic: Literal["stored", "native"] = "stored"
     """`stored`: every fp16 and bf16 tensor is rounded to its type after the node that computes it, as hardware
     stores it. `native`: the arithmetic of the execution provider; on CPUs that is fp32."""
@@ -155,10 +151,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             if self.reference is None and any(each.model == "reference" for each in image.operands.values()):
                 raise ValueError(f"`images.{name}` draws a tensor of the reference: give `reference`")
         return self
-
-    def foresee(self) -> Foresight:
-        lack = EXTRAS["video"].lack("`video`") if self.video is not None else ""
-        return Foresight(lacks=(lack,) if lack else ())
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.activations.inspection import InspectedModel
@@ -201,7 +193,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             stored=self.arithmetic == "stored",
             shown=self.shown,
             written=self.written,
-            frames_per_second=self.video or 0.0,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.records.rendered_images import ImageFile, RenderedImages
 from ndld_flow.rendering.pixels import Range, choose_range, draw_image, draw_tiles, planes_of
 from ndld_flow.rendering.tensor_images import psnr
-from ndld_flow.rendering.video import side_by_side
-from ndld_flow.samples.images import video_frames
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step
-from tests.support.sample_files import write_video
 
 PHOTO = np.zeros((8, 12, 3), np.uint8)
 PHOTO[:, :6, 0], PHOTO[:, 6:, 2], PHOTO[:4, :, 1] = 255, 255, 102
@@ -241,43 +237,6 @@ def test_constants_are_weights(tmp_path: Path, photos: Path) -> None:
     assert [file.side for file in record.images[0].rows[0].files] == ["reference", "candidate", "difference"]
     reference, candidate = (pixels(ran, file_of(record, "k", side)) for side in ("reference", "candidate"))
     np.testing.assert_array_equal(reference, candidate)
-
-
-needs_video = pytest.mark.skipif(
-    find_spec("av") is None, reason="PyAV is not installed: pip install 'ndld-flow[video]'"
-)
-
-
-@needs_video
-def test_frames_of_a_video_become_frames_of_a_video(tmp_path: Path) -> None:
-    """Video in, video out: the frames keep their order and their brightness, also those that have no files."""
-    levels = [20, 90, 160, 230]
-    video = write_video(tmp_path / "in.mp4", levels, size=(12, 8))
-    model = make_denoiser(tmp_path / "a.onnx")
-    images = {"out": {"tensor": "y", "range": [0, 1]}}
-    ran, record = render(tmp_path, video, images, model, video=10, written=1)
-    assert len(record.images[0].rows) == 1
-    frames = [np.asarray(source.picture) for _, source in video_frames(ran.out / record.images[0].video, "y", 1)]
-    assert len(frames) == len(levels)
-    for frame, level in zip(frames, levels, strict=True):
-        assert frame.shape == (8, 28, 3)  # input and output, side by side
-        np.testing.assert_allclose(frame[2:6, [3, 24]].mean(), level, atol=12)
-
-
-def test_images_of_any_size_fit_into_a_frame() -> None:
-    tall, wide = np.full((2000, 10, 3), 9, np.uint8), np.full((3, 9001, 3), 9, np.uint8)
-    for images in ([tall, wide], [wide] * 9, [tall], [PHOTO, tall]):
-        height, width, _ = side_by_side(images).shape
-        assert 0 < height <= 720
-        assert 0 < width <= 3900
-        assert height % 2 == width % 2 == 0
-
-
-def test_without_pyav_a_video_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.base.extras.find_spec", lambda _: None)
-    step = RenderImages.model_validate_json('{"video": 25}')
-    assert step.foresee().lacks == ("`video` needs PyAV: pip install 'ndld-flow[video]'",)
-    assert not RenderImages().foresee().lacks
 
 
 # Pixels

@@ -56,8 +56,6 @@ class ImageView:
     is_large: bool
     """Every row has at most two images."""
     rows: tuple[RowView, ...]
-    video: str
-    """Path of the video from the report; empty if there is none."""
     more: str
     """`96 more samples are in half/denoised/`; empty if all are shown."""
 
@@ -83,7 +81,6 @@ def _view(documents: RunDocuments, step: str, image: RenderedImage) -> ImageView
         description=short_name(image.description, _LONGEST_CAPTION),
         is_large=max((len(row.files) for row in rows), default=0) <= _FEW,
         rows=rows,
-        video=_link(documents, step, image.video) if image.video else "",
         more=f"{counted(more, 'more sample')} in {place}" if more else "",
     )
 
