@@ -39,9 +39,6 @@ class RuntimeSettings(Settings):
     """The library, as its documentation calls it."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions that determine a measurement, the library itself first."""
-    in_every_key: ClassVar[bool] = False
-    """Keys of profiles in other runtimes contain these settings too, with their defaults. True for the first two
-    runtimes, whose settings were once in one class, so that their keys do not change."""
     reports_device_times: ClassVar[bool] = False
     """Its sessions report times by the device's own clock, and the device's memory."""
     reports_tactics: ClassVar[bool] = False

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
-from pydantic_core import to_jsonable_python
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds
@@ -174,17 +173,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @model_serializer(mode="wrap")
     def _write_flat(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        """Return the settings as they are in a recipe, with the defaults of the runtimes that are part of every key."""
+        """Return the settings as they are in a recipe."""
         values = write(self)
         chosen = values.pop("runtime")
-        others: dict[str, JsonValue] = {
-            name: to_jsonable_python(info.default)
-            for settings in find_settings()
-            if settings.in_every_key
-            for name, info in settings.model_fields.items()
-            if name != "backend"
-        }
-        return {"backend": chosen.pop("backend"), **values, **others, **chosen}
+        return {"backend": chosen.pop("backend"), **values, **chosen}
 
     @property
     def device(self) -> str:
@@ -258,13 +250,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             steps=self.steps,
             lock_clocks=self.lock_clocks,
             sample_gpu=self.sample_gpu,
-            options=self._options(),
+            options=self.model_dump(mode="json", exclude={"reuse_on"}),
         )
-
-    def _options(self) -> dict[str, JsonValue]:
-        """Return every setting in effect, without those of other runtimes."""
-        effective = (type(self).model_fields.keys() | type(self.runtime).model_fields) - {"reuse_on"}
-        return {name: value for name, value in self.model_dump(mode="json").items() if name in effective}
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:

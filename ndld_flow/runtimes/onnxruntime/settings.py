@@ -98,7 +98,6 @@ class OnnxruntimeSettings(RuntimeSettings):
         "disable_prepacking": "prepacking",
         "dynamic_block_base": "block_base",
     }
-    in_every_key: ClassVar[bool] = True
 
     backend: Literal["onnxruntime"] = "onnxruntime"
     """The runtime: ONNX Runtime, OpenVINO, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`).

@@ -39,7 +39,6 @@ class TensorrtSettings(RuntimeSettings):
         "loadEngine": "engine_file",
         "device": "gpu",
     }
-    in_every_key: ClassVar[bool] = True
     reports_device_times: ClassVar[bool] = True
     reports_tactics: ClassVar[bool] = True
     builder: ClassVar[Builder | None] = Builder("build_engine", "engine_file", ("library", "gpu"))
