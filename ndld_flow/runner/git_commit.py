@@ -1,60 +1,41 @@
-"""Read the git commit of a working tree from its files, without starting git."""
+"""The git commit of a working tree, as git reports it."""
 
 from __future__ import annotations
 
+import os
 import re
-from functools import lru_cache
+import shutil
+import subprocess
 from pathlib import Path
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_REFERENCE = re.compile(r"ref: (refs/[^\0\n]{1,200})\s*")
-_MOST_BYTES = 20_000_000
-"""Size limit of packed references."""
+_TIMEOUT_S = 5.0
+_HARMLESS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""The configuration of a stranger's repository may name programs."""
 
 
-@lru_cache(maxsize=8)
 def read_commit(folder: Path) -> str:
-    """Return the commit that is checked out in a folder's working tree; empty outside one, or if it cannot be read.
+    """Return the commit that is checked out in a folder's working tree.
 
-    The format is that of gitrepository-layout(5): `HEAD` names a reference, which is a file or a line of
-    `packed-refs`; a linked working tree has a `HEAD` of its own and shares references by `commondir`.
+    Empty without git, outside a working tree, in one of another user (which git refuses), and if git does not answer.
     """
-    for parent in (folder, *folder.parents):
-        git = parent / ".git"
-        if git.exists():
-            try:
-                return _read_head(_linked(git))
-            except (OSError, ValueError):
-                return ""
-    return ""
-
-
-def _linked(git: Path) -> Path:
-    """Return the folder of a repository; `.git` is a file that names it in a linked working tree."""
-    if git.is_dir():
-        return git
-    return (git.parent / _text(git).removeprefix("gitdir:").strip()).resolve()
-
-
-def _read_head(git: Path) -> str:
-    head = _text(git / "HEAD").strip()
-    reference = _REFERENCE.fullmatch(head)
-    if reference is None:
-        return head if _COMMIT.fullmatch(head) else ""
-    common = git / _text(git / "commondir").strip() if (git / "commondir").is_file() else git
-    for folder in (git, common):
-        if (folder / reference[1]).is_file():
-            commit = _text(folder / reference[1]).strip()
-            return commit if _COMMIT.fullmatch(commit) else ""
-    for line in _text(common / "packed-refs").splitlines():
-        commit, _, name = line.partition(" ")
-        if name == reference[1] and _COMMIT.fullmatch(commit):
-            return commit
-    return ""
-
-
-def _text(path: Path) -> str:
-    """Return a file as text. Raises OSError, and ValueError for a large one and for other bytes."""
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError("not a file of git")
-    return path.read_text("utf-8")
+    git = shutil.which("git")
+    if git is None or not Path(git).is_absolute():  # a relative one could be a file of the project
+        return ""
+    command = [git, *_HARMLESS, "rev-parse", "--verify", "--quiet", "HEAD"]
+    # In a hook of git, GIT_DIR names a repository for every folder.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment | {"GIT_CONFIG_NOSYSTEM": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    commit = done.stdout.decode("ascii", "replace").strip()
+    return commit if done.returncode == 0 and _COMMIT.fullmatch(commit) else ""

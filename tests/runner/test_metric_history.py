@@ -14,6 +14,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.history import MetricHistory, MetricSeries
+from ndld_flow.runner import git_commit
 from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.run_index import INDEX
 from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
@@ -278,27 +279,60 @@ def test_unknown_recipes_and_metrics_are_named(tmp_path: Path) -> None:
         api.history(outputs=tmp_path)
 
 
-def test_the_commit_of_a_working_tree_is_read_from_its_files(tmp_path: Path) -> None:
+def test_the_commit_of_a_working_tree_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str, cwd: Path = tmp_path) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
         return subprocess.run(
             ["git", *identity, *words], cwd=cwd, check=True, capture_output=True, text=True
         ).stdout.strip()
 
+    assert read_commit(tmp_path) == "", "no working tree"
     git("init")
     assert read_commit(tmp_path / ".") == "", "no commit yet"
     git("commit", "--allow-empty", "-m", "first")
     (tmp_path / "inner").mkdir()
-    head = git("rev-parse", "HEAD")
-    assert read_commit(tmp_path / "inner") == head
-    git("pack-refs", "--all")
+    first = git("rev-parse", "HEAD")
+    assert read_commit(tmp_path / "inner") == first
     git("worktree", "add", "-q", "linked", "-b", "other")
-    read_commit.cache_clear()
-    assert read_commit(tmp_path) == head
-    assert read_commit(tmp_path / "linked") == head
-    git("checkout", "-q", "--detach")
-    read_commit.cache_clear()
-    assert read_commit(tmp_path) == head
-    (tmp_path / ".git" / "HEAD").write_text("ref: ../../etc/passwd\n")
-    read_commit.cache_clear()
+    assert read_commit(tmp_path / "linked") == first
+    git("commit", "--allow-empty", "-m", "second")
+    assert read_commit(tmp_path) == git("rev-parse", "HEAD") != first, "a commit between two runs of one process"
+    assert read_commit(tmp_path / "linked") == first
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "linked" / ".git"))
+    assert read_commit(tmp_path) != first, "the variable of a hook"
+    monkeypatch.delenv("GIT_DIR")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_commit(tmp_path) == "", "no git"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".")
+    write_program(tmp_path / "git", "touch started")
+    assert read_commit(tmp_path) == "", "a file of the project"
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_repository_starts_no_program_and_may_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    write_program(tmp_path / "evil", "touch started")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for hook in ("post-index-change", "reference-transaction", "fsmonitor-watchman"):
+        write_program(hooks / hook, f"touch {tmp_path}/started")
+    evil = str(tmp_path / "evil")
+    keys = ("core.fsmonitor", "core.sshCommand", "core.pager", "alias.rev-parse", "diff.external", "core.editor")
+    for key in keys:
+        value = f"!{evil}" if key.startswith("alias") else evil
+        subprocess.run(["git", "config", key, value], cwd=tmp_path, check=True)
+    subprocess.run(["git", "config", "core.hooksPath", str(hooks)], cwd=tmp_path, check=True)
     assert read_commit(tmp_path) == ""
+    assert not (tmp_path / "started").exists()
+
+    write_program(tmp_path / "bin" / "git", "exec sleep 60")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(git_commit, "_TIMEOUT_S", 0.2)
+    assert read_commit(tmp_path) == "", "git does not answer"
+
+
+def write_program(path: Path, line: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
