@@ -236,7 +236,6 @@ __all__ = [
     "history",
     "init",
     "init_example",
-    "init_plugin",
     "inspect",
     "layers",
     "log_to_mlflow",
@@ -1064,18 +1063,6 @@ def init(
 
     path = Path(target) if target is not None else None
     return write_recipe(Path(model), path, options, overwrite=overwrite, ask=ask or (lambda *_: None))
-
-
-@public
-def init_plugin(name: str, folder: str | Path | None = None) -> Path:
-    """Write a package with a step, an operation, their entry points and a test into a new or empty folder, by default
-    `NAME` in the current directory; return the folder.
-
-    Raises RequestError for a name that is a keyword or that an installed package has.
-    """
-    from ndld_flow.recipe.plugin_package import write_plugin
-
-    return write_plugin(name, Path(folder) if folder is not None else None)
 
 
 @public

@@ -19,7 +19,7 @@ classes known by entry points in its `pyproject.toml`; the entry's name is the w
     [project.entry-points."ndld_flow.runtimes"]
     reference = "my_package.reference:RUNTIME"
 
-`ndld-flow init --plugin NAME` writes such a package. These names are stable; every other module but `ndld_flow.api` is
+The folder `docs/examples/my_steps` is such a package. These names are stable; every other module but `ndld_flow.api` is
 internal.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -29,11 +28,6 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 @click.option("--int8", "precision", flag_value="int8", help="Quantize to INT8.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
 @click.option("--example", metavar="NAME", help="Write an example recipe instead, such as `quickstart`, to pipelines/.")
-@click.option(
-    "--plugin",
-    metavar="NAME",
-    help="Write a package with a step and an operation of your own instead, to the folder NAME.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace an existing RECIPE.yaml.")
 def command(
     model: Path | None,
@@ -43,7 +37,6 @@ def command(
     precision: Precision | None,
     shapes: tuple[str, ...],
     example: str | None,
-    plugin: str | None,
     overwrite: bool,
 ) -> None:
     """Write a commented recipe for a model. It is ready to run: sizes of dynamic dimensions are taken from the model's
@@ -54,26 +47,15 @@ def command(
       ndld-flow init model.onnx --int8 --images photos/
       ndld-flow init model.onnx --fp16 --for tensorrt_rtx
       ndld-flow init --example quickstart        # a real detector, downloaded by the first run
-      ndld-flow init --plugin my_steps           # a package: a step, an operation, a test
     """
-    if plugin is not None:
-        _init_plugin(plugin, model, example or target)
-        return
     if example is not None and model is None:
         path = api.init_example(example, overwrite=overwrite)
     elif model is not None and example is None:
         options = RecipeOptions(runtime, precision, images, dict(map(parse_shape, shapes)))
         path = _init(model, target, options, overwrite)
     else:
-        raise click.UsageError("Give a model, --example NAME, or --plugin NAME.")
+        raise click.UsageError("Give a model or --example NAME.")
     click.echo(f"Run it with: ndld-flow run {path}")
-
-
-def _init_plugin(name: str, folder: Path | None, other: object) -> None:
-    if other is not None:
-        raise click.UsageError("--plugin writes a package: give no model, recipe or --example with it.")
-    target = api.init_plugin(name, folder)
-    click.echo(f"{target}\nInstall it with: pip install -e {shlex.quote(str(target))}")
 
 
 def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: bool) -> Path:

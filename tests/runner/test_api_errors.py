@@ -70,7 +70,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "doctor": {"library": "nowhere"},
     "init": {"model": "torn.onnx"},
     "init_example": {"name": "nowhere"},
-    "init_plugin": {"name": "nowhere-else"},
 }
 """Function -> arguments that are valid, cheap, and where a run would be costly, refused."""
 

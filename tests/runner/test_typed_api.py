@@ -64,7 +64,6 @@ reveal_type(api.gc(dry_run=True).freed_bytes)
 reveal_type(api.doctor()[0].state)
 reveal_type(api.init("m.onnx", options=api.RecipeOptions(precision="fp16")).trial.pass_ms)
 reveal_type(api.init_example("quickstart"))
-reveal_type(api.init_plugin("mine"))
 
 
 def listen(event: api.Event) -> None:

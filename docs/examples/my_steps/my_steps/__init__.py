@@ -1,0 +1,1 @@
+"""Steps and operations for ndld-flow."""
