@@ -88,24 +88,23 @@ def post_comment(discussion: Discussion, marker: str, body: str) -> tuple[str, b
     Returns its URL, or the title of the pull request where the server has none, and whether it is new. Raises
     RequestError where it cannot be posted.
     """
-    posted: list[Any] = []
-    existing = _find_comment(discussion, marker)
-    if existing is not None:
+    update: Literal["PATCH", "PUT"] = "PATCH" if discussion.program == "gh" else "PUT"
+    for existing in _find_comments(discussion, marker):
         try:
-            update = "PATCH" if discussion.program == "gh" else "PUT"
-            posted = _call(discussion, update, f"{discussion.comment}/{existing}", body)
+            posted, is_new = _call(discussion, update, f"{discussion.comment}/{existing}", body), False
         except _RefusedError as error:
-            if error.status not in (403, 404):
+            if error.status not in (403, 404):  # those were deleted meanwhile, or other bots own them
                 raise
-            existing = None  # it was deleted meanwhile, or another app of this server owns it
-    if existing is None:
-        posted = _call(discussion, "POST", discussion.comments, body)
+        else:
+            break
+    else:
+        posted, is_new = _call(discussion, "POST", discussion.comments, body), True
     url = next((each.get("html_url") for each in posted if isinstance(each, dict)), "")  # GitLab has none
-    return short_name(str(url or discussion.title), 300), existing is None
+    return short_name(str(url or discussion.title), 300), is_new
 
 
-def _find_comment(discussion: Discussion, marker: str) -> int | None:
-    """Return the id of the oldest comment that begins with the marker.
+def _find_comments(discussion: Discussion, marker: str) -> Iterator[int]:
+    """Yield the ids of comments that begin with the marker, the oldest first.
 
     A comment of another account does not count, although a job may often edit it: its author could change a verdict
     after it was written there.
@@ -117,8 +116,7 @@ def _find_comment(discussion: Discussion, marker: str) -> int | None:
         name = author.get("login") or author.get("username")
         is_own = name == own if own else author.get("type") == "Bot"
         if is_own and str(comment.get("body") or "").startswith(marker):
-            return int(comment["id"])
-    return None
+            yield int(comment["id"])
 
 
 def _account(discussion: Discussion) -> str:

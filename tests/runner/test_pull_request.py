@@ -98,7 +98,9 @@ def test_a_comment_that_cannot_be_changed_is_posted_anew(forge: Forge, status: i
     forge.add(f"{MARKER}\nof another bot", "another[bot]", "Bot")
     forge.set(faults=[Fault(status, "Resource not accessible", "PATCH")])
     assert post(forge, "GitHub", "second") == ("https://forge/2", True)
-    assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nof another bot", f"{MARKER}\nsecond"]
+    forge.set(faults=[Fault(status, "Resource not accessible", "PATCH")])
+    assert post(forge, "GitHub", "third") == ("https://forge/2", False)
+    assert [comment["body"] for comment in forge.comments] == [f"{MARKER}\nof another bot", f"{MARKER}\nthird"]
 
 
 def test_an_outage_creates_no_second_comment(forge: Forge) -> None:
