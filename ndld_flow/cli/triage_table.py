@@ -46,7 +46,7 @@ def _parts(title: str, profile: Profile, triage: Triage, run: str) -> Iterator[R
     for line in _about(profile, triage.layers_ms):
         yield Text(line, style="dim")
     if triage.top:
-        yield _section("slowest layers", _top_table(triage.top))
+        yield _section("slowest layers", _top_table(profile, triage.top))
         yield _section("by type", _group_table(triage.by_type))
     elif triage.by_type:
         yield _section("made of", Text("\n".join(map(_counts, (triage.by_precision, triage.by_type)))))
@@ -101,7 +101,7 @@ def _measured(profile: Profile) -> str:
     return f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
 
 
-def _top_table(layers: Sequence[TopLayer]) -> TerminalTable:
+def _top_table(profile: Profile, longest: Sequence[TopLayer]) -> TerminalTable:
     columns = (
         *_TIMES,
         Column("layer", "name"),
@@ -110,11 +110,11 @@ def _top_table(layers: Sequence[TopLayer]) -> TerminalTable:
         Column("precision", "label"),
     )
     rows = []
-    for top in layers:
-        layer = top.layer
+    for top in longest:
+        layer = profile.layers[top.layer]
         shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
         named = short_name(layer.name, 44), short_name(layer.type, 18), short_name(shape, 24)
-        times = top.median_ms, top.share, _bar(top.share, layers[0].share)
+        times = top.median_ms, top.share, _bar(top.share, longest[0].share)
         rows.append((*times, *named, short_name(layer.precision or "unknown", 12)))
     return TerminalTable(Table(columns, tuple(rows)), optional=("", "output", "precision"))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ndld_flow.profiles.diagnose.diagnose import LayerGroup, Triage
-from ndld_flow.profiles.diagnose.subject import Bound, Insight
+from ndld_flow.profiles.diagnose.diagnose import Triage
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Profile
 from ndld_flow.runner.sweep.plan_sweep import Estimate, PlannedPoint, PlannedStep, SweepPlan
@@ -55,36 +54,11 @@ class SweepOutline(Record):
     """Duration of the work that is not stored; None when no such step ever ran here."""
 
 
-class TopLayerPlace(Record):
-    """One of the longest layers of a profile."""
-
-    layer: int
-    """Position in the profile's `layers`."""
-    median_ms: float
-    share: float
-    """Share of the sum of all layers, 0 to 1."""
-
-
-class TriageOutput(Record):
-    """The summary of a profile. Layers are positions in it, shares are of the sum of all layers."""
-
-    layers_ms: float
-    """Sum of all layers' medians."""
-    top: tuple[TopLayerPlace, ...]
-    """The longest first."""
-    by_type: tuple[LayerGroup, ...]
-    """The longest first, as in the two that follow."""
-    by_precision: tuple[LayerGroup, ...]
-    by_role: tuple[LayerGroup, ...]
-    bound: Bound
-    insights: tuple[Insight, ...]
-
-
 class ProfileOutput(Record):
     """A profile and its summary, from `ndld-flow profile`."""
 
     profile: Profile
-    triage: TriageOutput
+    triage: Triage
 
 
 def describe_plan(plan: Sequence[Decision] | SweepPlan, foreseen: Sequence[Foresight] = ()) -> object:
@@ -116,17 +90,4 @@ def describe_plan(plan: Sequence[Decision] | SweepPlan, foreseen: Sequence[Fores
 
 def describe_profile(profiled: Profiled) -> ProfileOutput:
     """Return a profile and its summary as `ndld-flow profile` prints them."""
-    return ProfileOutput(profile=profiled.profile, triage=_describe_triage(profiled.triage()))
-
-
-def _describe_triage(triage: Triage) -> TriageOutput:
-    top = (TopLayerPlace(layer=top.position, median_ms=top.median_ms, share=top.share) for top in triage.top)
-    return TriageOutput(
-        layers_ms=triage.layers_ms,
-        top=tuple(top),
-        by_type=triage.by_type,
-        by_precision=triage.by_precision,
-        by_role=triage.by_role,
-        bound=triage.bound,
-        insights=triage.insights,
-    )
+    return ProfileOutput(profile=profiled.profile, triage=profiled.triage())

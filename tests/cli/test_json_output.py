@@ -18,10 +18,10 @@ import yaml
 from ndld_flow import api
 from ndld_flow.base import errors
 from ndld_flow.cli.app import VERBS
-from ndld_flow.profiles.diagnose.diagnose import LayerGroup
+from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
 from ndld_flow.profiles.diagnose.subject import Bound
 from ndld_flow.records.measurement import Metric
-from ndld_flow.runner.described_results import ProfileOutput, TopLayerPlace, TriageOutput
+from ndld_flow.runner.described_results import ProfileOutput
 from ndld_flow.runner.events import StepFinished
 from ndld_flow.runner.verb_output import OUTPUTS, format_value
 from tests.support.busy_runs import write_busy_run
@@ -262,8 +262,8 @@ def test_numbers_that_json_does_not_have_are_texts() -> None:
     assert strict(text)["metrics"]["loss"]["value"] == "NaN"
     assert strict(text)["wall_s"] == "-Infinity"
     validator("run").validate(strict(text))
-    bounded = TopLayerPlace(layer=0, median_ms=float("nan"), share=float("inf"))
-    triage = TriageOutput(
+    bounded = TopLayer(layer=0, median_ms=float("nan"), share=float("inf"))
+    triage = Triage(
         layers_ms=float("-inf"),
         top=(bounded,),
         by_type=(LayerGroup("Conv", 1, float("nan"), 0.5, 0),),

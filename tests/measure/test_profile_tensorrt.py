@@ -469,7 +469,7 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
     roles = ["reformat", "compute", "compute", "compute", "reformat"]
     assert [layer.role for layer in whole.layers] == [layer.role for layer in hidden.layers] == roles
     assert len(triage(whole).top) == 5
-    assert {top.layer.role for top in triage(hidden).top} == {"compute"}
+    assert {hidden.layers[top.layer].role for top in triage(hidden).top} == {"compute"}
     shown = collect_layers({"a": hidden})[0]
     assert shown.only_compute
     types = [column.title for column in shown.slowest.columns].index("Type")

@@ -497,7 +497,7 @@ def test_triage_lists_the_longest_layers_types_and_precisions() -> None:
     )
     outcome = triage(result, top=2)
     assert outcome.layers_ms == 10
-    assert [(each.position, each.share) for each in outcome.top] == [(0, 0.6), (1, 0.2)]
+    assert [(each.layer, each.share) for each in outcome.top] == [(0, 0.6), (1, 0.2)]
     assert [(group.name, group.count, group.share) for group in outcome.by_type] == [
         ("Conv", 1, 0.6),
         ("Cast", 1, 0.2),

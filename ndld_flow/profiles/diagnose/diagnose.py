@@ -33,6 +33,7 @@ from ndld_flow.profiles.diagnose.rules_overheads import (
     start_ms,
 )
 from ndld_flow.profiles.diagnose.subject import Bound, EngineSubject, Insight, Subject
+from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
 Rule = Callable[[Subject], Iterator[Insight]]
@@ -289,13 +290,11 @@ _DECISIONS: tuple[Callable[[Subject], Bound | None], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class TopLayer:
-    """One of the longest layers."""
+class TopLayer(Record):
+    """One of the longest layers of a profile."""
 
-    position: int
-    """Position in `Profile.layers`."""
-    layer: Layer
+    layer: int
+    """Position in the profile's `layers`."""
     median_ms: float
     share: float
     """Share of the sum of all layers, 0 to 1."""
@@ -316,9 +315,8 @@ class LayerGroup:
     """Bytes read and written."""
 
 
-@dataclass(frozen=True)
-class Triage:
-    """Summary of a profile. Shares are of the sum of all layers."""
+class Triage(Record):
+    """The summary of a profile. Layers are positions in it, shares are of the sum of all layers."""
 
     layers_ms: float
     """Sum of all layers' medians."""
@@ -340,7 +338,7 @@ def triage(profile: Profile, top: int = 10) -> Triage:
     medians, total = subject.medians_ms, subject.layers_ms or 1.0
     return Triage(
         layers_ms=subject.layers_ms,
-        top=tuple(TopLayer(at, subject.layers[at], medians[at], medians[at] / total) for at in longest),
+        top=tuple(TopLayer(layer=at, median_ms=medians[at], share=medians[at] / total) for at in longest),
         by_type=group_layers(subject, lambda layer: layer.type),
         by_precision=group_layers(subject, lambda layer: layer.precision or "unknown"),
         by_role=group_layers(subject, lambda layer: layer.role),

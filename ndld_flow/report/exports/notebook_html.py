@@ -57,14 +57,9 @@ def profile_html(profile: Profile, report: str) -> str:
     headline = milliseconds(profile.latency.median_ms) if profile.latency_ms else f"{len(profile.layers)} layers"
     bound = f"median of {profile.label}, bound by {found.bound.word}" if profile.latency_ms else profile.label
     rows = [
-        (
-            top.layer.name,
-            top.layer.type,
-            top.layer.precision or "unknown",
-            milliseconds(top.median_ms),
-            share(top.share),
-        )
+        (layer.name, layer.type, layer.precision or "unknown", milliseconds(top.median_ms), share(top.share))
         for top in found.top
+        for layer in (profile.layers[top.layer],)
     ]
     return _block(headline, bound, ["layer", "type", "precision", "median", "share"] if rows else [], rows, report)
 
