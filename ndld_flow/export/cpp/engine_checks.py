@@ -8,7 +8,6 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.build import Build
-from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.records.profile import TensorInfo
 
 _DTYPES = ("bool", "int8", "int32", "int64", "uint8", "float16", "bfloat16", "float32")
@@ -56,8 +55,3 @@ def _check_tensors(where: str, kind: str, built: Sequence[TensorInfo], specs: Se
             )
     if extra := set(found) - {spec.name for spec in specs}:
         raise RequestError(f'{where} has an {kind} "{short_name(min(extra))}" that its model does not have.')
-
-
-def title_of(build: Build) -> str:
-    """Return `TensorRT` or `TensorRT-RTX`."""
-    return TITLES[build.backend]

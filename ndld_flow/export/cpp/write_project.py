@@ -13,13 +13,14 @@ import numpy as np
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.export.cpp.described_inputs import DescribedInput, check_tensors, describe_inputs
-from ndld_flow.export.cpp.engine_checks import check_engine, title_of
+from ndld_flow.export.cpp.engine_checks import check_engine
 from ndld_flow.export.cpp.generated_code import ModelFiles, describe_model
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.build import Build
+from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.store.files import copy_file
 from ndld_flow.store.kinds import Engine
@@ -108,10 +109,10 @@ def write_project(request: ExportRequest) -> CppProject:
     project = CppProject(tuple(inputs), outputs)
     if engine is not None:
         check_engine(engine.build, engine.model_digest, specs, outputs)
-        title, build = title_of(engine.build), engine.build
+        build = engine.build
         project = replace(
             project,
-            runtime=title,
+            runtime=TITLES[build.backend],
             runtime_version=build.version,
             compute_capabilities=build.compute_capabilities,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
@@ -19,7 +20,6 @@ from ndld_flow.base.text import short_name
 from ndld_flow.export.pytorch.call import constant_tensor, is_weight
 from ndld_flow.export.pytorch.module_class import ModuleClass, Refusal, Shared
 from ndld_flow.export.pytorch.scope_tree import scope_tree
-from ndld_flow.export.pytorch.weight_files import write_weights
 from ndld_flow.export.pytorch.written_module import WrittenModule
 from ndld_flow.graph.edit.constant_tensors import constant_tensors
 from ndld_flow.graph.edit.decomposing import decompose_nodes
@@ -67,7 +67,8 @@ def export_module(path: Path) -> ExportedModule:
     """
     model, constants = _prepared(path)
     inputs = [value for value in model.graph.inputs if not is_weight(value)]
-    shared = Shared(model.opset_imports.get("", 1), _owners(model), constants)
+    owners = {graph: node for node in model.graph.all_nodes() for _, graph in own_subgraphs(node)}
+    shared = Shared(model.opset_imports.get("", 1), owners, constants)
     root = ModuleClass(scope_tree(model.graph), shared, model.graph.outputs, inputs)
     _refuse(path, [*_refused_ends([*inputs, *model.graph.outputs]), *shared.refusals])
     written = WrittenModule(root)
@@ -91,11 +92,24 @@ def write_module(module: ExportedModule, folder: Path) -> None:
     """Write the files of a module; weights are copied from where the model has them."""
     (folder / CODE).write_text(module.code, encoding="utf-8")
     (folder / OPERATORS).write_text(operators_text(module.functions), encoding="utf-8")
-    write_weights(folder / WEIGHTS, {key: value_tensor(value) for key, value in module.weights.items()})
+    _write_weights(module, folder / WEIGHTS)
     own = {key: value.name if value is not None else None for key, value in module.weights.items()}
     names = {key: name if name in module.constants else None for key, name in own.items()}
     document = {"inputs": module.inputs, "outputs": module.outputs, "weights": names}
     (folder / NAMES).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_weights(module: ExportedModule, path: Path) -> None:
+    """Write weights to a safetensors file; a key without one is a counter, the int64 scalar 0."""
+    from safetensors.numpy import save_file
+
+    counter = np.zeros((), np.int64)
+    tensors = {key: value_tensor(value) for key, value in module.weights.items()}
+    arrays = {
+        key: counter if tensor is None else np.asarray(tensor.numpy(), order="C") for key, tensor in tensors.items()
+    }
+    # One buffer for two keys would be one tensor for some readers.
+    save_file({key: array.copy() if array.base is not None else array for key, array in arrays.items()}, path)
 
 
 def value_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -122,10 +136,6 @@ def _prepared(path: Path) -> tuple[ir.Model, frozenset[str]]:
             infer_shapes(model)
     sort_model(model)
     return model, frozenset(name for name, count in counts.items() if name and count == 1)
-
-
-def _owners(model: ir.Model) -> dict[ir.Graph, ir.Node]:
-    return {graph: node for node in model.graph.all_nodes() for _, graph in own_subgraphs(node)}
 
 
 def _refused_ends(values: Sequence[ir.Value]) -> Iterable[Refusal]:
