@@ -45,13 +45,13 @@ def dim_names(model: ir.Model) -> list[str]:
     return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))
 
 
-def check_dims(model: ir.Model, dims: Mapping[str, int], where: str) -> None:
+def check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
     """Raise `RequestError` for a name that no dimension of an input has."""
     known = dim_names(model)
     for name in dims:
         if name not in known:
             hint = suggest(name, known) or "its inputs have no named dimensions"
-            raise RequestError(f"{where}: the model has no dimension {name!r}; {hint}")
+            raise RequestError(f"dims: the model has no dimension {name!r}; {hint}")
 
 
 def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:
@@ -121,7 +121,7 @@ def fix_shapes_file(
     model = load_model(source)
     before = summarize_model(model)
     check_shapes(model, shapes, "shapes")
-    check_dims(model, dims, "dims")
+    check_dims(model, dims)
     notes = [*repairs_of(model), *_infer_again(source, model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))]
     drop_all_invented_names(model)
     save_model(model, target)

@@ -18,8 +18,8 @@ from ndld_flow.graph.diff.listing import (
     changed_text,
     counts_of,
     first,
+    metadata_changes,
     most_important,
-    text_changes,
 )
 from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import Sides, side_of
@@ -69,7 +69,7 @@ def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
 def diff_texts(before: ir.Model, after: ir.Model) -> tuple[TextChange, ...]:
     """Compare versions, producers, doc strings and metadata."""
     candidates = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
-    candidates += text_changes("metadata", _metadata(before), _metadata(after))
+    candidates += metadata_changes(_metadata(before), _metadata(after))
     return first(
         TextChange(key=change.detail, before=change.before, after=change.after)
         for change in candidates
@@ -111,7 +111,7 @@ def _function_changes(before: ir.Function, after: ir.Function, sides: Sides) -> 
         mine, theirs = before.attributes.get(name), after.attributes.get(name)
         if (mine and attribute_key(mine)) != (theirs and attribute_key(theirs)):
             yield Change(aspect="attribute", detail=name, before=_default(mine), after=_default(theirs))
-    yield from text_changes("metadata", before.metadata_props, after.metadata_props)
+    yield from metadata_changes(before.metadata_props, after.metadata_props)
     if _ports(before) != _ports(after) or _nodes_differ(before, after, sides):
         yield Change(aspect="body", before=None, after=None)
 

@@ -52,12 +52,12 @@ def most_important(changed: Iterable[_AnyChanged]) -> tuple[_AnyChanged, ...]:
     return first(sorted(changed, key=lambda item: all(change.aspect in _MINOR for change in item.changes)))
 
 
-def text_changes(
-    aspect: Aspect, before: Mapping[str, str], after: Mapping[str, str], excluded: frozenset[str] = frozenset()
+def metadata_changes(
+    before: Mapping[str, str], after: Mapping[str, str], excluded: frozenset[str] = frozenset()
 ) -> list[Change]:
-    """Return the changes of keys whose texts differ."""
+    """Return the changes of metadata whose texts differ."""
     keys = [key for key in dict.fromkeys([*before, *after]) if key not in excluded]
-    changes = [changed_text(aspect, before.get(key), after.get(key), key) for key in sorted(keys)]
+    changes = [changed_text("metadata", before.get(key), after.get(key), key) for key in sorted(keys)]
     return [change for change in changes if change is not None]
 
 

@@ -15,8 +15,8 @@ from ndld_flow.graph.diff.listing import (
     changed_text,
     counts_of,
     first,
+    metadata_changes,
     most_important,
-    text_changes,
 )
 from ndld_flow.graph.diff.matches import Matches, Pair, Side, Sides
 from ndld_flow.models.node_details import constant_tensor, is_constant
@@ -124,7 +124,7 @@ def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Chan
     yield from _input_changes(before, after, sides)
     yield from _output_changes(before, after)
     excluded = frozenset({PRECISION_KEY})
-    yield from text_changes("metadata", before.metadata_props, after.metadata_props, excluded)
+    yield from metadata_changes(before.metadata_props, after.metadata_props, excluded)
 
 
 def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | None:

@@ -12,9 +12,9 @@ from ndld_flow.graph.diff.listing import (
     counts_of,
     dims_of,
     first,
+    metadata_changes,
     most_important,
     tensor_item,
-    text_changes,
 )
 from ndld_flow.graph.diff.match_models import weights_of
 from ndld_flow.graph.diff.matches import Pair, Pairs, Port, Side, Sides
@@ -131,7 +131,7 @@ def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
     yield from (change for change in candidates if change is not None)
-    yield from text_changes("metadata", before.metadata_props, after.metadata_props)
+    yield from metadata_changes(before.metadata_props, after.metadata_props)
 
 
 def _source_changes(before: ir.Value, after: ir.Value, sides: Sides) -> Iterator[Change]:
@@ -252,7 +252,7 @@ def _initializer_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) 
     graphs = before.graph, after.graph
     if isinstance(graphs[0], ir.Graph) and sides.matches.graphs.after(graphs[0]) is not graphs[1]:
         yield changed_text("scope", *scopes)
-    yield from text_changes("metadata", before.metadata_props, after.metadata_props)
+    yield from metadata_changes(before.metadata_props, after.metadata_props)
 
 
 def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Change | None, Distance | None]:

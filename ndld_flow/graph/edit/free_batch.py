@@ -284,7 +284,7 @@ def _reshape(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
                 return False
             numbers[numbers.index(-1)] = other
         numbers[place] = -1
-    _put_ints(edits, node, 1, numbers)
+    _put_target(edits, node, numbers)
     return True
 
 
@@ -298,7 +298,7 @@ def _expand(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     place = axis + target.size - len(dims)
     if place < 0 or target[place] == 1:
         return False
-    _put_ints(edits, node, 1, [1 if i == place else int(number) for i, number in enumerate(target)])
+    _put_target(edits, node, [1 if i == place else int(number) for i, number in enumerate(target)])
     return True
 
 
@@ -392,9 +392,10 @@ def _count(edits: OperationEdits, node: ir.Node, model: ir.Value, axis: int) -> 
     return edits.put_for(node, "Gather", [shape, edits.ints(graph, [axis], f"{wish}_axis")], {"axis": 0}, wish)
 
 
-def _put_ints(edits: OperationEdits, node: ir.Node, index: int, numbers: Sequence[int]) -> None:
-    old = node.inputs[index]
-    node.replace_input_with(index, edits.ints(graph_of(node), numbers, f"{node.name or node.op_type}_target"))
+def _put_target(edits: OperationEdits, node: ir.Node, numbers: Sequence[int]) -> None:
+    """Replace the shape that Reshape or Expand reads."""
+    old = node.inputs[1]
+    node.replace_input_with(1, edits.ints(graph_of(node), numbers, f"{node.name or node.op_type}_target"))
     if old is not None:
         edits.drop_unread(old)
 

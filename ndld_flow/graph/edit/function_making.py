@@ -383,7 +383,10 @@ class _FunctionBuilder:
         imports = Imports(self._model)
         wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
         calls = [self._call(index) for index in range(len(self._blocks))]
-        inner = {value: self._inner_value(value) for value in (*self._inputs, *self._constants)}
+        inner = {
+            value: ir.Value(name=self._edited.fresh_name(value.name or "input"))
+            for value in (*self._inputs, *self._constants)
+        }
         read_in_nodes(self._nodes, inner)
         self._put_calls(calls, owners)
         for match in self._blocks[1:]:
@@ -493,9 +496,6 @@ class _FunctionBuilder:
         self._model.functions[function.identifier()] = function
         has_defaults = any(attribute.value is not None for attribute in attributes)
         self._edited.raise_ir_version(IR_OF_DEFAULTS if has_defaults else IR_OF_FUNCTIONS)
-
-    def _inner_value(self, value: ir.Value) -> ir.Value:
-        return ir.Value(name=self._edited.fresh_name(value.name or "input"))
 
     def _constant_node(self, value: ir.Value, inner: ir.Value) -> ir.Node:
         tensor = constant_tensor(value)

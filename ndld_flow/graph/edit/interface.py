@@ -184,7 +184,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
     return ir.TensorType(parse_dtype(match[1])), ir.Shape(dims)
 
 
-def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
+def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str]) -> None:
     """Set type and shape of tensors that become inputs or outputs: as given, as inferred, or as recorded.
 
     Raises `RequestError` for an unknown name, and for a tensor whose dtype or number of dimensions is unknown.
@@ -193,13 +193,13 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
     known = {value.name or "" for value in edges}
     for name in given:
         if name not in known:
-            raise RequestError(f"`{where}`: {name!r} becomes neither input nor output; {suggest(name, known)}")
+            raise RequestError(f"`types`: {name!r} becomes neither input nor output; {suggest(name, known)}")
     for value in edges:
         if value.name in given:
             value.type, value.shape = parse_tensor_type(given[value.name or ""])
     infer_edges([value for value in edges if value.name not in given], model)
     _add_dtypes(model, edges)
-    _check_known(edges, where)
+    _check_known(edges)
 
 
 def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
@@ -233,7 +233,7 @@ def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
             value.type = ir.TensorType(dtype_of(types[value]))
 
 
-def _check_known(edges: Iterable[ir.Value], where: str) -> None:
+def _check_known(edges: Iterable[ir.Value]) -> None:
     # sequences and optionals have no shape
     unknown = [v for v in edges if v.type is None or (isinstance(v.type, ir.TensorType) and v.shape is None)]
     if unknown:
@@ -242,7 +242,7 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
         what = "the dtype" if first.type is None else "the number of dimensions"
         raise RequestError(
             f"{what} of {first.name!r} is not recorded in the model and cannot be inferred; "
-            f'give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
+            f'give it: `types: {{"{first.name}": "{word}[1, ?, 8]"}}`'
             + (f" (likewise for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
         )
 

@@ -143,7 +143,7 @@ def _pad(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbere
         pads = ints_attribute(node, "pads")
         return None if pads is None else Renumbered({"pads": ir.AttrInt64s("pads", _spread(pads, perm))})
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        return _by_axes_input(edits, node, perm, 3)
+        return _by_axes_input(edits, node, perm)
     amounts = edits.array(node.inputs[1])
     if amounts is None or amounts.size != 2 * len(perm):
         return None
@@ -165,16 +165,16 @@ def _slice(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbe
         axes = ints_attribute(node, "axes") or tuple(range(len(starts)))
         return Renumbered({"axes": ir.AttrInt64s("axes", [perm[axis] for axis in axes])})
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        return _by_axes_input(edits, node, perm, 3)
+        return _by_axes_input(edits, node, perm)
     starts_array = edits.array(node.inputs[1])
     if starts_array is None:
         return None
     return Renumbered(constants={3: ir.Tensor(np.array(list(perm[: starts_array.size]), starts_array.dtype))})
 
 
-def _by_axes_input(edits: OperationEdits, node: ir.Node, perm: Sequence[int], index: int) -> Renumbered | None:
-    axes = edits.array(node.inputs[index])
-    return None if axes is None else Renumbered(constants={index: _axes_tensor(axes, perm)})
+def _by_axes_input(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+    axes = edits.array(node.inputs[3])
+    return None if axes is None else Renumbered(constants={3: _axes_tensor(axes, perm)})
 
 
 def _axes_tensor(axes: Array, perm: Sequence[int]) -> ir.TensorProtocol:

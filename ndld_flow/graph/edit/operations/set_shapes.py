@@ -61,7 +61,7 @@ class SetShapes(Operation):
         from ndld_flow.models.input_shapes import check_dims, dim_names, real_inputs
 
         model, rest = edited.model, self.all
-        check_dims(model, self.dims, "dims")
+        check_dims(model, self.dims)
         if rest is None:
             change_shapes(edited, {}, self.dims)
             return
