@@ -91,7 +91,8 @@ class _Composer:
         picture.lines = [self._line(route) for route in self.layout.routes if len(route.points) > 1]
         picture.shapes = head
         for node, box, label in zip(self.graph.nodes, self.layout.boxes, self.labels, strict=True):
-            picture.shapes += self._node(node, self._moved(box), label)
+            moved = Box(box.x + self.left, box.y + self.top, box.width, box.height)
+            picture.shapes += self._node(node, moved, label)
         return picture
 
     def _head(self) -> Iterator[Rectangle | Text]:
@@ -135,9 +136,6 @@ class _Composer:
             yield Line((line * _GRID, 0), (((line * _GRID, height),),), self.colours.grid, 1)
         for line in range(1, int(height // _GRID) + 1):
             yield Line((0, line * _GRID), (((width, line * _GRID),),), self.colours.grid, 1)
-
-    def _moved(self, box: Box) -> Box:
-        return Box(box.x + self.left, box.y + self.top, box.width, box.height)
 
     def _line(self, route: Route) -> Line:
         points = tuple((x + self.left, y + self.top) for x, y in route.points)

@@ -283,7 +283,8 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
 def _drop_partial_types(graph: onnx.GraphProto) -> None:
     """Remove types without a shape, which the checker rejects, where inference finds them: not behind plugins."""
     if any(map(lacks_shape, graph.value_info)):
-        standard = {name for node in graph.node if _is_standard(node) for name in node.output}
+        nodes = [node for node in graph.node if not node.domain and onnx.defs.has(node.op_type)]
+        standard = {name for node in nodes for name in node.output}
         kept = [value for value in graph.value_info if value.name not in standard or not lacks_shape(value)]
         del graph.value_info[:]
         graph.value_info.extend(kept)
@@ -291,10 +292,6 @@ def _drop_partial_types(graph: onnx.GraphProto) -> None:
         for attribute in node.attribute:
             for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
                 _drop_partial_types(inner)
-
-
-def _is_standard(node: onnx.NodeProto) -> bool:
-    return not node.domain and onnx.defs.has(node.op_type)
 
 
 def lacks_shape(value: onnx.ValueInfoProto) -> bool:

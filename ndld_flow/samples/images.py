@@ -142,7 +142,8 @@ class ImageInput:
             raise RequestError(
                 f'input "{self.name}": an image would be enlarged to {shown}, more than {limit:,} pixels. Set `shape:`.'
             )
-        fitted = _resize(_converted(picture, self.mode), placement, self.given.interpolation)
+        converted = picture if picture.mode == "F" else picture.convert(self.mode)  # floats keep their only channel
+        fitted = _resize(converted, placement, self.given.interpolation)
         if fitted.shape[-1] != self.channels:
             fitted = np.repeat(fitted, self.channels, axis=-1)
         if self.given.color == "bgr":
@@ -239,11 +240,6 @@ def _interpolate(pixels: Array, axis: int, size: int, wanted: range) -> Array:
     first = pixels.take(low, axis).astype(np.float32)
     second = pixels.take(np.minimum(low + 1, own - 1), axis).astype(np.float32)
     return np.asarray(first + (second - first) * share)
-
-
-def _converted(picture: Image.Image, mode: str) -> Image.Image:
-    """Return an image in a mode; one of floats keeps its only channel."""
-    return picture if picture.mode == "F" else picture.convert(mode)
 
 
 def count_frames(path: Path, name: str) -> int:
