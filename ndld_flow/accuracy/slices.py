@@ -315,7 +315,7 @@ class SliceErrors:
         """Return each metric with the slice or position where it is worst."""
         if not self._count.any():
             return {}
-        rms, peak = [self._whole_rms()], [self._whole_max()]
+        rms, peak = [self._whole_rms()], [Worst(float(self._largest.max() / self._reference.whole.range[0]))]
         features = self._reference.features
         if features is not None:
             weight = features.spread * (1 + features.effective**-0.5)
@@ -335,9 +335,6 @@ class SliceErrors:
         scale = self._reference.whole
         rms = np.sqrt(self._squares.sum() / self._count.sum())
         return Worst(float(rms / (scale.spread[0] * (1 + scale.effective[0] ** -0.5))))
-
-    def _whole_max(self) -> Worst:
-        return Worst(float(self._largest.max() / self._reference.whole.range[0]))
 
     def _place_rms(self, axis: int, sums: Array) -> Array:
         rms: Array = np.sqrt(sums[0] / np.maximum(sums[1], 1))

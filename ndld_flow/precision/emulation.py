@@ -121,7 +121,8 @@ class _Retyper:
     def _set_attributes(self, node: ir.Node) -> None:
         """Set attributes for the type of an output or of the arithmetic to fp32. Casts keep their target type."""
         makes = next((self._stored[value] for value in node.outputs if value in self._stored), None)
-        if is_op(node, "Constant", "Cast") or not (makes or self._reads(node)):
+        reads = any(value in self._stored for value in node.inputs if value is not None)
+        if is_op(node, "Constant", "Cast") or not (makes or reads):
             return
         names = [*_ARITHMETIC, *([TYPE_ATTRIBUTES[node.op_type]] if makes and is_op(node, *TYPE_ATTRIBUTES) else [])]
         for name in names:
@@ -134,9 +135,6 @@ class _Retyper:
             node.attributes["type"] = ir.AttrTypeProto(
                 "type", ir.TypeAndShape(type_with(given.type, ir.DataType.FLOAT), given.shape)
             )
-
-    def _reads(self, node: ir.Node) -> bool:
-        return any(value in self._stored for value in node.inputs if value is not None)
 
     def _in_fp32(self, attribute: ir.Attr) -> ir.Attr:
         if attribute.type == ir.AttributeType.TENSOR:

@@ -22,7 +22,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.models.external_data import tensors_of
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.op_signatures import is_op
-from ndld_flow.quantize.calibration import Range, Ranges, captured_output
+from ndld_flow.quantize.calibration import Ranges, captured_output
 from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import QuantizedTensor, stand_in
@@ -114,14 +114,13 @@ def _quantizer(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges) -
         quantizer = ONNXQuantizer(proto, *shared, mode, True, weights, kind, None, names, [], op_types, const)
         quantizer.static = False
         return quantizer
-    spans = {name: _span(each) for name, each in ranges.tensors.items()}
+    spans = {
+        name: TensorData(lowest=np.float32(span.low), highest=np.float32(span.high))
+        for name, span in ranges.tensors.items()
+    }
     spans |= {new: spans[old] for new, old in layers.renamed.items() if old in spans}
     activations, options = _TYPES[settings.activation_type], _options(settings, op_types)
     return QDQQuantizer(proto, *shared, weights, activations, spans, names, [], op_types, options)
-
-
-def _span(span: Range) -> TensorData:
-    return TensorData(lowest=np.float32(span.low), highest=np.float32(span.high))
 
 
 def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:

@@ -25,12 +25,12 @@ class LearnedThresholds:
     single_run_threshold: float
 
 
-def noise_samples(a: Profile, b: Profile, runs: int, metric: str = Rules.metric) -> list[NoiseSample]:
+def noise_samples(a: Profile, b: Profile, runs: int) -> list[NoiseSample]:
     """Split two profiles of the same model, measured in turns, into A/A comparisons with `runs` process runs per side.
 
     They are compared by the deciding metric; incomplete comparisons are left out.
     """
-    sides = [run_values(profile, metric) for profile in (a, b)]
+    sides = [run_values(profile, Rules.metric) for profile in (a, b)]
     starts = range(0, min(map(len, sides)) - runs + 1, runs)
     parts = ([side[start : start + runs] for side in sides] for start in starts)
     return [
