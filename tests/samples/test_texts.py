@@ -134,6 +134,6 @@ def test_the_contents_of_the_tokenizer_are_in_the_key(folder: Path) -> None:
         Path(name).write_text(contents)
         (folder / "r.yaml").write_text(recipe % name)
         loaded = load_recipe(folder / "r.yaml")
-        parts = describe_key(loaded.steps[0], {"from": "ab"}, loaded.file.inputs, Store(folder / "store"))
+        parts = describe_key(loaded.steps[0], {"from": "ab" * 32}, loaded.file.inputs, Store(folder / "store"))
         keys.append(parts.model_dump_json())
     assert keys[0] == keys[1] != keys[2]
