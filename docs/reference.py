@@ -55,7 +55,6 @@ FILES = {
     "model diff": "printed by `ndld-flow diff --json`",
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
     "optimization": "`outputs/optimizations/*/optimization.json`, written by `ndld-flow optimize`",
-    "package": "`package.json` in the folder of a `package` step, and in its `.zip`",
     "placement": "`placement.json` in the folder of a `quantize` step with `optimize`",
     "precision search": "`precision.json` in the folder of a `find_precision` step",
     "profile": "`profile.json` in the folder of a `profile` step",

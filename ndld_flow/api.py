@@ -66,7 +66,6 @@ _TYPES = {
     "ndld_flow.records.engine_lock": ("EngineComparison",),
     "ndld_flow.records.noise": ("Noise",),
     "ndld_flow.records.optimization": ("Optimization",),
-    "ndld_flow.records.package": ("PackageFit",),
     "ndld_flow.records.profile": (
         "Layer",
         "Profile",
@@ -132,7 +131,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
     from ndld_flow.records.optimization import Optimization
-    from ndld_flow.records.package import PackageFit
     from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
     from ndld_flow.runner.collect_cache import CacheFreed
@@ -191,7 +189,6 @@ __all__ = [
     "Optimization",
     "OptimizeOptions",
     "OutputsError",
-    "PackageFit",
     "Part",
     "Placement",
     "Problem",
@@ -227,7 +224,6 @@ __all__ = [
     "doctor",
     "draw",
     "figures",
-    "fits",
     "frame",
     "gc",
     "gc_cache",
@@ -712,17 +708,6 @@ def noise(
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
-
-
-@public
-def fits(package: str | Path) -> PackageFit:
-    """Return the variant of a package, a `.zip` or a folder, for this machine, and the reasons against the others.
-
-    All files are compared with their SHA-256; no model is opened. Raises RequestError for a damaged or unsafe package.
-    """
-    from ndld_flow.packages.fit import fit_package
-
-    return fit_package(Path(package))
 
 
 @public

@@ -46,7 +46,6 @@ from ndld_flow.store.kinds import (
     ImagesDocument,
     LintDocument,
     Onnx,
-    Package,
     PrecisionDocument,
     ProfileDocument,
     TorchModule,
@@ -72,7 +71,6 @@ __all__ = [
     "LintDocument",
     "Metric",
     "Onnx",
-    "Package",
     "PrecisionDocument",
     "ProfileDocument",
     "Reads",
@@ -184,8 +182,6 @@ class Context:
     hold_device: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Hold a device, such as `cpu` or `gpu-0`, exclusively within the block: for steps that learn only from their
     input which device they measure. Others set `device`."""
-    recipe: str = ""
-    """The recipe as YAML, without credentials, for a step with `keeps_recipe`; empty for others."""
 
     def read(self, setting: str) -> Artifact:
         """Return the artifact of the step that the setting names."""
@@ -234,8 +230,6 @@ class Step(Settings, Generic[In, Out]):
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`, whose steps' own inputs are read too, as `context.read("base/from")`, so
     that this step can repeat their work."""
-    keeps_recipe: ClassVar[bool] = False
-    """True if the result contains the recipe, which then is a part of the key."""
     returns: ClassVar[tuple[Returns, ...] | None] = None
     """The metrics it returns (`declared_metrics.py`), against which gates are checked before anything runs. None:
     known only after a run, as for a user's step that declares none."""
@@ -266,11 +260,6 @@ class Step(Settings, Generic[In, Out]):
     def operator_libraries(self) -> tuple[str, ...]:
         """Return absolute paths of libraries with custom operators, which ONNX Runtime loads to examine models."""
         return ()
-
-    @property
-    def read_through(self) -> tuple[str, ...]:
-        """Return the settings in `reads_through`, or nested ones by their dotted path; it may depend on settings."""
-        return type(self).reads_through
 
     def foresee(self) -> Foresight:
         """Return notes on the work on this machine, or obstacles. It must be cheap: every plan and run calls it."""

@@ -52,7 +52,6 @@ VERBS = {
     "history": "Show how the metrics of a recipe changed, when, and why.",
     "mlflow": "Log runs to MLflow tracking.",
     "tag": "Give a run or a sweep a permanent name.",
-    "fits": "Name the variant of a package for this machine.",
     "steps": "List the steps, or explain one with all its settings.",
     "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",

@@ -36,6 +36,8 @@ from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx
 
+TRITON = "triton"
+"""The key of `export:` whose value is a folder."""
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
 NEW = "new:"
@@ -134,8 +136,9 @@ class RecipeFile(Settings):
     """Conditions that must hold: `speed.latency.median <= 1.05 * base.latency.median`; also against earlier runs, as
     `speed.latency.median <= history.best + 3 %`."""
     export: dict[str, str] = {}
-    """Models, engines and packages (as `.zip`) to write when the run passes: path -> step, such as `{dist/model.onnx:
-    half}`. Paths are relative to the current directory, and inside it. A record is written next to each."""
+    """Models and engines to write when the run passes: path -> step, such as `{dist/model.onnx: half}`. `triton:
+    FOLDER` writes the last model or engine as a model repository of Triton Inference Server. Paths are relative to the
+    current directory, and inside it. A record is written next to each."""
     sweep: SweepSection | None = None
     """Run the recipe many times with different settings, and find the best."""
 
@@ -171,8 +174,6 @@ class RecipeStep:
     """The target on which it runs; empty for this machine, or where `--on` sends it."""
     inherited: frozenset[str] = frozenset()
     """Settings that come from the recipe's `runtime:`, or would if it had them."""
-    recipe: str = ""
-    """The recipe as YAML, without credentials, for a step whose result contains it; empty for others."""
 
     def locate_inputs(self, message: str) -> str:
         """Return a message about its inputs with their place, `steps.half.inputs`, instead of the recipe's.

@@ -21,16 +21,15 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
-from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
-from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe, RecipeFile, RecipeStep
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
 from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
 from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
-from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials
-from ndld_flow.store.kinds import Artifact, Engine, Onnx, Package
+from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
+from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 EXPECTED = {
     "int_type": "an integer",
@@ -255,9 +254,8 @@ class Checker:
             _refuse_unread_inputs(file.inputs, steps, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
-        name = name_recipe(self.path, {"name": file.name})
-        steps = _give_recipe(name, file, _inherit_inputs(_read_through(steps)))
-        return Recipe(name, self.path, file, tuple(steps), tuple(gates))
+        steps = _inherit_inputs(_read_through(steps))
+        return Recipe(name_recipe(self.path, {"name": file.name}), self.path, file, tuple(steps), tuple(gates))
 
     def _check_steps(
         self, entries: object, models: Sequence[str], types: StepTypes, mistakes: Mistakes
@@ -405,11 +403,11 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
             reads=step.reads
             | {
                 f"{key}/{inner}": name
-                for key in step.step.read_through
+                for key in step.step.reads_through
                 for inner, name in reads.get(step.reads[key], {}).items()
             },
         )
-        if step.step.read_through
+        if step.step.reads_through
         else step
         for step in steps
     ]
@@ -420,7 +418,7 @@ def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
     own = {step.name: step.inputs for step in steps}
     inherited = []
     for step in steps:
-        repeats = step.step.read_through if step.type.cls.may_read_inputs() else ()
+        repeats = step.step.reads_through if step.type.cls.may_read_inputs() else ()
         owners = tuple(dict.fromkeys(step.reads[key] for key in repeats))
         repeated = [own.get(owner) for owner in owners]
         shared = repeated[0] if repeated and all(inputs == repeated[0] for inputs in repeated) else None
@@ -495,15 +493,6 @@ def _has_setting(name: str, entry: Mapping[str, Any], key: str, types: StepTypes
         found = types.find(word) if isinstance(word, str) else None
         return found is not None and key in fields_of(found.cls) and found.cls.model_fields[key].default is None
     return False
-
-
-def _give_recipe(name: str, file: RecipeFile, steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Add the recipe's text to the steps whose results contain it."""
-    if not any(step.type.cls.keeps_recipe for step in steps):
-        return list(steps)
-    values = {"name": name} | file.model_dump(mode="json", exclude_defaults=True, exclude={"name"}, by_alias=True)
-    text = write_yaml({key: hide_all_credentials(value) for key, value in values.items()}, "")
-    return [replace(step, recipe=text) if step.type.cls.keeps_recipe else step for step in steps]
 
 
 def _refuse_unread_inputs(inputs: Mapping[str, InputSpec], steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
@@ -666,28 +655,26 @@ def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
 
 
 def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
-    """Reject exports outside the current directory, and of steps without a model, an engine or a package."""
+    """Reject exports outside the current directory, and of steps without a model or an engine."""
     if not isinstance(exports, dict):
         return
     kinds = {step.name: step.type.cls.kinds()[1] for step in steps}
     inspected = {step.name for step in steps if step.step.for_inspection}
-    exported = [
-        name for name, kind in kinds.items() if issubclass(kind, Onnx | Engine | Package) and name not in inspected
-    ]
-    for path, step in exports.items():
+    exported = [name for name, kind in kinds.items() if issubclass(kind, Onnx | Engine) and name not in inspected]
+    for path in (str(value) if key == TRITON else key for key, value in exports.items()):
         if Path(path).is_absolute() or ".." in Path(path).parts:
             mistakes.add(
                 "export", f"{path!r} is not inside the current directory", "give it with `-o`, or choose a path inside"
             )
-        if isinstance(step, str) and step in inspected:
+    if TRITON in exports and not exported:
+        mistakes.add(f"export.{TRITON}", "no step produces a model or an engine", "add a step that does")
+    for path, step in ((path, step) for path, step in exports.items() if path != TRITON and isinstance(step, str)):
+        if step in inspected:
             what = f"the engine of `{step}` has `mark_outputs`: it is for inspection only, and fuses layers differently"
             mistakes.add(f"export.{path}", what, "export the engine of a step without it")
-        elif isinstance(step, str) and step not in exported:
-            what = f"no step {step!r} produces a model, an engine or a package"
+        elif step not in exported:
+            what = f"no step {step!r} produces a model or an engine"
             mistakes.add(f"export.{path}", what, suggest(step, exported))
-        elif isinstance(step, str) and (Path(path).suffix == Package.suffix) != (kinds[step] is Package):
-            what = "a package is written as a .zip" if kinds[step] is Package else f"`{step}` produces no package"
-            mistakes.add(f"export.{path}", what, "give the path another suffix")
 
 
 def _check_needs(needs: object, steps: object, mistakes: Mistakes) -> None:

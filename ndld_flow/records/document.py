@@ -42,7 +42,6 @@ VERSIONS: Mapping[str, int] = {
     "model diff": 1,
     "noise": 2,
     "optimization": 1,
-    "package": 1,
     "placement": 1,
     "precision search": 1,
     "profile": 6,

@@ -11,12 +11,12 @@ from ndld_flow.records.run_record import GateResult
 
 
 class ExportRecord(Document):
-    """An exported result: `model.onnx.json` next to `model.onnx`."""
+    """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
 
     document: Literal["export"] = "export"
     format_version: int = VERSIONS["export"]
     sha256: dict[str, str]
-    """File in the same folder -> its SHA-256: the main file first, then external data."""
+    """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
     step: str
     """The step that produced it."""
     artifact: str

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the documents of steps: every plan reads records of runs, a
     from ndld_flow.records.build import Build
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Findings
-    from ndld_flow.records.package import Package
     from ndld_flow.records.placement import Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.records.profile import Profile
@@ -94,7 +93,6 @@ class RunDocuments:
     """Images that models received."""
     images: dict[str, RenderedImages] = field(default_factory=dict)
     """Images that were drawn from tensors."""
-    packages: dict[str, Package] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     """Searches for the layers to quantize by latency and accuracy."""
 
@@ -173,7 +171,6 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
     from ndld_flow.records.build import Build
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Findings
-    from ndld_flow.records.package import Package
     from ndld_flow.records.placement import PLACEMENT_FILE, Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.records.profile import Profile
@@ -192,7 +189,6 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
         activations=_read_all(Activations, "activations.json", run, read, unreadable),
         received=_read_all(ReceivedInputs, INPUTS_FILE, run, read, unreadable),
         images=_read_all(RenderedImages, "images.json", run, read, unreadable),
-        packages=_read_all(Package, "package.json", run, read, unreadable),
         placements=_read_all(Placement, PLACEMENT_FILE, run, read, unreadable),
         unreadable=tuple(unreadable),
     )

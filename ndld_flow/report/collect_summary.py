@@ -172,8 +172,6 @@ class Summary:
     executed: GraphChange | None
     """The graphs that two releases ran, of the first comparison that has them."""
     engines: tuple[EngineOutcome, ...]
-    packages: dict[str, str]
-    """Step that packed -> its result: `2 variants (fast, small), 10.2 MiB`."""
     gates: dict[str, int]
     """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates; empty without gates."""
 
@@ -182,7 +180,6 @@ def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
     run = documents.run
     graph = _graph_outcome(run)
-    records = {step.name: step.record for step in run.steps if step.record is not None}
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
@@ -205,7 +202,6 @@ def collect_summary(documents: RunDocuments) -> Summary:
         latency=collect_latency(documents),
         executed=_executed_graphs(documents),
         engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
-        packages={short_name(step): short_name(records[step].summary, 300) for step in documents.packages},
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
 

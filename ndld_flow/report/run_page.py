@@ -64,7 +64,7 @@ def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPag
     """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
     panels = collect_panels(documents)
     summary = collect_summary(documents)
-    steps = [*documents.packages] or [summary.graph.final, *documents.builds]  # a package has all of the others
+    steps = [summary.graph.final, *documents.builds]
     return RunPage(
         summary=summary,
         panels=panels,

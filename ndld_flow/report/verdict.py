@@ -30,7 +30,7 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Return lines for outcome, graph, engines, packages, searches, accuracy, latency, gates, undecided checks and
+    """Return lines for outcome, graph, engines, searches, accuracy, latency, gates, undecided checks and
     warnings."""
     engines = [f"engine {engine_words(engine)}" for engine in summary.engines]
     searches = [f"precision {search_words(search)}" for search in summary.searches]
@@ -39,7 +39,6 @@ def verdict_lines(summary: Summary) -> list[str]:
         f"graph {graph_words(summary.graph)}",
         *([] if summary.executed is None else [f"optimized {executed_words(summary.executed)}"]),
         *engines,
-        *(f"package {step}: {packed}" for step, packed in summary.packages.items()),
         *searches,
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",

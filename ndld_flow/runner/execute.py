@@ -383,7 +383,6 @@ def _prepare_turn(work: Work, folder: Path, store: Store, at_work: RunningStep) 
         progress=work.progress,
         caches=store.caches,
         hold_device=partial(holding_device, at_work),
-        recipe=work.step.recipe,
     )
     return Turn(work.step.step, work.source, out, context)
 

@@ -1,25 +1,27 @@
-"""Export results: write the models, engines and packages of a passed run out of its folder, each with a record next
-to it."""
+"""Export results: write the models and engines of a passed run out of its folder, each with a record next to it."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import OutputsError, RequestError
-from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.export.triton import VERSION, describe_engine, describe_onnx
+from ndld_flow.recipe.recipe import TRITON, Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, metrics_of
-from ndld_flow.store.files import write_text_atomically, writing_atomically
-from ndld_flow.store.kinds import Engine, Onnx, Package
+from ndld_flow.store.files import copy_file, make_folder, place_folder, write_text_atomically, writing_atomically
+from ndld_flow.store.kinds import Engine, Onnx
 
-_NOUNS = {Onnx: "a model", Engine: "an engine", Package: "a package"}
+_NOUNS = {Onnx: "a model", Engine: "an engine"}
 _MAINS = {kind.kind: kind.main for kind in _NOUNS}
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 
@@ -36,19 +38,42 @@ class Export:
         """The path of its record."""
         return self.path.with_name(f"{self.path.name}.json")
 
+    def name_of(self, file: Path) -> str:
+        """Return the name of one of its files in the record."""
+        return file.relative_to(self.path.parent).as_posix()
+
+    def existing(self) -> list[Path]:
+        """Return the files that it would replace."""
+        return [self.path]
+
+
+class TritonExport(Export):
+    """A result to export to a model repository of Triton: `path` is the folder of its model there."""
+
+    def existing(self) -> list[Path]:
+        if self.path.is_symlink() or not self.path.is_dir():
+            return [self.path]
+        links = (Path(root) / name for root, folders, _ in os.walk(self.path) for name in folders)
+        files = (Path(root) / name for root, _, names in os.walk(self.path) for name in names)
+        return sorted((*filter(Path.is_symlink, links), *files))
+
 
 def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     """Return the results that a run will export: the recipe's `export:`, and `output`, a file or a folder.
 
-    A file gets the last model, or by its suffix the last engine (`ENGINE_SUFFIXES`) or package
-    (`.zip`); a folder gets all. Raises RequestError if no step produces one, and for existing files that no export has
+    A file gets the last model, or by its suffix the last engine (`ENGINE_SUFFIXES`); a folder gets both, and a model
+    repository the later one. Raises RequestError if no step produces one, and for existing files that no export has
     written.
     """
-    exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
+    exports = [Export(step, Path(path)) for path, step in recipe.file.export.items() if path != TRITON]
+    if TRITON in recipe.file.export:
+        kinds = {each.name: each.type.cls.kinds()[1] for each in recipe.steps if not each.step.for_inspection}
+        last = [name for name, kind in kinds.items() if kind in _NOUNS][-1]
+        exports.append(TritonExport(last, Path(recipe.file.export[TRITON]) / recipe.name))
     if output is not None:
         exports += _exports_to(recipe, output)
     for export in exports:
-        _refuse_foreign(export, [export.path])
+        _refuse_foreign(export, export.existing())
     return tuple(exports)
 
 
@@ -84,8 +109,8 @@ def export_source(output: Path, folder: Path) -> tuple[str, ...]:
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
     last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps if not step.step.for_inspection}
-    of_suffix: dict[str, type[Onnx | Engine | Package]] = {".onnx": Onnx, Package.suffix: Package}
-    kind = of_suffix.get(output.suffix, Engine if output.suffix in ENGINE_SUFFIXES else None)
+    of_suffix: dict[str, type[Onnx | Engine]] = {".onnx": Onnx, **dict.fromkeys(ENGINE_SUFFIXES, Engine)}
+    kind = of_suffix.get(output.suffix)
     if kind is not None:
         if kind not in last:
             raise RequestError(f"--output {output}: no step of {recipe.path} produces {_NOUNS[kind]}.")
@@ -94,10 +119,9 @@ def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
     if output.suffix and not output.is_dir():
         known = ", ".join(of_suffix)
         raise RequestError(f"--output {output}: a result ends in {known}; give one of these, or a folder.")
-    suffixes = {kind: Package.suffix if kind is Package else Path(kind.main).suffix for kind in _NOUNS}
-    found = [Export(last[kind], output / f"{recipe.name}{suffixes[kind]}") for kind in _NOUNS if kind in last]
+    found = [Export(last[kind], output / f"{recipe.name}{Path(kind.main).suffix}") for kind in _NOUNS if kind in last]
     if not found:
-        raise RequestError(f"--output {output}: no step of {recipe.path} produces a model, an engine or a package.")
+        raise RequestError(f"--output {output}: no step of {recipe.path} produces a model or an engine.")
     yield from found
 
 
@@ -108,7 +132,7 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
     except (OSError, ValueError):
         written = {}
     for file in files:
-        if file.exists() and not (file.is_file() and written.get(file.name) == _sha256(file)):
+        if file.exists() and not (file.is_file() and written.get(export.name_of(file)) == _sha256(file)):
             raise RequestError(
                 f"{file}: it exists, and is not a file that an earlier run exported there. Move it away, or export to "
                 "another folder."
@@ -119,8 +143,8 @@ def _export(
     export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path, main_file: Path | None = None
 ) -> None:
     """Copy an artifact from a folder; `main_file` is its main file, if that has a name of its own there."""
-    if artifact.kind == Package.kind:
-        _export_package(export, run, artifact, folder)
+    if isinstance(export, TritonExport):
+        _export_triton(export, run, artifact, folder)
         return
     main = _MAINS[artifact.kind]
     # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
@@ -138,17 +162,34 @@ def _export(
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
-def _export_package(export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
-    """Write all files of a package as one zip, whose bytes depend on nothing else."""
-    from ndld_flow.packages.archive import write_zip
+def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
+    """Write the folder of a model with its version, which appears when it is complete.
 
-    _refuse_foreign(export, [export.path])
-    if _is_exported(export, run, artifact, [export.path]):
+    Raises RequestError for a model or an engine that Triton cannot serve.
+    """
+    main = find_file(folder, _MAINS[artifact.kind])
+    is_model = artifact.kind == Onnx.kind
+    name, config = describe_onnx(main) if is_model else describe_engine(find_file(folder, Engine.build))
+    data = [file.path for file in artifact.files if is_model and file.path != _MAINS[artifact.kind]]
+    copied = {f"{VERSION}/{name}": main, **{f"{VERSION}/{each}": find_file(folder, each) for each in data}}
+    config_file, repository = export.path / "config.pbtxt", export.path.parent
+    written = [config_file, *(export.path / each for each in copied)]
+    _refuse_foreign(export, export.existing())
+    if _is_exported(export, run, artifact, written) and config_file.read_text(encoding="utf-8") == config:
         return
     export.record_path.unlink(missing_ok=True)
-    with writing_atomically(export.path) as written:
-        write_zip({file.path: find_file(folder, file.path) for file in artifact.files}, written)
-    digests = {export.path.name: _sha256(export.path)}
+    make_folder(repository)
+    # Not in the repository: a server that watches it would load what is half copied.
+    with tempfile.TemporaryDirectory(prefix=".triton.", dir=repository.resolve().parent) as aside:
+        built = Path(aside) / "new"
+        for inner, source in copied.items():
+            (built / inner).parent.mkdir(parents=True, exist_ok=True)
+            copy_file(source, built / inner)
+        (built / config_file.name).write_text(config, encoding="utf-8")
+        if export.path.exists():
+            export.path.rename(Path(aside) / "old")
+        place_folder(built, export.path)
+    digests = {export.name_of(path): _sha256(path) for path in written}
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
@@ -158,7 +199,8 @@ def _is_exported(export: Export, run: RunRecord, artifact: ArtifactRecord, targe
         written = read_document(ExportRecord, export.record_path)
     except (OSError, ValueError):
         return False
-    complete = {path.name for path in targets} == written.sha256.keys() and all(path.is_file() for path in targets)
+    complete = {export.name_of(path) for path in targets} == written.sha256.keys()
+    complete = complete and all(path.is_file() for path in targets)
     return complete and written == _describe(run, artifact, export.step, written.sha256)
 
 

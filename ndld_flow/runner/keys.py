@@ -81,7 +81,6 @@ def describe_key(
         reads={
             **read_digests,
             **hidden,
-            **({"recipe": digest_json(step.recipe)} if step.recipe else {}),
             **{
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()

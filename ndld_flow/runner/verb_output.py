@@ -99,9 +99,6 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     ),
     "ops": VerbOutput("The operators that match.", many=("ndld_flow.models.described_operator:DescribedOperator",)),
     "verify": VerbOutput("The number of checked files, and the damage.", one=("ndld_flow.runner.verify:Verified",)),
-    "fits": VerbOutput(
-        "The variant for this machine, and the requirements of all.", one=("ndld_flow.records.package:PackageFit",)
-    ),
     "gc": VerbOutput(
         "Everything that was deleted, or would be.",
         one=(

@@ -106,15 +106,6 @@ class ImagesDocument(Artifact):
     main = "images.json"
 
 
-class Package(Artifact):
-    """A model package: `package.json` is a `records.package.Package`, which lists the models, engines and records."""
-
-    kind = "package"
-    main = "package.json"
-    suffix: ClassVar[str] = ".zip"
-    """Suffix of an exported package."""
-
-
 class Engine(Artifact):
     """A TensorRT engine: `model.engine`, and the record of its build.
 

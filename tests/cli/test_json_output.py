@@ -76,7 +76,6 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "mlflow": [("packed --uri http://127.0.0.1:9", 2)],
     "steps": [("", 0), ("lint", 0), ("edit.rename_nodes", 0), ("stamp --from stamp.py", 0)],
     "ops": [("Clip --opset 10", 0), ("--category normalization", 0), ("--model odd.onnx", 0)],
-    "fits": [("outputs/runs/packed/latest/ship", 4)],
     "gc": [("--dry-run", 0), ("--keep 0 --dry-run", 0)],
     "doctor": [("", 0)],
     "verify": [("", 0)],
@@ -112,7 +111,6 @@ WRONG = {
     "mlflow": "nowhere",
     "steps": "nowhere",
     "ops": "Nothing",
-    "fits": "nowhere.zip",
     "gc": "--outputs file.txt",
     "doctor": "--library nowhere",
     "verify": "--outputs file.txt",
@@ -139,7 +137,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(model, folder / "odd.onnx")
     (folder / "torn.onnx").write_bytes((folder / "model.onnx").read_bytes()[:100])
     (folder / "engine.yaml").write_text(ENGINE)
-    (folder / "packed.yaml").write_text("name: packed\nmodel: model.onnx\nsteps: {ship: {step: package}}\n")
+    (folder / "packed.yaml").write_text("name: packed\nmodel: model.onnx\nsteps: {ship: {step: sanitize}}\n")
     (folder / "strict.yaml").write_text(RECIPE.replace(">= 2", ">= 200"))
     (folder / "wrong.yaml").write_text(RECIPE.replace("word:", "wrod:"))
     (folder / "file.txt").write_text("a file")

@@ -48,7 +48,6 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "diff_engines": {"before": "model.onnx", "after": "toy"},
     "profile": {"model": "torn.onnx", "settings": QUICK},
     "layers": {"subject": "toy"},
-    "fits": {"package": "nowhere.zip"},
     "noise": {"model": "torn.onnx", "settings": QUICK, "comparisons": 3},
     "inspect": {"model": "model.onnx"},
     "draw": {"model": "model.onnx"},

@@ -12,7 +12,7 @@ from ndld_flow.records.run_record import RunStep
 from ndld_flow.report.panel import Panel
 
 _OF_RUN = ("run.json", "recipe.yaml", "command.txt", "log.txt", "summary.md")
-_RESULTS = {"onnx": "model.onnx", "engine": "model.engine", "package": "package.json"}
+_RESULTS = {"onnx": "model.onnx", "engine": "model.engine"}
 """Kind of an artifact that is a result -> its main file."""
 _SHOWN = 30
 """Files of a step that are listed; activations may have hundreds."""

@@ -179,8 +179,6 @@ class WorkOrder(Record):
     inputs_of: tuple[str, ...] = ()
     """The steps that have these inputs, for messages; none if they are the recipe's."""
     recipe: str
-    recipe_text: str = ""
-    """The recipe as YAML, for a step whose result contains it."""
 
 
 class TaskOrder(Line):
@@ -225,7 +223,6 @@ def _write_work(work: Work, store: Store) -> WorkOrder:
         inputs=dict(work.inputs),
         inputs_of=work.step.inputs_of,
         recipe=work.recipe,
-        recipe_text=work.step.recipe,
     )
 
 
@@ -262,7 +259,7 @@ def _read_work(
             f"{_here()} has no step type {order.step!r}. Install the package that defines it there.", step=order.name
         )
     settings = step_type.cls.model_validate_json(json.dumps(order.settings))
-    step = RecipeStep(order.name, step_type, settings, order.reads, inputs_of=order.inputs_of, recipe=order.recipe_text)
+    step = RecipeStep(order.name, step_type, settings, order.reads, inputs_of=order.inputs_of)
     if not trust and step.step.named_code():
         raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
     kinds = {kind.kind: kind for kind in known_kinds()}
