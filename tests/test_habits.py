@@ -31,7 +31,7 @@ OF_EXTRAS = {
     _name_of(requirement)
     for extra, requirements in PROJECT["project"]["optional-dependencies"].items()
     for requirement in requirements
-    if extra != "dev"
+    if extra not in ("dev", "test")
 }
 """Packages of extras, which the environment of the tests may lack; their programs have their names."""
 

@@ -18,7 +18,7 @@ from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
-FOR_DEVELOPERS = {"all", "docs", "dev"}
+FOR_DEVELOPERS = {"all", "docs", "dev", "test"}
 
 
 def optional_dependencies() -> dict[str, list[str]]:
