@@ -28,7 +28,7 @@ from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.forked_workers import Servers
-from tests.support.representatives import sample_families
+from tests.support.representatives import mark_cases
 from tests.support.samples import fetch_sample
 from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
@@ -91,11 +91,9 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests that need a cluster to the front, and give the slow ones an hour.
 
-    Workers take tests from each other's ends, and one cluster is enough. Of large families of parameters, a run of all
-    tests takes a sample; whoever names a file runs all of it.
+    Workers take tests from each other's ends, and one cluster is enough.
     """
-    if _takes_all(config):
-        sample_families(items)
+    mark_cases(items, complete=_takes_all(config))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))

@@ -65,6 +65,7 @@ def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> Ru
     return run_once(path, [f"model.source={sample_model(MODELS[recipe])}", *QUIET, *overrides])
 
 
+@pytest.mark.representatives("upgrade", "ppocr_rec", "ppocr_int8")
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_has_gates_or_goals_and_a_description(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -73,6 +74,7 @@ def test_every_recipe_has_gates_or_goals_and_a_description(path: Path, monkeypat
     assert (recipe.base if isinstance(recipe, Sweep) else recipe).file.description
 
 
+@pytest.mark.representatives("ci", "ppocr_int8")
 @pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
 def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -119,6 +121,7 @@ def test_every_sweep_is_known() -> None:
     assert {path.stem for path in RECIPES if path.stem.startswith("sweep_")} == SWEEPS.keys()
 
 
+@pytest.mark.representatives("sweep_batch", "sweep_variants")
 @pytest.mark.parametrize("recipe", SWEEPS)
 def test_every_sweep_has_the_expected_points(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

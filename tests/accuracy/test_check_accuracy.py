@@ -64,6 +64,7 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
     assert ran.result.summary.startswith('outside tolerance: output "y": slice_rms')
 
 
+@pytest.mark.representatives("tolerance8-True", "tolerance0-True", "tolerance18-True")
 @pytest.mark.parametrize(
     ("tolerance", "passed"),
     [

@@ -77,6 +77,9 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
     assert {sample.scores_reference["accuracy"] for sample in accuracy.samples} == {1.0}
 
 
+@pytest.mark.representatives(
+    "bounds5-", "bounds3-largest 3.625 is more than 3", "bounds0-accuracy 0.25 is less than 0.9"
+)
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [

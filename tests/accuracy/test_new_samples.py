@@ -20,6 +20,9 @@ _ERRORS: dict[str, Draw] = {
 }
 
 
+@pytest.mark.representatives(
+    "36-over orders of magnitude", "36-some samples without an error", "12-some samples without an error"
+)
 @pytest.mark.parametrize("kind", _ERRORS)
 @pytest.mark.parametrize("count", [12, 36])
 def test_as_many_new_samples_rarely_exceed_it(kind: str, count: int) -> None:

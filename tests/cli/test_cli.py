@@ -93,6 +93,9 @@ def test_version(tmp_path: Path) -> None:
     assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
 
 
+@pytest.mark.representatives(
+    "arguments8-nowhere.onnx", "arguments9-there is no such step", "arguments3-there is no such file"
+)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,6 +145,7 @@ def built_in(in_folder: Path) -> Path:
     return in_folder
 
 
+@pytest.mark.representatives("arguments9-the recipe expects", "arguments5-is not an input of")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -142,6 +142,7 @@ def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
     assert code("compare", fp16, fp32, "--allow", "unknown") == 1
 
 
+@pytest.mark.representatives("words8-0", "words4-2")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -208,6 +208,7 @@ CHANGES: dict[str, Callable[[Path], object]] = INPUTS_CHANGED | {
 }
 
 
+@pytest.mark.representatives("one more sample", "a damaged receipt", "a preset near the recipe")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_after_a_change_the_program_runs(folder: Path, change: Callable[[Path], object]) -> None:
     assert replay() is not None
@@ -503,6 +504,7 @@ def elsewhere(compiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / "here"
 
 
+@pytest.mark.representatives("steps", "schema --verb plan")
 @pytest.mark.parametrize("arguments", LISTINGS, ids=" ".join)
 def test_an_unchanged_listing_is_printed_again(elsewhere: Path, arguments: list[str]) -> None:
     assert replay_verb(*arguments) is None

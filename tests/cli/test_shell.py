@@ -97,6 +97,7 @@ def test_a_folder_whose_name_is_not_utf8_is_refused(folder: Path, monkeypatch: p
     assert list(odd.iterdir()) == [odd / "r.yaml"]
 
 
+@pytest.mark.representatives("${x}", "[list]")
 @pytest.mark.parametrize(
     "name", thorough_except(ODD_NAMES, "end\\", "${x}", "a,b", "new\nline", "quo'te", "[list]", "é")
 )

@@ -160,6 +160,7 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
     assert len(lock.tactics) == LAYERS
 
 
+@pytest.mark.representatives("shapes", "setting")
 @pytest.mark.parametrize(
     ("drift", "message"),
     [
@@ -238,6 +239,7 @@ def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict
             build(other_bytes, tmp_path / "third")
 
 
+@pytest.mark.representatives("layer", "another model")
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [

@@ -160,6 +160,7 @@ def golden() -> dict[str, dict[str, list[str]]]:
     return rows
 
 
+@pytest.mark.representatives("bf16: true", "tactic_sources: [cudnn]", "timing_cache_file: shipped.cache")
 @pytest.mark.parametrize("text", golden())
 def test_sentences(text: str) -> None:
     assert {release: [*refused(text, names_of(release))] for release in TABLE_RELEASES} == golden()[text]
@@ -168,6 +169,7 @@ def test_sentences(text: str) -> None:
 # The matrix of settings and releases.
 
 
+@pytest.mark.representatives("tensorrt-11.2.1.2", "tensorrt-10.13.3.9")
 @pytest.mark.parametrize(("backend", "release"), EVERY)
 def test_a_setting_is_refused_where_the_release_lacks_its_name(backend: EngineBackend, release: str) -> None:
     names = names_of_release(backend, release)
@@ -185,6 +187,7 @@ def test_a_setting_is_refused_where_the_release_lacks_its_name(backend: EngineBa
         assert bool(refused(text, names)) is not known, text
 
 
+@pytest.mark.representatives("tensorrt-11.2.1.2", "tensorrt-11.3.0.99", "tensorrt-10.9.0.34")
 @pytest.mark.parametrize(("backend", "release"), EVERY)
 def test_a_flag_with_its_own_setting_is_refused_with_a_hint(backend: EngineBackend, release: str) -> None:
     names = names_of_release(backend, release)
@@ -598,6 +601,7 @@ def test_releases_are_text_and_capabilities_may_be_numbers() -> None:
 INT8: Mapping[str, Any] = {"step": "build_engine", "release": "10.8", "int8": True}
 
 
+@pytest.mark.representatives("steps0-True", "steps6-False")
 @pytest.mark.parametrize(
     ("steps", "is_refused"),
     [
@@ -632,6 +636,7 @@ OBEY: dict[str, Any] = {**INT8, "int8": False, "typing": "obey"}
 CONV_INT8: dict[str, Any] = {"step": "constrain_precision", "op_types": {"Conv": "int8"}}
 
 
+@pytest.mark.representatives("steps0-True", "steps7-False")
 @pytest.mark.parametrize(
     ("steps", "is_refused"),
     [

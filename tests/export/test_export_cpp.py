@@ -378,6 +378,7 @@ def test_cmake_finds_an_installed_runtime_or_fetches_one(root: Path, tmp_path: P
 IDENTITY = "g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) { y = Identity(x) }"
 
 
+@pytest.mark.representatives("settings2-`from: y`", "settings3-`range` must be finite")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -96,6 +96,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.representatives("2-True-options2", "1-True-options1", "2-True-options3")
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("objectness", [False, True])
 @pytest.mark.parametrize("axis", [1, 2])
@@ -117,6 +118,7 @@ def test_one_output_in_both_layouts_agrees_with_the_reference(
     assert shapes == [["N", 1], ["N", most, 4], ["N", most], ["N", most]]
 
 
+@pytest.mark.representatives("True-True-xywh", "True-False-xywh", "True-False-xyxy")
 @pytest.mark.parametrize("box_format", ["xyxy", "yxyx", "xywh"])
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("flip", [False, True])
@@ -195,6 +197,7 @@ def test_half_precision_predictions_are_computed_in_float32() -> None:
     check(outputs, corners_of(exact[..., :4]), exact[..., 4:], AddNms(classes=3))
 
 
+@pytest.mark.representatives("shape1--settings1", "shape3-['a', 'b', 'c']-settings3")
 @pytest.mark.parametrize(
     ("shape", "names", "settings"),
     [

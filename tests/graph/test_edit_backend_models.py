@@ -140,6 +140,7 @@ def cases_of(name: str) -> list[BackendModel]:
     return list(one_of_each_operator())
 
 
+@pytest.mark.representatives("no-op-a sample", "make a function and inline it-a sample")
 @pytest.mark.filterwarnings("ignore")  # what onnx's cases compute their expected outputs with
 @pytest.mark.parametrize("share", ["a sample", pytest.param("the rest", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", TRIPS)

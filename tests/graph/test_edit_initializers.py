@@ -133,6 +133,9 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
     assert [node.op_type for node in result] == ["Constant"]
 
 
+@pytest.mark.representatives(
+    "change8-no_such.npy", "change9-more than 10,000 elements", "change4-there is no graph 'nowhere'"
+)
 @pytest.mark.parametrize(
     ("change", "options"),
     [

@@ -36,6 +36,7 @@ def _conv(opset: int = 17, dtype: str = "float") -> onnx.ModelProto:
     )
 
 
+@pytest.mark.representatives("float16-17", "float16-13", "float16-22")
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_an_input_is_converted_to_nhwc(opset: int, dtype: str) -> None:
@@ -267,6 +268,7 @@ def _prepared(frames: np.ndarray[Any, Any], swap: bool = True) -> Array:
     return np.ascontiguousarray(((x / 255 - np.array(MEAN)) / STD).transpose(0, 3, 1, 2)).astype(np.float32)
 
 
+@pytest.mark.representatives("False-11", "False-20", "False-22")
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
 @pytest.mark.parametrize("fold", [False, True])
 def test_preprocessing_accepts_a_camera_frame(opset: int, fold: bool) -> None:
@@ -329,6 +331,7 @@ def test_preprocessing_that_overflows_fp16_is_not_folded() -> None:
     assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [result], 1e-2)
 
 
+@pytest.mark.representatives("NCHW-18", "NHWC-18", "NHWC-11")
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 22])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_images_of_any_size_are_resized(opset: int, layout: Any) -> None:

@@ -217,6 +217,7 @@ def _cut_and_append(model: onnx.ModelProto, tensor: str, feeds: Feeds) -> None:
         same_outputs(model, whole, feeds)
 
 
+@pytest.mark.representatives("make1-None-0.5", "cnn_model-feeds0-0.5")
 @pytest.mark.parametrize("place", [pytest.param(0.2, marks=pytest.mark.thorough), 0.5, 0.9])
 @pytest.mark.parametrize(
     ("make", "feeds"),

@@ -68,6 +68,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.representatives("Pad", "Split", "Dropout")
 @pytest.mark.parametrize("operator", NODES)
 def test_upgrading_to_the_newest_runnable_opset_keeps_outputs(operator: str) -> None:
     opset, text = NODES[operator]
@@ -75,6 +76,7 @@ def test_upgrading_to_the_newest_runnable_opset_keeps_outputs(operator: str) -> 
     same_outputs(model, to(model, 26), feeds_of(model))
 
 
+@pytest.mark.representatives("Split", "Cast, Relu, Add")
 @pytest.mark.parametrize("operator", sorted(set(NODES) - {"Slice", "Pad", "Clip", "Upsample", "Dropout"}))
 def test_downgrading_after_upgrading_restores_the_model(operator: str) -> None:
     """Operators that the converter of onnx can downgrade, or that we convert."""
@@ -167,6 +169,7 @@ def test_weights_in_external_data_are_not_read(tmp_path: Path) -> None:
     same_outputs(source, tmp_path / "out" / "m.onnx", feeds)
 
 
+@pytest.mark.representatives("tfm_model", "cnn_model")
 @pytest.mark.parametrize(
     "make", [models.cnn_model, models.tfm_model, models.ctrl_model, models.func_model, models.sparse_model]
 )

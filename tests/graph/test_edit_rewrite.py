@@ -183,6 +183,7 @@ def test_named_attributes_must_be_equal_and_others_are_ignored() -> None:
     assert ops(rewritten(text, **loose, exact_attributes=True)) == ["Relu", "Softmax"]
 
 
+@pytest.mark.representatives("where9-0", "where5-1", "where3-1")
 @pytest.mark.parametrize(
     ("where", "count"),
     [

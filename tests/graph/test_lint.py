@@ -96,6 +96,7 @@ def test_checks_have_names_and_run_in_order() -> None:
     assert all(check.__doc__ for check in all_checks())
 
 
+@pytest.mark.representatives("cnn", "func")
 @pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "ext", "sparse"])
 def test_working_models_have_no_errors(tmp_path: Path, name: str) -> None:
     findings = lint(getattr(models, f"make_{name}")(tmp_path / "model.onnx"))

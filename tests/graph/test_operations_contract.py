@@ -75,6 +75,7 @@ def test_no_operation_imports_a_heavy_library_before_it_runs() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.representatives("name_all", "add_node", "set_opset")
 @every_operation
 def test_every_operation_is_documented(word: str) -> None:
     operation = operation_of(word)
@@ -86,6 +87,7 @@ def test_every_operation_is_documented(word: str) -> None:
         assert not undescribed, f"{model.__name__}: {undescribed} need docstrings: they become the help and the schema"
 
 
+@pytest.mark.representatives("cut", "rewire", "connect")
 @every_operation
 def test_examples_give_the_documented_results(word: str) -> None:
     examples = examples_of(word)
@@ -109,6 +111,7 @@ def test_settings_are_strict_and_frozen(word: str) -> None:
         entry_type(word).model_validate({word: {"a_setting_that_no_operation_has": 1}})
 
 
+@pytest.mark.representatives("cut", "assert", "extract")
 @every_operation
 def test_settings_survive_serialization(word: str) -> None:
     for example in examples_of(word):
@@ -140,6 +143,7 @@ def is_sound(operations: list[object]) -> bool:
     return True
 
 
+@pytest.mark.representatives("assert", "set_shapes", "wrap_in_if")
 @every_operation
 def test_help_names_every_setting(word: str) -> None:
     page = click.unstyle(explain_part(word, operation_of(word)))

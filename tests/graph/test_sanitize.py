@@ -84,6 +84,7 @@ def feed_of(name: str) -> dict[str, Array]:
 FEWEST = {"cnn": 14, "tfm": 183, "ctrl": 11, "func": 11, "ext": 6, "sparse": 2}
 
 
+@pytest.mark.representatives("tfm", "ctrl")
 @pytest.mark.parametrize("name", FEWEST)
 def test_no_other_tool_leaves_fewer_nodes_and_outputs_are_equal(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
@@ -92,6 +93,7 @@ def test_no_other_tool_leaves_fewer_nodes_and_outputs_are_equal(tmp_path: Path, 
     assert_equal(source, target, feed_of(name), tolerance=2e-6)
 
 
+@pytest.mark.representatives("cnn", "sparse")
 @pytest.mark.parametrize("name", FEWEST)
 def test_without_fusions_outputs_are_bitwise_equal(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
@@ -135,6 +137,7 @@ def test_light_models_are_sanitized(tmp_path: Path, name: str, fewest: int) -> N
     np.testing.assert_allclose(after, before, atol=1e-6)
 
 
+@pytest.mark.representatives("cnn", "func")
 @pytest.mark.parametrize("name", FEWEST)
 def test_names_metadata_and_interface_are_kept(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
@@ -534,6 +537,7 @@ def test_an_unknown_operator_stays_and_is_logged(tmp_path: Path, caplog: pytest.
     assert "ONNX has no operator NoSuchOperator at opset" in caplog.text
 
 
+@pytest.mark.representatives("fuse", "remove_unused")
 @pytest.mark.parametrize("off", ["fold_constants", "remove_unused", "deduplicate", "simplify", "fuse"])
 def test_each_part_can_be_switched_off(tmp_path: Path, off: str) -> None:
     source = models.make_cnn(tmp_path / "source.onnx")

@@ -40,6 +40,7 @@ def _gemm(trans_a: int, trans_b: int, attributes: str = "", bias: str = ", c", o
     )
 
 
+@pytest.mark.representatives("--1-0", "--1-1", "-, beta = 2.0-1-0")
 @pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), (0, 1))))
 @pytest.mark.parametrize("attributes", ["", ", alpha = 0.5", ", beta = 2.0", ", alpha = 0.5, beta = 0.0"])
 @pytest.mark.parametrize("bias", [", c", ""])
@@ -94,6 +95,7 @@ def test_a_tensor_that_is_two_outputs_stays_both(op_type: str, operation: Operat
     assert_same(outputs_of(model, {"x": numbers(4, 4)}), outputs_of(replaced, {"x": numbers(4, 4)}), 1e-3)
 
 
+@pytest.mark.representatives("11", "20")
 @pytest.mark.parametrize("opset", [7, 8, 11, 13, 20, 22])
 def test_gemms_are_split_at_every_opset_and_fused_again(opset: int) -> None:
     model = _gemm(0, 1, opset=opset)
@@ -232,6 +234,7 @@ _WHOLE = {
 }
 
 
+@pytest.mark.representatives("float-22-Gelu", "float-13-Gelu", "float-17-Clip")
 @pytest.mark.parametrize("op_type", sorted(_WHOLE))
 @pytest.mark.parametrize("opset", [13, 17, 20, 22, 24])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
@@ -310,6 +313,7 @@ def test_nodes_in_branches_and_functions_are_decomposed() -> None:
         assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
+@pytest.mark.representatives("20-tanh-0.00036-3.6e-04", "13-tanh-0.00036-3.6e-04", "17-tanh-0.00036-3.6e-04")
 @pytest.mark.parametrize(("by", "error", "message"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
 def test_erf_is_replaced_by_a_formula(by: Any, error: float, message: str, opset: int) -> None:
@@ -359,6 +363,7 @@ g (float[1, 3, 4, 4] x) => (float[1, 12] y, float[1, 5, 8] z)
 }}"""
 
 
+@pytest.mark.representatives("8", "11")
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
 def test_a_fixed_batch_becomes_dynamic(opset: int) -> None:
     model = parsed(

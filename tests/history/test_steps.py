@@ -60,6 +60,7 @@ def test_continuing_from_known_steps_gives_the_same_steps() -> None:
         assert find_steps(values, known=known, start=start) == find_steps(values)
 
 
+@pytest.mark.representatives("drift", "two modes")
 @pytest.mark.parametrize(
     "noise",
     thorough_except(
@@ -99,6 +100,7 @@ def test_a_step_near_an_end_waits_for_evidence() -> None:
     assert places(step_of(values, 1.2, 10)) == [10]
 
 
+@pytest.mark.representatives("values5", "values4")
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0] * 11, [3.0] * 500, [0.0] * 50])
 def test_few_and_constant_points_have_no_step(values: list[float]) -> None:
     assert find_steps(values) == []

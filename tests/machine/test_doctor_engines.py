@@ -176,6 +176,9 @@ def test_a_gpu_without_nvml_reports_how_to_get_it(
     assert (sampling.works, sampling.advice) == (False, "pip install nvidia-ml-py")
 
 
+@pytest.mark.representatives(
+    "break_it5-RuntimeError: odd", "break_it3-TensorRT does not build an engine: no kernel for it"
+)
 @pytest.mark.parametrize(
     ("break_it", "found"),
     [

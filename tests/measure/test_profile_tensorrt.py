@@ -478,6 +478,10 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
     }
 
 
+@pytest.mark.representatives(
+    "MEMORY-70-cudaMalloc failed: the GPU has 6 B free, and 64 B more are needed",
+    "DRIVER-old-cudaErrorInsufficientDriver \\\\(CUDA driver version is insufficient",
+)
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

@@ -57,6 +57,7 @@ def compare_with_run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[st
     return values
 
 
+@pytest.mark.representatives("group-False-True", "standard-True-True", "standard-False-True")
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("style", STYLES)
@@ -201,6 +202,7 @@ _CASES: dict[str, tuple[list[Any], int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.representatives("Range-True", "Gelu-False", "QGemm-False")
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("case", _CASES)
 def test_inferred_shapes_of_each_operator_are_real(case: str, symbolic: bool) -> None:

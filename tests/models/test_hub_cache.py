@@ -200,6 +200,7 @@ ATTACKS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 }
 
 
+@pytest.mark.representatives("to a secret", "to a folder", "through a linked folder")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_other_link_is_refused(tmp_path: Path, attack: str) -> None:
     path, secret = make_cache(tmp_path / "hub"), secret_of(tmp_path)

@@ -88,6 +88,7 @@ FORMS: dict[str, tuple[Callable[[Path], None], str, str]] = {
 """Change of the model, the reason that is shown, and the message of a step."""
 
 
+@pytest.mark.representatives("no file", "stripped")
 @pytest.mark.parametrize("form", FORMS)
 def test_what_needs_no_weights_shows_them_as_unknown(tmp_path: Path, form: str) -> None:
     change, reason, message = FORMS[form]

@@ -41,6 +41,7 @@ def find(folder: Path, source: str, sha256: str | None = None) -> onnx.ModelProt
     return onnx.load(model.artifact.path)
 
 
+@pytest.mark.representatives("7", "6", "2")
 @pytest.mark.parametrize("opset", [1, 2, 6, 7, 13, 20, 21, 26, NEWEST_OPSET])
 def test_an_empty_model_of_any_opset_is_valid(tmp_path: Path, opset: int) -> None:
     model = find(tmp_path, f"new:{opset}")

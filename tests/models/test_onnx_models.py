@@ -226,6 +226,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
 }
 
 
+@pytest.mark.representatives("pipe", "link", "empty")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_external_data_outside_the_model_folder_is_refused(tmp_path: Path, kind: str) -> None:
     make, message = HOSTILE[kind]

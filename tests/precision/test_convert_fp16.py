@@ -69,6 +69,7 @@ NOT_STRICT = {"sparse"}
 """onnx's shape inference refuses dense operators on sparse initializers, in fp32 as in fp16."""
 
 
+@pytest.mark.representatives("cnn-false", "lstm-false", "sparse-false")
 @pytest.mark.parametrize("keep_io", [pytest.param("true", marks=pytest.mark.thorough), "false"])
 @pytest.mark.parametrize("name", CASES)
 def test_converted_model_is_valid_and_agrees(name: str, keep_io: str, tmp_path: Path) -> None:
@@ -100,6 +101,7 @@ def test_converting_twice_changes_nothing(name: str, tmp_path: Path) -> None:
     assert second.graph.value_info == first.graph.value_info
 
 
+@pytest.mark.representatives("cnn", "ctrl", "lstm")
 @pytest.mark.parametrize("name", [n for n in CASES if n not in NOT_STRICT])
 def test_inferred_types_match_onnx(name: str, tmp_path: Path) -> None:
     """Every type we write into value_info agrees with strict inference, and all compute is fp16 where it may be."""

@@ -159,6 +159,7 @@ FEEDS: dict[Callable[[], onnx.ModelProto], dict[str, Array]] = {
 }
 
 
+@pytest.mark.representatives("false-cnn_model", "true-mask_model", "true-scan_model")
 @pytest.mark.parametrize("make", list(FEEDS), ids=lambda make: make.__name__)
 @pytest.mark.parametrize("keep_io", ["true", "false"])
 def test_every_kind_of_model_is_emulated(tmp_path: Path, make: Callable[[], onnx.ModelProto], keep_io: str) -> None:

@@ -18,6 +18,7 @@ _TOKENS = np.random.default_rng(5).integers(0, VOCABULARY, (1, 9))
 _HALF, _FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 
 
+@pytest.mark.representatives("group-True-true", "standard-True-true")
 @pytest.mark.parametrize("keep_io", ["true", "false", '["logits"]'])
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("style", STYLES)

@@ -245,6 +245,7 @@ def make_for_rtx(name: str, path: Path) -> Path:
     return MORE_FOR_RTX[name](path) if name in MORE_FOR_RTX else models.save(CASES[name][0](), path)
 
 
+@pytest.mark.representatives("fp8-true", "scan-true")
 @pytest.mark.parametrize("keep_io", ["true", "false"])
 @pytest.mark.parametrize("name", [*(name for name in CASES if name not in UNKNOWN_TO_RTX), *MORE_FOR_RTX])
 def test_tensorrt_rtx_parses_the_result(name: str, keep_io: str, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_redundant_casts_of_the_model_do_not_hide_types(source: str, tmp_path: P
 # Every builder ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.representatives("lstm", "ctrl", "sequence")
 @pytest.mark.parametrize("name", [name for name in CASES if name != "func"])
 def test_everything_fp16_is_valid_and_agrees(name: str, tmp_path: Path) -> None:
     build, feeds, tolerance = CASES[name]
@@ -172,6 +173,7 @@ def test_everything_fp16_is_valid_and_agrees(name: str, tmp_path: Path) -> None:
 FOR_RTX = [name for name in CASES if name not in {*UNKNOWN_TO_RTX, "func"}]
 
 
+@pytest.mark.representatives("old", "tfm", "resize")
 @pytest.mark.parametrize("name", [*FOR_RTX, *thorough_except([*MORE_FOR_RTX, "det", "rec"])])
 def test_tensorrt_rtx_parses_the_result_strongly_typed(
     name: str, sample_model: Callable[[str], Path], tmp_path: Path

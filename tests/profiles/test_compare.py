@@ -41,6 +41,7 @@ def compared(*profiles: Profile, gates: Sequence[str] = (), **rule: Any) -> Comp
 # Intervals
 
 
+@pytest.mark.representatives("7", "6")
 @pytest.mark.parametrize("runs", [5, 6, 7, 9, 12])
 def test_the_interval_of_a_median_has_its_nominal_coverage(runs: int) -> None:
     dice = random.Random(runs)

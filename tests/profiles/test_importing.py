@@ -639,6 +639,7 @@ def read_or_refuse(path: Path) -> Profile | None:
     return Profile.model_validate_json(profile.to_json())
 
 
+@pytest.mark.representatives("own", "profile")
 @pytest.mark.parametrize("name", GOOD)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

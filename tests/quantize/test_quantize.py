@@ -77,6 +77,7 @@ def snr(reference: np.ndarray[Any, Any], candidate: np.ndarray[Any, Any]) -> flo
     return float(10 * np.log10((reference**2).sum() / ((candidate - reference) ** 2).sum()))
 
 
+@pytest.mark.representatives("{'method': 'entropy'}", "{'method': 'distribution'}")
 @pytest.mark.parametrize(
     "settings",
     [{}, {"activations": "int8"}, {"weights": "uint8"}, {"per_channel": False}, {"symmetric": True}]

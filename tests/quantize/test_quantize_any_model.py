@@ -292,6 +292,7 @@ def notes_of(step: Ran) -> tuple[str, ...]:
     return step.result.change.notes
 
 
+@pytest.mark.representatives("tied-dynamic", "bodies-static", "shared-dynamic")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_mode_computes_close_to_its_source(kind: str, mode: str, tmp_path: Path) -> None:
@@ -435,6 +436,7 @@ def test_a_model_on_disk_stays_there(tmp_path: Path) -> None:
         np.testing.assert_array_equal(*(session(path).run(None, given)[0] for path in written))
 
 
+@pytest.mark.representatives("True-int8-64", "True-int8-16", "False-int8-32")
 @pytest.mark.parametrize("size", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("bits", ["int4", "int8"])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -478,6 +480,7 @@ def test_hqq_needs_pytorch(tmp_path: Path) -> None:
     assert "torch" in step.library_versions()
 
 
+@pytest.mark.representatives("attention-{'mode': 'dynamic'}", "linear-{'min_intensity': 0, 'samples': 8}")
 @pytest.mark.parametrize("settings", [STATIC, {**STATIC, "weights": "int4"}, {"mode": "dynamic"}], ids=str)
 @pytest.mark.parametrize("kind", [linear, attention, tied, odd_biases])
 def test_weights_are_those_that_the_quantizer_computes_itself(
@@ -549,6 +552,7 @@ def make_language_model(path: Path, width: int = 64, dtype: Any = np.float32) ->
     return save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+@pytest.mark.representatives("int8-0.01-False-float16", "int4-0.15-False-float32")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("weights", "tolerance"), [("int4", 0.15), ("int8", 0.01)])

@@ -62,6 +62,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
+@pytest.mark.representatives("True-1.0", "False-1.0")
 @pytest.mark.parametrize("alpha", [None, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_model_computes_the_same_function(tmp_path: Path, alpha: float | None, kept: bool) -> None:

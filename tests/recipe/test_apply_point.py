@@ -67,6 +67,7 @@ def test_the_sweep_is_removed_with_its_comments_and_nothing_else(tmp_path: Path)
     assert apply(tmp_path, TEXT, {}) == PLAIN
 
 
+@pytest.mark.representatives("changes2--", 'changes8-- "three"-- {k: true}', "changes4-word: b}-word: b, seconds: 0.5}")
 @pytest.mark.parametrize(
     ("changes", "old", "new"),
     [

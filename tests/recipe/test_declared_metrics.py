@@ -41,6 +41,11 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
     return [f"{problem.where.rpartition(':')[2]} {problem.path}: {problem}" for problem in caught.value.problems]
 
 
+@pytest.mark.representatives(
+    'clean.node <= 3-did you mean "nodes"',
+    "gone.nodes <= 3-there is no step `gone`",
+    'agree.cosin >= 0.9-did you mean "cosine"',
+)
 @pytest.mark.parametrize(
     ("gate", "message"),
     [
@@ -70,6 +75,7 @@ def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(
     assert message in result
 
 
+@pytest.mark.representatives("agree.top5 >= 90 %", "speed.latency.p99 <= 3", "speed.latency.p99 <= 3 ms")
 @pytest.mark.parametrize(
     "gate",
     [

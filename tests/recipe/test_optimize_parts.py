@@ -305,6 +305,7 @@ def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: 
     assert not _is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
 
 
+@pytest.mark.representatives("latency-interval0-True", "latency-interval2-False")
 @pytest.mark.parametrize(
     ("objective", "interval", "worthwhile"),
     [

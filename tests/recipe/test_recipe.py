@@ -61,6 +61,7 @@ gates: ["second.length ~ 2"]
     ]
 
 
+@pytest.mark.representatives("change16-nowhere", "change17-is not a metric", "change11-min <= opt <= max")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -129,6 +130,7 @@ def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
         load_recipe(folder / "tyo.yaml")
 
 
+@pytest.mark.representatives("profiling@steps.first=quick-profiling", 'steps.first.wrod=x-did you mean "word"?')
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -87,6 +87,7 @@ def test_a_class_without_source_has_no_descriptions() -> None:
     assert "a" in space["Bare"].model_json_schema()["properties"]
 
 
+@pytest.mark.representatives("Edit", "Quantize", "Sanitize")
 @pytest.mark.parametrize("model", [RecipeFile, SweepSection, *(StepType.cls for StepType in StepTypes())])
 def test_every_setting_is_described(model: type[BaseModel]) -> None:
     described = {name for name, each in model.model_json_schema()["properties"].items() if each.get("description")}

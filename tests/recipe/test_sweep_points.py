@@ -131,6 +131,11 @@ sweep:
     assert point.file.inputs["images.0"].shape == (2,)
 
 
+@pytest.mark.representatives(
+    "second.from: [first, source]-start6",
+    "first.seconds: {from: 1, to: 4}-None",
+    "first.word: [z, a], first.seconds: [7]-None",
+)
 @pytest.mark.parametrize(
     ("over", "start"),
     [

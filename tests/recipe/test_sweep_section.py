@@ -185,6 +185,7 @@ sweep:
 """
 
 
+@pytest.mark.representatives("False-overrides3-axes3-2", "False-overrides8-axes8-0")
 @pytest.mark.parametrize(
     ("multirun", "overrides", "axes", "start"),
     [
@@ -351,6 +352,7 @@ GOOD = (
 )
 
 
+@pytest.mark.representatives("[1, 2]-'3'-'3' is one value", "[1, 2]-{}-`from` is missing")
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -476,6 +478,7 @@ def test_code_of_a_point_needs_trust_too(folder: Path) -> None:
         load_sweep(folder / "toy.yaml")
 
 
+@pytest.mark.representatives("deep key", "huge number")
 @pytest.mark.parametrize(
     ("over", "message"),
     [
@@ -502,6 +505,7 @@ def test_a_hostile_sweep_costs_little(folder: Path, over: str, message: str) -> 
 # --- schema ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.representatives("values3-True", "values0-True", "values6-False")
 @pytest.mark.parametrize(
     ("values", "valid"),
     [

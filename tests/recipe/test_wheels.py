@@ -40,6 +40,7 @@ def fetch(source: str, folder: Path) -> bytes:
     return target.read_bytes()
 
 
+@pytest.mark.representatives("py3-none-any-<3", "py2.py3-none-win_amd64->=2.7")
 @pytest.mark.parametrize(
     ("tags", "requires_python"),
     [

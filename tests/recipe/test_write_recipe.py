@@ -115,6 +115,7 @@ def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pyte
     assert "took longer than" in write().trial.error
 
 
+@pytest.mark.representatives("fp16-openvino", "None-tensorrt_rtx")
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"])
 @pytest.mark.parametrize("precision", [None, "fp16", "int8"])
 def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, in_folder: Path) -> None:

@@ -144,6 +144,7 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
         return None
 
 
+@pytest.mark.representatives("profile", "package", "export_cpp")
 @pytest.mark.parametrize(
     "found",
     [
@@ -252,6 +253,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.representatives("templates of fsspec", "a library as an engine")
 @pytest.mark.parametrize("what", RUNS)
 def test_no_recipe_runs_code(what: str, hostile: Path, tally: Attack) -> None:
     count = tally("code without trust")

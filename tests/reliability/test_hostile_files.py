@@ -138,6 +138,7 @@ _BAD_EXTENTS: dict[str, tuple[int | str, int | str]] = {
 }
 
 
+@pytest.mark.representatives("dot-diff", "absolute-inspect")
 @pytest.mark.parametrize(("what", "verb"), _in_turn(_ESCAPES))
 def test_external_data_outside_the_folder_is_refused(place: Place, tally: Tallying, what: str, verb: str) -> None:
     _escape(place, what)
@@ -180,6 +181,7 @@ def test_data_replaced_after_the_first_read_is_refused(place: Place, tally: Tall
     place.must_refuse(what, ("run", "plan", "inspect"), count)
 
 
+@pytest.mark.representatives("sub/w.bin", "model.onnx.data")
 @pytest.mark.parametrize(
     "name", ["model.onnx", "record.json", "log.txt", "model.onnx.data", "sub/w.bin", "recipe.yaml"]
 )

@@ -111,6 +111,7 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
     assert not (folder / "outputs" / "store" / "damaged").exists()
 
 
+@pytest.mark.representatives("store-1", "store-0")
 @pytest.mark.parametrize("name", STORES)
 def test_a_plan_reports_why_a_golden_result_is_not_reused(name: str, open_copy: Callable[[str], Path]) -> None:
     ran = ndld_flow("plan", "golden.yaml", "--json", cwd=open_copy(name))

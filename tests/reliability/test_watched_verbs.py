@@ -36,6 +36,7 @@ def begin(act: str, verb: str = "inspect") -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.representatives("draw", "inspect")
 @pytest.mark.usefixtures("isolated_steps")
 @pytest.mark.parametrize("verb", ["inspect", "diff", "draw", "init", "ops", "plan"])
 def test_a_crash_in_native_code_is_reported(verb: str, tally: Callable[[str], Tally]) -> None:

@@ -277,6 +277,7 @@ def test_pixels_of_nan_belong_to_no_class(tmp_path: Path) -> None:
 # Labels
 
 
+@pytest.mark.representatives("reference2-candidate2-0-dog in source", "reference1-candidate1-0-dog in source")
 @pytest.mark.parametrize(
     ("reference", "candidate", "same", "caption"),
     [

@@ -255,6 +255,7 @@ def test_no_size_limit_is_exceeded(large: Path, whole: tuple[Activations, int, i
     assert letters_of(pack_maps(record, large, pictures + int(share * maps)))[1] <= share * maps
 
 
+@pytest.mark.representatives("<lambda>-No such file", "<lambda>-51,202 bytes, which is no")
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

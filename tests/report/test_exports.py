@@ -339,6 +339,7 @@ def test_titles_of_charts_do_not_end_their_block(name: str) -> None:
     assert chart.count("```") == 2 and chart.count("\n") == 7
 
 
+@pytest.mark.representatives("11", "10", "12")
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_are_escaped_everywhere(name: str) -> None:
     labels = [name, f"{name}2"]

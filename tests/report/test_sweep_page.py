@@ -610,6 +610,7 @@ SAMPLES = (
 )
 
 
+@pytest.mark.representatives("builds", "session")
 @pytest.mark.parametrize("make", SAMPLES, ids=lambda make: make.__name__)
 def test_names_create_no_element_and_no_address_on_a_page(make: Callable[[], SweepRecord], tmp_path: Path) -> None:
     page = draw_sweep(make(), tmp_path)

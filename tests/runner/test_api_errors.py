@@ -141,6 +141,7 @@ def test_every_function_is_attacked() -> None:
     assert set(FUNCTIONS) == set(USUAL)
 
 
+@pytest.mark.representatives("ops", "run", "layers")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_of_other_types_are_refused(name: str, here: Path) -> None:
     troubles = []
@@ -150,6 +151,7 @@ def test_values_of_other_types_are_refused(name: str, here: Path) -> None:
     assert not any(troubles), "\n".join(filter(None, troubles))
 
 
+@pytest.mark.representatives("gc", "tag")
 @pytest.mark.parametrize(
     "name",
     [

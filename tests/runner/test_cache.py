@@ -445,6 +445,11 @@ def test_a_cache_is_named_by_project_user_environment_or_option(
     assert not is_used(team, cache="")
 
 
+@pytest.mark.representatives(
+    "cache: {url: s3://b, wait: soon}-soon",
+    "cach: s3://b-there is no setting `cach`",
+    "cache: s3://b::file://x-no cache is reached",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -130,6 +130,9 @@ def test_what_no_step_makes_is_refused_before_anything_runs(output: str, message
     assert not list(Path("outputs/runs").glob("*")) if Path("outputs/runs").exists() else True
 
 
+@pytest.mark.representatives(
+    "{x.onnx: 1}-expected text", "[x.onnx]-expected a mapping", '{x.onnx: hlaf}-did you mean "half"'
+)
 @pytest.mark.parametrize(
     ("export", "message"),
     [

@@ -51,6 +51,7 @@ def pictures(in_folder: Path) -> Path:
 INPUTS = "inputs: {x: {shape: [1, 3, 16, 16], data: set, mean: [%s]}}\n"
 
 
+@pytest.mark.representatives("lint: {}-False-False-False", "find_precision: {}-True-True-True")
 @pytest.mark.parametrize(
     ("step", "first", "second", "values"),
     [
@@ -190,6 +191,7 @@ def test_settings_of_pictures_are_in_keys_where_they_change_the_values(pictures:
     assert len({plain, *(key(pictures, recipe % f", {setting}") for setting in settings)}) == len(settings) + 1
 
 
+@pytest.mark.representatives(".bmp", ".gif")
 @pytest.mark.parametrize("suffix", IMAGE_SUFFIXES)
 def test_the_rotation_by_exif_is_in_the_keys_of_images(suffix: str, pictures: Path) -> None:
     """A store may have results of a version that did not rotate them; a PNG may have any suffix."""

@@ -107,6 +107,7 @@ def keep_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
+@pytest.mark.representatives("late", "import_module")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_changed_module_recomputes_with_its_new_contents(in_folder: Path, way: str) -> None:
     """The two contents have one length and are written within one second, which misleads caches of compiled files."""

@@ -67,6 +67,7 @@ def test_an_exact_metric_has_its_step_at_once_with_its_cause(tmp_path: Path) -> 
     assert [cause.fact for cause in series.steps[0].causes] == ["step half"]
 
 
+@pytest.mark.representatives("others1", "others0")
 @pytest.mark.parametrize(
     "others",
     [

@@ -62,6 +62,7 @@ def test_settings_survive_serialization(name: str, settings: dict[str, object]) 
     assert survives(TYPES[name].cls.model_validate_json(json.dumps(settings)))
 
 
+@pytest.mark.representatives("ppocr_rec", "ppocr_int8", "silero_vad")
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
 def test_settings_of_shipped_recipes_survive_serialization(path: Path) -> None:
     for step in load_recipe(path, trust=True).steps:
@@ -123,6 +124,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
     return order.model_copy(update={"works": (other, *order.works[1:])})
 
 
+@pytest.mark.representatives("inputs-", "machine-")
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

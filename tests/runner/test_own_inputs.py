@@ -191,6 +191,7 @@ def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(toy
     assert outcomes(toy.run(override)[1]) == {"agree": "done"}
 
 
+@pytest.mark.representatives("-onnx::Gather_0", "steps.speed.-input.1")
 @pytest.mark.parametrize("name", ["x", "input.1", "onnx::Gather_0", "a/b c\\d"])
 @pytest.mark.parametrize("place", ["", "steps.speed."])
 def test_the_override_of_a_shape_works_for_every_name(toy: Toy, name: str, place: str) -> None:

@@ -79,6 +79,7 @@ CHANGES: list[tuple[str, JsonValue]] = [
 ]
 
 
+@pytest.mark.representatives("steps.a.block-value9", "steps.a.list-value12", "steps.a.list.0-value13")
 @pytest.mark.parametrize(("key", "value"), CHANGES)
 def test_a_key_is_read_back(tmp_path: Path, key: str, value: JsonValue) -> None:
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(RECIPE))

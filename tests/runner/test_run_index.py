@@ -121,6 +121,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.representatives("in_the_future", "by_removing_one")
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_changed_record_is_read_again(root: Path, change: Callable[[Path], None]) -> None:
     before = answers(root)
@@ -151,6 +152,7 @@ def test_records_that_have_settled_are_not_read_again(root: Path, monkeypatch: p
     assert not read
 
 
+@pytest.mark.representatives("0", "18")
 @pytest.mark.parametrize("place", range(0, 100, 18))
 def test_a_damaged_index_is_rebuilt(root: Path, place: int) -> None:
     expected = answers(root)

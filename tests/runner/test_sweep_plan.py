@@ -46,6 +46,7 @@ REPEATED = ("winners not measured again", "two devices, other sittings")
 """States whose parts occur in the other states."""
 
 
+@pytest.mark.representatives("all there", "some refused")
 @pytest.mark.parametrize(
     "state", [pytest.param(state, marks=[pytest.mark.thorough] * (state in REPEATED)) for state in STATES]
 )

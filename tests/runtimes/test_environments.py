@@ -148,6 +148,7 @@ def test_environments_need_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert plan[1].step.step.foresee().notes[0] == "environment onnxruntime 1.91.0, which the run creates with pip"
 
 
+@pytest.mark.representatives("environment8", "environment9", "environment7")
 @pytest.mark.parametrize(
     "environment",
     [

@@ -100,6 +100,7 @@ def test_a_model_with_q_dq_runs_in_int8(int8: Path) -> None:
     assert "int8" in str(F32.open(int8).describe().facts["inference_precision"])
 
 
+@pytest.mark.representatives("bool", "float16")
 @pytest.mark.parametrize(
     "values",
     [

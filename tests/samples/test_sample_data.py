@@ -316,6 +316,7 @@ def test_every_nth_frame_of_an_animation_is_a_sample(suffix: str, in_folder: Pat
     assert labels(samples(X, data={"x": f"still{suffix}"})) == [f"still{suffix}"]
 
 
+@pytest.mark.representatives(".avi", ".webm")
 @needs_video
 @pytest.mark.parametrize("suffix", [".mp4", ".avi", ".mkv", ".mov", ".webm"])
 def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) -> None:

@@ -18,6 +18,7 @@ from tests.support.representatives import thorough_except
 _TOKENS = np.random.default_rng(9).integers(0, VOCABULARY, (1, 8))
 
 
+@pytest.mark.representatives("group-False", "standard-False")
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("style", STYLES)
 def test_a_sanitized_decoder_decodes_the_same(style: Style, quantized: bool, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def write_model(path: Path, defect: str) -> Path:
     return path
 
 
+@pytest.mark.representatives("edit-no name", "edit-a plugin", "sanitize-no name")
 @pytest.mark.parametrize("defect", DEFECTS)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_accepts_a_defect_of_its_source(tmp_path: Path, step: str, defect: str) -> None:

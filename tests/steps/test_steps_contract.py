@@ -102,6 +102,7 @@ def test_the_header_names_the_kinds_read_and_written(found: StepType) -> None:
     assert isinstance(found.cls.version, int)
 
 
+@pytest.mark.representatives("quantize", "sanitize", "fix_shapes")
 @every_step
 def test_it_is_documented(found: StepType) -> None:
     assert found.summary.endswith("."), "the docstring's first line is a sentence"
@@ -136,6 +137,7 @@ def test_settings_survive_being_written_and_read(found: StepType) -> None:
     assert found.cls.model_validate_json(step.model_dump_json()) == step
 
 
+@pytest.mark.representatives("edit", "fix_shapes", "convert_fp16")
 @every_step
 def test_its_help_names_every_setting(found: StepType) -> None:
     from ndld_flow.cli.explain_step import explain_step
@@ -169,6 +171,7 @@ def test_the_schema_agrees_with_validation(found: StepType, validator: jsonschem
     assert list(validator.iter_errors(recipe))
 
 
+@pytest.mark.representatives("resnet50", "edit_fuse", "edit_camera")
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parent.parent.parent / "pipelines").glob("*.yaml")), ids=lambda p: p.stem
 )
@@ -176,6 +179,7 @@ def test_the_schema_knows_how_recipes_are_written(path: Path, validator: jsonsch
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
 
 
+@pytest.mark.representatives("profile", "run_tool")
 @pytest.mark.parametrize(
     "found",
     [

@@ -128,6 +128,7 @@ def test_records_of_one_session_are_found_together(url: str, store: Store, other
     assert RemoteStore(url).find(keys) == sitting
 
 
+@pytest.mark.representatives("file-b", "memory-", "bucket-abc")
 @pytest.mark.parametrize("damage", [b"", b"b", b"abc"])
 def test_a_damaged_object_is_refused_and_rewritten(url: str, store: Store, other: Store, damage: bytes) -> None:
     record = make_record(store, "a")

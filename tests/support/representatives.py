@@ -1,17 +1,11 @@
-"""Families of parameters of which the quick tests hold a few representatives."""
+"""Parametrized tests of which the quick tests hold a few representatives."""
 
 from __future__ import annotations
 
-import math
-import zlib
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-
-_SMALLEST_FAMILY = 5
-_QUICK_SHARE = 1 / 4
 
 
 def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
@@ -22,17 +16,20 @@ def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [value if value in quick else pytest.param(value, marks=pytest.mark.thorough) for value in listed]
 
 
-def sample_families(items: Iterable[pytest.Item]) -> None:
-    """Mark most of each large family of parameters as thorough.
+def mark_cases(items: Iterable[pytest.Item], complete: bool) -> None:
+    """Mark the cases of each test as thorough that its mark `representatives` does not name.
 
-    The quick ones have the lowest checksums: a new member changes little, and each value of several parameters occurs.
+    Raises UsageError for a name of no case, if all cases were collected.
     """
-    families: dict[str, list[pytest.Item]] = defaultdict(list)
+    unused: dict[str, set[str]] = {}
     for item in items:
-        if "[" in item.nodeid and not any(map(item.get_closest_marker, ("thorough", "slow"))):
-            families[item.nodeid.partition("[")[0]].append(item)
-    for members in families.values():
-        if len(members) >= _SMALLEST_FAMILY:
-            members.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-            for item in members[math.ceil(len(members) * _QUICK_SHARE) :]:
-                item.add_marker(pytest.mark.thorough)
+        mark = item.get_closest_marker("representatives")
+        if mark is None:
+            continue
+        test, _, case = item.nodeid.removesuffix("]").partition("[")
+        unused.setdefault(test, set(mark.args)).discard(case)
+        if case not in mark.args:
+            item.add_marker(pytest.mark.thorough)
+    if complete and any(unused.values()):
+        wrong = "; ".join(f"{test}: {sorted(cases)}" for test, cases in unused.items() if cases)
+        raise pytest.UsageError(f"`representatives` names cases that do not exist: {wrong}")

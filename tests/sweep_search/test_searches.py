@@ -239,6 +239,7 @@ def test_a_climb_needs_one_objective(directions: tuple[Direction, ...], message:
         make_search(SMALL, SearchOptions("hill_climb", directions))
 
 
+@pytest.mark.representatives("session", "accuracy bound")
 @pytest.mark.parametrize("landscape", LANDSCAPES, ids=lambda landscape: landscape.name)
 def test_a_climb_finds_good_points_more_often_than_chance(landscape: Landscape) -> None:
     assert near_best(landscape, "hill_climb") > near_best(landscape, "random")
