@@ -682,7 +682,7 @@ def frame(
 
 @public
 def figures(result: SweepFinished | Compared) -> dict[str, matplotlib.figure.Figure]:
-    """Return the pictures of a sweep or a comparison as figures of matplotlib, by name, the most important first.
+    """Return the picture of a sweep or a comparison as a figure of matplotlib, by name, if there is one.
 
     Raises BackendError without matplotlib (`ndld-flow[plots]`).
     """

@@ -45,7 +45,7 @@ CELLS = (
         "changes = api.frame(compared)\n"
         'changes.nlargest(5, "base_ms")[["base_layers", "base_ms", "candidate_ms", "delta_ms", "verdict"]]',
     ),
-    ("markdown", "A sweep: one row for each point, and its pictures."),
+    ("markdown", "A sweep: one row for each point."),
     (
         "code",
         'over = {"speed.optimization": ["disabled", "basic", "all"], "speed.threads": [1, 2]}\n'
@@ -53,7 +53,6 @@ CELLS = (
         "swept",
     ),
     ("code", 'api.frame(swept)[["point", "outcome", "rank", "speed.optimization", "speed.threads"]]'),
-    ("code", 'api.figures(swept)["effects"]'),
     ("markdown", "All runs of this folder."),
     ("code", 'api.frame(api.runs())[["run", "outcome", "wall_s", "model"]]'),
 )

@@ -78,7 +78,7 @@ EXTRAS = {
             "Matplotlib",
             ("matplotlib",),
             ("matplotlib",),
-            "`comparison.png`, `divergence.svg`, the charts in the `summary.md` of a sweep, and `api.figures`",
+            "`comparison.png`, `sweep.png`, and `api.figures`",
             76,
         ),
         Extra(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from ndld_flow.report.exports.frames import (
     points_frame,
 )
 from ndld_flow.report.exports.picture_file import own_style
-from ndld_flow.report.exports.sweep_pictures import sweep_drawings
+from ndld_flow.report.exports.sweep_picture import sweep_drawing
 from ndld_flow.runner.compare_runs import Compared
 from ndld_flow.runner.events import RunFinished, SweepFinished
 from ndld_flow.runner.list_runs import RunSummary
@@ -62,13 +62,9 @@ def _runs_frame(runs: Sequence[RunSummary]) -> pd.DataFrame:
 
 
 def draw_figures(result: SweepFinished | Compared) -> dict[str, Figure]:
-    """Return the pictures of a sweep or a comparison as figures of matplotlib, by name, the most important first."""
-    drawings = _drawings(result)
+    """Return the picture of a sweep or a comparison as a figure of matplotlib, by name, if there is one."""
     with own_style():
-        return {name: draw() for name, draw in drawings.items()}
-
-
-def _drawings(result: SweepFinished | Compared) -> dict[str, Callable[[], Figure]]:
-    if isinstance(result, Compared):
-        return {"comparison": lambda: draw_comparison(result.comparison, result.profiles)}
-    return sweep_drawings(read_sweep_record(Path(result.folder)))
+        if isinstance(result, Compared):
+            return {"comparison": draw_comparison(result.comparison, result.profiles)}
+        draw = sweep_drawing(read_sweep_record(Path(result.folder)))
+        return {} if draw is None else {"sweep": draw()}

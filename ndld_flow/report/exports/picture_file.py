@@ -1,6 +1,6 @@
 """Picture files with their own background, so that they look the same on any page, and texts that fit into them.
 
-Colours are Okabe and Ito's. The Agg or SVG backend is used directly, without a display or global state of matplotlib.
+Colours are Okabe and Ito's. The Agg backend is used directly, without a display or global state of matplotlib.
 """
 
 from __future__ import annotations
@@ -76,15 +76,13 @@ def own_style() -> Iterator[None]:
         mpl.rcdefaults()
         mpl.rcParams["font.family"] = [FONT]
         mpl.rcParams["font.size"] = 11
-        mpl.rcParams["svg.hashsalt"] = "ndld-flow"
         yield
 
 
 def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
-    """Write a PNG or an SVG, by the file's suffix, and return its path. Equal data give equal bytes."""
-    nothing = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+    """Write a PNG and return its path. Equal data give equal bytes."""
     with own_style():
-        draw().savefig(path, dpi=DPI, facecolor=PAPER, metadata=nothing)
+        draw().savefig(path, dpi=DPI, facecolor=PAPER, metadata={"Software": None})
     return path
 
 

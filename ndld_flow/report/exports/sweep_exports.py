@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
-from urllib.parse import quote
+from collections.abc import Iterator
+from pathlib import Path
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import seconds
@@ -88,27 +87,21 @@ def _headed(name: str, unit: str) -> str:
     return f"{name} {unit}" if unit else name
 
 
-_ALT = {
-    "trade_off": "points by two quantities, with the best and its ties",
-    "curve": "the objective along an axis, one line per combination of the others",
-    "parallel": "one line per point through its settings and results",
-    "effects": "effect of each setting on the objective",
-}
 _MOST_EFFECTS = 8
 
 
-def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
-    """Return Markdown for a pull request's comment or a job's summary; `pictures` are URLs."""
-    return "\n".join(that_fit(sweep_parts(record, pictures)))
+def sweep_markdown(record: SweepRecord, *, has_picture: bool = False) -> str:
+    """Return Markdown for a pull request's comment or a job's summary."""
+    return "\n".join(that_fit(sweep_parts(record, has_picture=has_picture)))
 
 
-def sweep_parts(record: SweepRecord, pictures: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the parts of a sweep's Markdown, its verdict first."""
+def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[str]:
+    """Yield the parts of a sweep's Markdown, its verdict first; its picture is next to it."""
     winners = collect_winners(record)
     yield _headline(record)
     yield _facts(record)
     yield _winners(winners) if winners else ""
-    yield from (f"![{_ALT.get(PurePath(name).stem, 'chart')}]({quote(name)})\n" for name in pictures)
+    yield f"![points by their results]({PICTURE})\n" if has_picture else ""
     yield from map(_effects, collect_effects(record))
     yield _troubles(record)
 
@@ -169,19 +162,19 @@ def _troubles(record: SweepRecord) -> str:
     return details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
 
 
-POINTS, SUMMARY = "points.csv", "summary.md"
+POINTS, SUMMARY, PICTURE = "points.csv", "summary.md", "sweep.png"
 
 
 def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
-    """Write `points.csv`, `summary.md` and its pictures into a sweep's folder and return their paths.
+    """Write `points.csv`, `summary.md` and its picture into a sweep's folder and return their paths.
 
     Raises an `OutputsError` if they cannot be written.
     """
     # Imported lazily: matplotlib takes half a second.
-    from ndld_flow.report.exports.sweep_pictures import sweep_pictures
+    from ndld_flow.report.exports.sweep_picture import sweep_picture
 
     again = "ndld-flow report"
-    pictures = sweep_pictures(record, folder) if EXTRAS["plots"].is_installed else []
+    picture = sweep_picture(record, folder / PICTURE) if EXTRAS["plots"].is_installed else None
     table = write_page(folder / POINTS, points_csv(record), again)
-    summary = write_page(folder / SUMMARY, sweep_markdown(record, [picture.name for picture in pictures]), again)
-    return [table, summary, *pictures]
+    summary = write_page(folder / SUMMARY, sweep_markdown(record, has_picture=picture is not None), again)
+    return [table, summary, *([picture] if picture is not None else [])]
