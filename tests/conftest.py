@@ -28,7 +28,7 @@ from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.forked_workers import Servers
-from tests.support.representatives import mark_cases
+from tests.support.representatives import UNKNOWN_CASES, mark_cases
 from tests.support.samples import fetch_sample
 from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
@@ -93,7 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Workers take tests from each other's ends, and one cluster is enough.
     """
-    mark_cases(items, complete=_takes_all(config))
+    unknown = mark_cases(items)
+    config.stash[UNKNOWN_CASES] = unknown if _takes_all(config) else []
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.commit_subject import check
+from tests.support.representatives import UNKNOWN_CASES
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = Path(sys.executable).parent
@@ -150,3 +151,7 @@ def test_the_hook_for_subjects_ends_with_an_error(tmp_path: Path) -> None:
         (tmp_path / "message").write_text(message)
         done = subprocess.run([sys.executable, script, tmp_path / "message"], capture_output=True, check=False)
         assert done.returncode == code
+
+
+def test_representatives_are_cases_of_their_tests(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.stash[UNKNOWN_CASES] == []  # where all tests were collected

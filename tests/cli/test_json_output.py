@@ -186,7 +186,7 @@ def test_every_verb_with_json_has_a_schema_and_is_tested_here() -> None:
     assert {verb for verb in VERBS if has_json(verb)} == set(OUTPUTS) == set(SCENES) == set(WRONG)
 
 
-@pytest.mark.representatives("plan", "fits")
+@pytest.mark.representatives("plan")
 @pytest.mark.parametrize(
     "verb",
     [pytest.param(verb, marks=pytest.mark.thorough) if verb in ("noise", "optimize") else verb for verb in SCENES],
@@ -200,7 +200,7 @@ def test_what_a_verb_prints_has_the_published_schema(verb: str, folder: Path) ->
             known.validate(document)
 
 
-@pytest.mark.representatives("ops", "diff", "fits")
+@pytest.mark.representatives("ops", "diff")
 @pytest.mark.parametrize("verb", SCENES)
 def test_the_schema_refuses_other_output(verb: str, folder: Path) -> None:
     known = validator(verb)
@@ -209,7 +209,7 @@ def test_the_schema_refuses_other_output(verb: str, folder: Path) -> None:
         assert not known.is_valid(other), other
 
 
-@pytest.mark.representatives("diff", "fits")
+@pytest.mark.representatives("diff")
 @pytest.mark.parametrize("verb", WRONG)
 def test_an_error_is_the_last_line(verb: str, folder: Path) -> None:
     known = validator(verb)

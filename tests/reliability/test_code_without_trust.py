@@ -144,7 +144,7 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
         return None
 
 
-@pytest.mark.representatives("profile", "package", "export_cpp")
+@pytest.mark.representatives("profile", "export_cpp")
 @pytest.mark.parametrize(
     "found",
     [

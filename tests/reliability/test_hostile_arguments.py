@@ -110,7 +110,7 @@ def test_meaningless_arguments_are_refused(kind: str, scene: Path, tally: Attack
         count.refused += 1
 
 
-@pytest.mark.representatives("fits", "plan", "noise")
+@pytest.mark.representatives("plan", "noise")
 @pytest.mark.parametrize("verb", VERBS)
 def test_unknown_options_are_refused(verb: str, scene: Path, tally: Attack) -> None:
     for option in (f"--{ESCAPES}", f"--{LONG}", "--http://joe:canary@host/"):

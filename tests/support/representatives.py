@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+UNKNOWN_CASES = pytest.StashKey[list[str]]()
+"""The cases that marks name and that do not exist; only in a run of all tests."""
+
 
 def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
     """Mark all values as thorough except the representatives of the family."""
@@ -16,10 +19,10 @@ def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [value if value in quick else pytest.param(value, marks=pytest.mark.thorough) for value in listed]
 
 
-def mark_cases(items: Iterable[pytest.Item], complete: bool) -> None:
+def mark_cases(items: Iterable[pytest.Item]) -> list[str]:
     """Mark the cases of each test as thorough that its mark `representatives` does not name.
 
-    Raises UsageError for a name of no case, if all cases were collected.
+    Return the named cases that were not collected.
     """
     unused: dict[str, set[str]] = {}
     for item in items:
@@ -30,6 +33,4 @@ def mark_cases(items: Iterable[pytest.Item], complete: bool) -> None:
         unused.setdefault(test, set(mark.args)).discard(case)
         if case not in mark.args:
             item.add_marker(pytest.mark.thorough)
-    if complete and any(unused.values()):
-        wrong = "; ".join(f"{test}: {sorted(cases)}" for test, cases in unused.items() if cases)
-        raise pytest.UsageError(f"`representatives` names cases that do not exist: {wrong}")
+    return [f"{test}[{case}]" for test, cases in unused.items() for case in sorted(cases)]
