@@ -79,7 +79,7 @@ def command(
             listener=_print_warning,
         )
         if not isinstance(planned, list):
-            _print_json(planned) if as_json else show_plan(planned)
+            print_json("plan", planned) if as_json else show_plan(planned)
             return 0
         exit_code = _print(planned, as_json)
         recorder.keep_plan(planned, outputs, exit_code)
@@ -94,16 +94,12 @@ def _print_warning(event: Event) -> None:
 def _print(decisions: Sequence[Decision], as_json: bool) -> int:
     foreseen = [decision.foresee() for decision in decisions]
     if as_json:
-        _print_json(decisions, foreseen)
+        from ndld_flow.runner.described_results import describe_decisions
+
+        print_json("plan", describe_decisions(decisions, foreseen))
     else:
         _show(decisions, foreseen)
     return 2 if any(seen.problems for seen in foreseen) else 0
-
-
-def _print_json(planned: Sequence[Decision] | SweepPlan, foreseen: Sequence[Foresight] = ()) -> None:
-    from ndld_flow.runner.described_results import describe_plan
-
-    print_json("plan", describe_plan(planned, foreseen))
 
 
 def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
@@ -148,10 +144,10 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
 def _work(plan: SweepPlan) -> str:
     todo = sum(step.distinct - step.stored for step in plan.steps)
     if not todo:
-        points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
+        points = f"points {', '.join(map(str, plan.remeasured))}" if plan.remeasured else ""
         return f"the best will be measured again: {points}" if points else "nothing to do"
     took = f", {plan.estimate.text}" if plan.estimate is not None else ""
-    then = "; then the best are measured again" if plan.again is None else ""
+    then = "; then the best are measured again" if plan.remeasured is None else ""
     return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
 
 
@@ -161,7 +157,7 @@ def _headline(plan: SweepPlan) -> str:
         count = f"{len(plan.points)} points"
     excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
     later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known in advance"
-    return f"{plan.sweep.section.method}: {count}{excluded}{later}"
+    return f"{plan.method}: {count}{excluded}{later}"
 
 
 def _point_line(point: PlannedPoint) -> str:

@@ -55,9 +55,9 @@ def command(
     typed = ("ndld-flow", *sys.argv[1:])
     if as_json:
         profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed)
-        from ndld_flow.runner.described_results import describe_profile
+        from ndld_flow.runner.described_results import ProfileOutput
 
-        print_json("profile", describe_profile(profiled))
+        print_json("profile", ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
         return
     with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
         profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed, listener=leave_out_end(listener))

@@ -53,7 +53,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     ),
     "plan": VerbOutput(
         "The decision on each step, or the work of a sweep.",
-        one=("ndld_flow.runner.described_results:SweepOutline",),
+        one=("ndld_flow.runner.sweep.plan_sweep:SweepPlan",),
         many=("ndld_flow.runner.described_results:StepDecision",),
     ),
     "profile": VerbOutput(

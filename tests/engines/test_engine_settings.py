@@ -34,6 +34,7 @@ from tests.support import models
 from tests.support.models import make_cnn, save
 from tests.support.models_fp16 import quantized_model
 from tests.support.tensorrt_standin import write_standin
+from tests.support.typed_api import plan_once
 
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
 EVERY = [(backend, release) for backend in BACKENDS for release in known_releases(backend)]
@@ -668,7 +669,7 @@ def test_int8_by_a_constraint_of_the_model_itself_is_a_problem(in_folder: Path) 
     recipe: dict[str, Any] = {"name": "ranges", "model": "model.onnx", "steps": {"mark": CONV_INT8}}
     assert api.run(recipe, outputs=in_folder / "outputs").passed
     recipe["steps"]["engine"] = OBEY
-    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    [_, engine] = plan_once(recipe, outputs=in_folder / "outputs")
     [problem] = engine.foresee().problems
     assert problem.startswith("`typing: obey` with node 'Conv_0' constrained to int8: TensorRT 10.8 needs the ranges")
 
@@ -676,7 +677,7 @@ def test_int8_by_a_constraint_of_the_model_itself_is_a_problem(in_folder: Path) 
 def test_a_quantized_model_has_its_ranges(in_folder: Path) -> None:
     save(quantized_model(13), in_folder / "model.onnx")
     recipe = {"name": "ranges", "model": "model.onnx", "steps": {"clean": {"step": "sanitize"}, "engine": INT8}}
-    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    [_, engine] = plan_once(recipe, outputs=in_folder / "outputs")
     assert engine.foresee().problems == ()
 
 
@@ -687,6 +688,6 @@ def test_a_finished_step_is_examined_itself(in_folder: Path) -> None:
     recipe: dict[str, Any] = {"name": "ranges", "model": "model.onnx", "steps": {"change": change}}
     assert api.run(recipe, outputs=in_folder / "outputs").passed
     recipe["steps"]["engine"] = INT8
-    [_, engine] = api.plan(recipe, outputs=in_folder / "outputs")  # type: ignore[misc]
+    [_, engine] = plan_once(recipe, outputs=in_folder / "outputs")
     [problem] = engine.foresee().problems
     assert "needs the ranges of tensors" in problem

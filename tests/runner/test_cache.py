@@ -175,7 +175,7 @@ def test_a_sweep_computes_nothing_that_the_cache_has(team: Team) -> None:
         "tint": (2, 2),
         "speed": (6, 6),
     }
-    assert planned.again == ()
+    assert planned.remeasured == ()
     second = read_sweep_record(Path(team.bert.sweep().folder))
     assert team.computed() == log
     assert table(second) == table(first) and second.best == first.best

@@ -64,7 +64,7 @@ def test_a_plan_matches_the_following_run(toy: SweepToy, state: str) -> None:
     done = work(toy.log[worked : len(toy.log) - len(last)])
     todo = {step.name: step.distinct - step.stored for step in plan.steps}
     assert +Counter(todo) == done
-    assert plan.again == (None if done["speed"] else last[0].points if last else ())
+    assert plan.remeasured == (None if done["speed"] else last[0].points if last else ())
 
 
 def test_a_plan_computes_and_writes_nothing(toy: SweepToy) -> None:

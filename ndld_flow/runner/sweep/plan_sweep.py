@@ -286,22 +286,24 @@ class PlannedStep:
     """Number of these that only the shared cache has."""
 
 
-@dataclass(frozen=True)
-class SweepPlan:
+class SweepPlan(Record):
     """The work of a sweep."""
 
-    sweep: Sweep
+    method: str
+    """The search, such as `grid`."""
     point_count: int | None
-    """Upper bound of the points to try; None if it is unknown."""
+    """Upper bound of the points to try; None where it is unknown."""
     excluded_count: int | None
+    """Points that `exclude:` removes; None where it is unknown."""
     points: tuple[PlannedPoint, ...]
     """Points that are known in advance: the next points of some searches depend on results."""
     steps: tuple[PlannedStep, ...]
-    again: tuple[int, ...] | None
-    """Points that will be measured again at the end; empty if their results are stored or none will be, None if
-    they are not known yet."""
+    """The steps of the recipe over all known points."""
+    remeasured: tuple[int, ...] | None
+    """Points that will be measured again at the end; empty if their results are stored or none will be, None where they
+    are not known yet."""
     estimate: Estimate | None
-    """Duration of the work that is not stored; None if no such step ever ran here."""
+    """Duration of the work that is not stored; None when no such step ever ran here."""
 
 
 class _NotStoredError(Exception):
@@ -363,7 +365,7 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
     points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
     return SweepPlan(
-        sweep=sweep,
+        method=sweep.section.method,
         point_count=search.size,
         excluded_count=excluded_count(sweep.space),
         points=tuple(_describe(point) for point in points),
@@ -378,7 +380,7 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
             )
             for name, counted_step in counted.items()
         ),
-        again=_plan_again(sweep, points, state),
+        remeasured=_plan_again(sweep, points, state),
         estimate=_estimate(counted, len(points), search.size, state.outputs, sweep),
     )
 
