@@ -44,17 +44,13 @@ def command(
     model: Path | None,
     as_json: bool,
 ) -> None:
-    from ndld_flow.cli.replay import recording
+    from ndld_flow.cli.explain_operator import explain_operators, list_operators
+    from ndld_flow.models.described_operator import describe_operator
 
-    with recording() as recorder:
-        operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
-        from ndld_flow.cli.explain_operator import explain_operators, list_operators
-        from ndld_flow.models.described_operator import describe_operator
-
-        if as_json:
-            print_json("ops", [describe_operator(operator) for operator in operators])
-        elif name:
-            click.echo(explain_operators(operators))
-        else:
-            click.echo(list_operators(operators))
-        recorder.keep_listing()
+    operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
+    if as_json:
+        print_json("ops", [describe_operator(operator) for operator in operators])
+    elif name:
+        click.echo(explain_operators(operators))
+    else:
+        click.echo(list_operators(operators))

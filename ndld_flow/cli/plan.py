@@ -57,7 +57,6 @@ def command(
     For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
     """
     from ndld_flow import api
-    from ndld_flow.cli.replay import recording
 
     if digest and as_json:
         raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
@@ -66,24 +65,21 @@ def command(
     if digest:
         click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
         return 0
-    with recording() as recorder:
-        planned = api.plan(
-            recipe,
-            overrides,
-            outputs=outputs,
-            force=force,
-            trust=trust,
-            multirun=multirun,
-            on=on,
-            cache=choose_url(cache, no_cache),
-            listener=_print_warning,
-        )
-        if not isinstance(planned, list):
-            print_json("plan", planned) if as_json else show_plan(planned)
-            return 0
-        exit_code = _print(planned, as_json)
-        recorder.keep_plan(planned, outputs, exit_code)
-    return exit_code
+    planned = api.plan(
+        recipe,
+        overrides,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        multirun=multirun,
+        on=on,
+        cache=choose_url(cache, no_cache),
+        listener=_print_warning,
+    )
+    if not isinstance(planned, list):
+        print_json("plan", planned) if as_json else show_plan(planned)
+        return 0
+    return _print(planned, as_json)
 
 
 def _print_warning(event: Event) -> None:

@@ -88,7 +88,6 @@ def command(
 ) -> int:
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
-    from ndld_flow.cli.replay import recording
     from ndld_flow.runner.request import Placement
 
     if print_it:
@@ -107,8 +106,6 @@ def command(
         "push": push,
         "command": ("ndld-flow", *sys.argv[1:]),
     }
-    with recording() as recorder:
-        with choose_listener(as_json=as_json, loudness=loudness) as listener:
-            finished = api.run(recipe, overrides, **options, listener=recorder.listening(listener))
-        recorder.keep_run(finished, outputs)
+    with choose_listener(as_json=as_json, loudness=loudness) as listener:
+        finished = api.run(recipe, overrides, **options, listener=listener)
     return finished.exit_code

@@ -28,10 +28,5 @@ def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> N
     \b
       # yaml-language-server: $schema=ndld-flow.schema.json
     """
-    from ndld_flow.cli.replay import recording
-
-    with recording() as recorder:
-        schema = api.schema(files, verb=verb, to=target)
-        click.echo(escaped_json(json.dumps(schema, indent=1, ensure_ascii=False)) if target is None else target)
-        if target is None and not files:
-            recorder.keep_listing()
+    schema = api.schema(files, verb=verb, to=target)
+    click.echo(escaped_json(json.dumps(schema, indent=1, ensure_ascii=False)) if target is None else target)

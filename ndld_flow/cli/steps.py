@@ -31,19 +31,11 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
 
     `inputs` explains the recipe's `inputs:`, which steps share.
     """
-    from ndld_flow.cli.replay import recording
-
-    with recording() as recorder:
-        _show(name, api.steps(files), as_json=as_json)
-        if not files:
-            recorder.keep_listing()
-
-
-def _show(name: str | None, types: Sequence[StepType], *, as_json: bool) -> None:
     from ndld_flow.cli.explain_step import explain_part, explain_step
     from ndld_flow.recipe.described_steps import DescribedPart, describe_step
     from ndld_flow.recipe.step_types import BUILT_IN
 
+    types = api.steps(files)
     if name is not None:
         kind, part = _find(name, types)
         if as_json:

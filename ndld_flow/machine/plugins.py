@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import find_imported_at
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.base.user_code import UserCode, is_installed, list_files
 from ndld_flow.machine.installed import may_have_entry_points
 from ndld_flow.store.digest import digest_file, digest_json
 
@@ -44,18 +45,25 @@ def plugin_origin(point: EntryPoint) -> str:
 
 
 def plugin_version(point: EntryPoint) -> str:
-    """Return the origin of an entry point; with a digest of its code where that is in no installed distribution.
+    """Return the origin of an entry point; with a digest of its package's files if no distribution installed them.
 
     The version of an editable install stays while its code changes.
     """
     from importlib.util import find_spec
 
-    spec = find_spec(point.module)
+    spec = find_spec(point.module.partition(".")[0])
     path = spec.origin if spec is not None else None
-    code = find_imported_at(path)
-    if path is None or code is None:
+    if path is None or is_installed(path):
         return plugin_origin(point)
-    return f"{plugin_origin(point)} {digest_json([digest_file(Path(path)), {**code.digests}])[:12]}"
+    files = {name: digest_file(file) for name, file in list_files(Path(path)).items()}
+    return f"{plugin_origin(point)} {digest_json({**files})[:12]}"
+
+
+def code_of_plugin(module: ModuleType) -> UserCode | None:
+    """Return the package of a module as a user's code; None if it belongs to an installed distribution."""
+    package = sys.modules.get(module.__name__.partition(".")[0], module)
+    path = package.__file__ or module.__file__
+    return None if path is None or is_installed(path) else UserCode(Path(path), package)
 
 
 def load_plugin(point: EntryPoint) -> Any:  # noqa: ANN401 - whatever the entry point names

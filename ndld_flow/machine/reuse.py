@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 
-from ndld_flow.base.consulted import note_place
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.machine.host import deciding_variables, describe_circumstances, visible_kinds
 
@@ -27,12 +26,9 @@ def describe_place(where: Reuse, device: str) -> str:
     """Return the properties of this machine that determine a result: `FINGERPRINT; name: value; ...`."""
     if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
         circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
-        description = f"{fingerprint_machine()}; {circumstances}"
-    else:
-        variables = ", ".join(f"{name}={value}" for name, value in deciding_variables().items())
-        description = f"{fingerprint_machine()}; variables: {variables}" if variables else fingerprint_machine()
-    note_place(where.value, device, description)
-    return description
+        return f"{fingerprint_machine()}; {circumstances}"
+    variables = ", ".join(f"{name}={value}" for name, value in deciding_variables().items())
+    return f"{fingerprint_machine()}; variables: {variables}" if variables else fingerprint_machine()
 
 
 def fingerprint_machine() -> str:

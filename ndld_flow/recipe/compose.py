@@ -13,7 +13,6 @@ package, which has presets of its own.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import re
 import threading
@@ -23,20 +22,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ndld_flow.base.consulted import forbid_repeat
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import suggest
-from ndld_flow.machine.installed import find_version
-from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
+from ndld_flow.recipe.config_files import check_used_files, find_config, find_folders
 from ndld_flow.recipe.foreign_forms import hint_at_override, hint_at_variable
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.targets import ON
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
-from ndld_flow.store.digest import digest_json
-from ndld_flow.store.files import read_note, temporary_folder, write_note
-from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.files import temporary_folder
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -191,12 +186,11 @@ def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[st
 WITHOUT_SWEEP = "~sweep"
 """The override that removes a recipe's sweep. Hydra would look for presets of sweeps in `configs/`."""
 
-DEPENDS_ON_SURROUNDINGS = lazy_pattern(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
-"""Interpolations whose value is not in any file: a recipe with one is composed each time."""
-
-_MOST_COMPOSED = 64
-_COMPOSED: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-"""Results of this process, by the text of the recipe and its overrides, which determine them."""
+DEPENDS_ON_SURROUNDINGS = lazy_pattern(
+    r"\$\{\s*(oc\.env|now|hydra|python_version)\b"
+    r"|\$\{[^:{}]*\$\{[^{}]*\}[^:{}]*:"  # `${oc.${name}:HOME}`: a resolver whose name is computed may be any
+)
+"""Interpolations whose value may be in no file."""
 
 
 @dataclass(frozen=True)
@@ -221,47 +215,32 @@ class Composed:
         return self.file.where(dotted)
 
 
-def compose_recipe(
-    recipe: Path | YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
-) -> Composed:
+def compose_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, trust: bool = False) -> Composed:
     """Compose a recipe, whether or not its file has been read, with command-line overrides in Hydra's grammar.
 
     A plain `a.b=c` also sets what the recipe does not mention (`+` is not needed): validation knows every setting and
-    suggests the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
-    overrides it depends on, and Hydra is not imported if nothing has changed.
+    suggests the nearest for a wrong one. Nothing is remembered: whatever a recipe is composed from, its values count.
 
     Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations, and without
     the user's `trust` for interpolations that read the environment.
     """
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
-    return compose_file(file, overrides, memory, trust=trust)
+    return compose_file(file, overrides, trust=trust)
 
 
-def compose_file(
-    file: YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
-) -> Composed:
+def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool = False) -> Composed:
     """Compose a recipe whose text is already read; otherwise like `compose_recipe`."""
     folders = find_folders(file.path)
     overrides = tuple(overrides)
     check_overrides(overrides)
     if "hydra" in file.values:
         raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
-    key = _digest_sources(file, overrides, folders)
-    note = memory / f"{key}.json" if memory is not None and key is not None else None
-    known = read_note(note) if note is not None else None
-    if isinstance(known, list) and all(isinstance(values, dict) for values in known):
-        both: list[dict[str, Any]] = known
-    else:
-        by_text = key is not None and not _uses_folders(file, overrides, folders)
-        followed = _in_hydras_grammar(overrides, folders)
-        with reading_environment(allowed=trust):
-            both = _compose_once(file, followed, folders, by_text=by_text)
-        for values in both:
-            if WITHOUT_SWEEP in overrides:
-                values.pop("sweep", None)
-            values["steps"] = order_steps(values.get("steps"), file, folders)
-        if note is not None:
-            write_note(note, both if both[0] != both[1] else both[:1])
+    with reading_environment(allowed=trust):
+        both = _compose(file, _in_hydras_grammar(overrides, folders), folders)
+    for values in both:
+        if WITHOUT_SWEEP in overrides:
+            values.pop("sweep", None)
+        values["steps"] = order_steps(values.get("steps"), file, folders)
     return Composed(file, overrides, both[0], both[-1], trust)
 
 
@@ -315,26 +294,6 @@ def holds_interpolation(value: object) -> bool:
     return any(map(holds_interpolation, value)) if isinstance(value, list) else isinstance(value, str) and "${" in value
 
 
-def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
-    """Return the digest of all files that composition reads; None if it also reads the environment or the clock."""
-    texts = [file.text, *overrides]
-    if _uses_folders(file, overrides, folders):
-        texts += config_texts(folders)
-    surroundings = {found[1] for text in texts for found in DEPENDS_ON_SURROUNDINGS.finditer(text)}
-    if not surroundings.isdisjoint(("now", "hydra")):
-        forbid_repeat()  # tomorrow the same files give another recipe
-    if surroundings or any(hide_credentials(text) != text for text in (file.text, *overrides)):
-        return None  # a recipe with credentials is not cached
-    return digest_json(
-        ["as written too", find_version("hydra-core"), find_version("ndld-flow"), str(file.path.absolute()), *texts]
-    )
-
-
-def _uses_folders(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> bool:
-    """Return whether a recipe's values come from other files as well."""
-    return "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides)
-
-
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
     """Return whether an override chooses a file of a config group instead of setting a value."""
     key = override.lstrip("+~").partition("=")[0]
@@ -346,20 +305,6 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):  # too long, or not a file name
         return False
-
-
-def _compose_once(
-    file: YamlFile, overrides: Sequence[str], folders: Sequence[Path], *, by_text: bool
-) -> list[dict[str, Any]]:
-    """Compose a recipe, or repeat the result for the same text: a sweep composes its recipe many times."""
-    if not by_text:
-        return _compose(file, overrides, folders)
-    key = (file.text, *overrides)
-    if key not in _COMPOSED:
-        if len(_COMPOSED) >= _MOST_COMPOSED:
-            _COMPOSED.clear()
-        _COMPOSED[key] = _compose(file, overrides, folders)
-    return copy.deepcopy(_COMPOSED[key])
 
 
 def _compose(

@@ -8,10 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.base.consulted import note_path
-from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.examples import shipped_folder
-from ndld_flow.recipe.yaml_file import read_text, read_yaml
+from ndld_flow.recipe.yaml_file import read_yaml
 
 MAX_CONFIGS = 10_000
 """Limit of files in a folder called `configs`; further ones are ignored."""
@@ -28,19 +26,7 @@ def find_folders(path: Path) -> list[Path]:
         Path.cwd() / "pipelines",
         shipped_folder("configs"),
     ]
-    for candidate in candidates:
-        note_path(candidate)
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
-
-
-def config_texts(folders: Sequence[Path]) -> Iterator[str]:
-    """Return the path and text of every file that could be chosen, and only the path of an unreadable one."""
-    for path in _config_files(folders):
-        yield str(path)
-        try:
-            yield read_text(path)
-        except RecipeError:
-            continue  # a recipe that chooses it is refused
 
 
 def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> None:

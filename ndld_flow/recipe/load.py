@@ -14,7 +14,6 @@ from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.validate import name_recipe, validate_recipe
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.hidden_credentials import hide_all_credentials
-from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
     from ndld_flow.recipe.points import Sweep
@@ -27,7 +26,6 @@ def load_sweep(
     *,
     multirun: bool = False,
     trust: bool = False,
-    store: Store | None = None,
 ) -> Recipe | Sweep:
     """Compose and check a recipe that may have a `sweep:`; return a recipe if nothing varies.
 
@@ -36,9 +34,7 @@ def load_sweep(
     of the recipe a single value. `variant=plain,fp16` chooses among variants. Raises RecipeError with every problem.
     """
     check_overrides(overrides)
-    composed, given = _compose_axes(
-        overrides, multirun, lambda plain: compose_recipe(recipe, plain, _memory(store), trust=trust)
-    )
+    composed, given = _compose_axes(overrides, multirun, lambda plain: compose_recipe(recipe, plain, trust=trust))
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
     from ndld_flow.recipe.make_sweep import make_sweep
@@ -83,10 +79,6 @@ def _compose_axes(
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
         composed = compose([override for override in left if override])
     return composed, [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
-
-
-def _memory(store: Store | None) -> Path | None:
-    return store.root / "recipes" if store is not None else None
 
 
 def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:

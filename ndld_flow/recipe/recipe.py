@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -19,9 +18,9 @@ from pydantic import (
 )
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import ImportedCode, find_imported
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, values_of
+from ndld_flow.base.user_code import UserCode, find_code
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.needs import Needs
@@ -240,16 +239,15 @@ class RecipeStep:
                 paths |= {f"{held.dotted}.{name}.{i}": part for i, part in enumerate(str(value).split(";"))}
         return {name: path for name, path in paths.items() if _is_file(path)}
 
-    def imported(self) -> dict[str, ImportedCode]:
-        """Return the imports of its code: of its own file, and of each setting that names a Python file.
+    def code(self) -> dict[str, UserCode]:
+        """Return its own file and that of each setting that names a Python file, by the name of the step or setting.
 
         Raises RequestError if two of them import different modules by one name: a process has only one.
         """
         codes = {self.type.name: self.type.code} if self.type.code is not None else {}
         for name, path in self.data_files.items():
             if path.endswith(".py"):
-                with contextlib.suppress(OSError):  # reading its contents will report it
-                    codes[name] = find_imported(Path(path), Path(path).read_bytes())
+                codes[name] = find_code(Path(path))
         for first, second in combinations(codes, 2):
             module = codes[first].conflict_with(codes[second])
             if module:

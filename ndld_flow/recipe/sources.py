@@ -18,7 +18,6 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 from pydantic import JsonValue
 
 from ndld_flow import __version__
-from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import count, size
@@ -137,7 +136,6 @@ def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> 
         data = {name: external_file(path, name) for name in names}
         files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
         for name, file in data.items():
-            note_path(path.parent / name)  # it may be a link
             data_digest = store.digests.digest(file.path)
             files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=file.size_bytes))
     except PermissionError as error:

@@ -13,13 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from blake3 import blake3
-
 from ndld_flow import steps
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
-from ndld_flow.base.user_code import failing_line, new_module, run_source
-from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
+from ndld_flow.base.user_code import UserCode, failing_line, import_code
+from ndld_flow.machine.plugins import code_of_plugin, find_plugins, load_plugin, plugin_origin
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"
@@ -36,9 +33,9 @@ class StepType:
     origin: str
     """`built in`, the distribution it comes from, or its file."""
     version: str
-    """The step's own version; for a step from a file also a digest of that file."""
-    code: ImportedCode | None = None
-    """The modules that its file imports, unless the file belongs to an installed distribution."""
+    """The step's own version, and that of its package."""
+    code: UserCode | None = None
+    """Its file, unless that belongs to an installed distribution."""
 
     @property
     def summary(self) -> str:
@@ -85,42 +82,21 @@ def _find_installed(name: str) -> StepType | None:
         return None
     origin = plugin_origin(point)
     cls = _check_step(load_plugin(point), origin)
-    module = sys.modules[cls.__module__]
-    code = find_imported_by(module)
-    if code is None:
-        return StepType(name, cls, origin, f"{cls.version}+{origin}")
-    digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its code may change while its version does not
-    return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
+    code = code_of_plugin(sys.modules[cls.__module__])
+    return StepType(name, cls, origin, f"{cls.version}+{origin}", code)
 
 
 def _load_file(path: Path) -> StepType:
     try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise RequestError(f"{path}: the step's file cannot be read: {error.strerror}.") from None
-    code = find_imported(path, source)
-    use_modules(code)
-    digest = _short_digest(source)
-    module_name = f"ndld_flow_step_{path.stem}_{digest}_{_short_digest(str(code.digests).encode())}"
-    module = sys.modules.get(module_name) or _import_file(path, source, module_name)
-    cls = _only_step(module, str(path))
-    return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}", code)
-
-
-def _short_digest(data: bytes) -> str:
-    return blake3(data).hexdigest()[:12]
-
-
-def _import_file(path: Path, source: bytes, module_name: str) -> ModuleType:
-    module = new_module(path, module_name)
-    if module is None:
-        raise RequestError(f"{path}: a step's file is a Python file whose name ends in `.py`.")
-    try:
-        run_source(module, source, path)
+        code = import_code(path)
+    except RequestError:
+        raise
     except Exception as error:
         line = failing_line(error, path)
         raise RequestError(f"{path}{line}: importing this step failed: {type(error).__name__}: {error}") from error
-    return module
+    assert code.module is not None  # else it would have raised
+    cls = _only_step(code.module, str(path))
+    return StepType(path.stem, cls, str(path), str(cls.version), code)
 
 
 def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:

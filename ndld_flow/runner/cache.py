@@ -15,7 +15,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TypeVar
 
-from ndld_flow.base.consulted import forbid_repeat
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.host import UNKNOWN_HOST
@@ -182,7 +181,6 @@ class Cache:
         self._warn(f"{reason} The run continues without it.")
 
     def _warn(self, text: str) -> None:
-        forbid_repeat()  # the next run may find the cache working
         self._listener(Notice(text=text, warning=True))
 
 

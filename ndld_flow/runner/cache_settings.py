@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import Milliseconds
@@ -130,7 +129,6 @@ def shares_new_outputs() -> bool:
 
 def read_settings(path: Path) -> SettingsFile:
     """Return the settings in a file; the defaults if there is none. Raises RecipeError for mistakes."""
-    note_path(path)
     if not path.exists():
         return SettingsFile.model_construct()  # the defaults: no validator needs to be built
     from ndld_flow.recipe.validate import explain_mistakes

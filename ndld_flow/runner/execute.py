@@ -6,18 +6,17 @@ import contextlib
 import logging
 import numbers
 import re
-import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import KilledError, NdldFlowError, RequestError, naming_step
-from ndld_flow.base.imported_modules import ImportedCode, unseen_modules, use_modules
 from ndld_flow.base.text import short_name
+from ndld_flow.base.user_code import unseen_modules, user_imports
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
 from ndld_flow.recipe.sources import find_model
@@ -229,17 +228,16 @@ def execute_steps(
             _passing_on_logs(works),
             _naming_artifacts(works, store),
             running_steps(steps, works[0].recipe, store, folder, wait) as scope,
+            user_imports(works[0].step.type.code),
         ):
             report_start()
-            use_modules(works[0].step.type.code or ImportedCode(), alone=True)
-            before = set(sys.modules)
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
             took_s = time.perf_counter() - start
             _check_results(works, results)
             for work in works:
                 _refuse_changed(work, store)
-                _warn_of_unseen(work, before)
+                _warn_of_unseen(work)
             ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set in the meantime
             timing = _Timing(started_at, ended_at, took_s / len(works), scope.concurrent_load())
             records = [
@@ -330,14 +328,13 @@ def _refuse_changed(work: Work, store: Store) -> None:
         )
 
 
-def _warn_of_unseen(work: Work, before: Collection[str]) -> None:
+def _warn_of_unseen(work: Work) -> None:
     """Log the modules that the step's code imported but that are not part of its key."""
-    code = work.step.imported()
-    unseen = unseen_modules(before, code.values()) if code else []
+    unseen = unseen_modules(work.step.code())
     if unseen:
         step_logger(work.step.name).warning(
-            "%s: imported dynamically, so changes to it are not detected: import it by name, or run the step with "
-            "--force after a change",
+            "%s: imported from another folder while it ran, so changes to it are not detected: import it at the top "
+            "of the file, or run the step with --force after a change",
             ", ".join(unseen),
         )
 

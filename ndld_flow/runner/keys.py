@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import ImportedCode
 from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.base.user_code import UserCode, list_files
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of
 from ndld_flow.machine.host import computing_variables
 from ndld_flow.machine.reuse import Reuse, describe_place
@@ -72,7 +72,6 @@ def describe_key(
     hidden = {}
     if passed or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
         hidden[HIDDEN_VALUES] = store.digest_hidden([*true_values, passed])
-    imported = step.imported()
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
@@ -89,7 +88,7 @@ def describe_key(
                 name: _digest_samples(_place(step, name), data, store, first=type(step.step).reads_first_sample)
                 for name, data in samples.items()
             },
-            **_digest_imported(imported, store),
+            **_digest_code(step.code(), store),
         },
         libraries=dict(site.libraries) if site is not None else describe_libraries(step, installed_modules(step)),
         machine=site.machine if site is not None else describe_machine_of(step, machine_of),
@@ -98,7 +97,7 @@ def describe_key(
 
 def installed_modules(step: RecipeStep) -> list[str]:
     """Return the installed modules that a step's code imports."""
-    return [module for code in step.imported().values() for module in code.installed]
+    return [module for code in step.code().values() for module in code.installed]
 
 
 def describe_libraries(step: RecipeStep, modules: Iterable[str]) -> dict[str, str]:
@@ -165,13 +164,23 @@ def _place(step: RecipeStep, setting: str) -> str:
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
 
 
-def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:
-    """Return the digests of the modules and files that a step's code uses, by names without their folders."""
+def _digest_code(codes: Mapping[str, UserCode], store: Store) -> dict[str, str]:
+    """Return the digests of the files that may decide what a step's code computes: each file and folder next to it, and
+    the modules that it imports from elsewhere.
+    """
     digests: dict[str, str] = {}
-    for owner, code in imported.items():
-        digests |= {f"module {name} (imported by {owner})": digest for name, digest in code.digests.items()}
-        for name, path in code.files.items():
-            digests[f"file {name} (read by {owner})"] = _digest_file(owner, str(path), store)
+    for owner, code in codes.items():
+        below: dict[str, list[JsonValue]] = {}
+        for name, path in list_files(code.path).items():
+            digest = _digest_file(owner, str(path), store)
+            first, _, rest = name.partition("/")
+            if rest:
+                below.setdefault(first, []).append([rest, digest])
+            else:
+                digests[f"file {name} (next to {owner})"] = digest
+        digests |= {f"folder {name} (next to {owner})": digest_json(files) for name, files in below.items()}
+        for name, path in code.elsewhere.items():
+            digests[f"module {name} (imported by {owner})"] = _digest_file(owner, str(path), store)
     return digests
 
 

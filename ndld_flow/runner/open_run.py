@@ -54,9 +54,7 @@ def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recip
 
 
 def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
-    loaded = load_sweep(
-        request.source, request.overrides, multirun=request.multirun, trust=request.trust, store=outputs.store
-    )
+    loaded = load_sweep(request.source, request.overrides, multirun=request.multirun, trust=request.trust)
     if not isinstance(loaded, Recipe):
         return loaded
     if request.multirun:

@@ -29,7 +29,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from ndld_flow.base import user_folders
-from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
@@ -145,7 +144,6 @@ def find_environment(environment: Environment) -> KeptEnvironment | None:
     if environment.folder:
         return _open_folder(Path(environment.folder))
     folder = _folder_of(environment)
-    note_path(folder / _LOCK)
     try:
         lock = json.loads((folder / _LOCK).read_text(encoding="utf-8"))["packages"]
         site = _site_of(folder / _CONTENTS)

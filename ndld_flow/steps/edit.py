@@ -10,11 +10,12 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field
 
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.imported_modules import find_imported_by
+from ndld_flow.base.user_code import list_files
 from ndld_flow.graph.edit.catalogue import AnyOperation, OperationEntry, find_operation, operation_names, origin_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.plugins import code_of_plugin
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
@@ -31,14 +32,13 @@ def _not_empty(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, 
 
 
 def _version(word: str, operation: Operation) -> str:
-    """Return an operation's own version with that of its package, or a digest of code without one."""
+    """Return an operation's own version with that of its package, or a digest of a package without one."""
     origin = origin_of(word)
-    module = sys.modules[type(operation).__module__]
-    code = find_imported_by(module) if origin else None
+    code = code_of_plugin(sys.modules[type(operation).__module__]) if origin else None
     if code is None:
         return f"{operation.version} {origin}".rstrip()
-    own = digest_file(Path(str(module.__file__)))
-    return f"{operation.version} {origin} {digest_json([own, {**code.digests}])[:12]}"
+    files = {name: digest_file(file) for name, file in list_files(code.path).items()}
+    return f"{operation.version} {origin} {digest_json({**files})[:12]}"
 
 
 class Edit(LoadsCustomOps, Step[Onnx, Onnx]):

@@ -12,17 +12,17 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import find_imported
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
+from ndld_flow.base.user_code import list_files
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.store.digest import cached_digest
+from ndld_flow.store.digest import cached_digest, digest_json
 from ndld_flow.store.hidden_credentials import is_secret_variable
 from ndld_flow.store.kinds import Artifact, Onnx, TorchModule
 
@@ -156,9 +156,8 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             versions[next(each for each in names if each not in versions)] = cached_digest(path)[:_SHORT]
         for path in used:
             if path.suffix == ".py":
-                code = find_imported(path, path.read_bytes())
-                imported = code.digests | {name: cached_digest(file)[:_SHORT] for name, file in code.files.items()}
-                versions |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
+                beside: list[JsonValue] = [[each, cached_digest(file)] for each, file in list_files(path).items()]
+                versions[f"files next to {path.name}"] = digest_json(beside)[:_SHORT]
         return versions
 
     def passed_variables(self) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,8 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.consulted import note_path
-from ndld_flow.base.stamps import is_settled, make_stamp
+from ndld_flow.base.stamps import follows_writes, is_settled, make_stamp
 from ndld_flow.records.document import stat_file
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import read_note, write_note
@@ -90,7 +91,10 @@ def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = 
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """Digests of files, cached while their stamps stay the same; those of large files in a folder."""
+    """Digests of files, cached while their stamps stay the same; those of large files in a folder.
+
+    Files on file systems whose stamps do not follow every write are read each time.
+    """
 
     folder: Path
 
@@ -99,16 +103,18 @@ class DigestMemory:
 
         Raises OSError, also for a pipe or a device.
         """
-        note_path(path)
         stamp = make_stamp(stat_file(path))
         if stamp[0] < ALWAYS_HASH_BELOW_BYTES:
             return _digest_by_stamp(path, stamp)
         note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
         remembered = read_note(note)
-        if isinstance(remembered, list) and remembered[:-1] == stamp:
+        if isinstance(remembered, list) and remembered[:-1] == stamp and follows_writes(stamp[4]):
             return str(remembered[-1])
+        lasting = is_settled(stamp) and follows_writes(stamp[4])
+        if lasting:
+            _write_back(path)
         digest = digest_file(path)
-        if is_settled(stamp) and make_stamp(path.stat()) == stamp:
+        if lasting and make_stamp(path.stat()) == stamp:
             write_note(note, [*stamp, digest])
         return digest
 
@@ -119,7 +125,22 @@ def cached_digest(path: Path) -> str:
 
 
 def _digest_by_stamp(path: Path, stamp: list[int]) -> str:
-    return _digest_small(path, *stamp) if is_settled(stamp) else digest_file(path)
+    settled = is_settled(stamp) and follows_writes(stamp[4])
+    return _digest_small(path, *stamp) if settled else digest_file(path)
+
+
+def _write_back(path: Path) -> None:
+    """Write changed pages of a file to disk.
+
+    A write through a memory map changes the times only if the page was clean: without this, a program that has the file
+    mapped could change a page again and leave the times as they are.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @lru_cache(maxsize=100_000)

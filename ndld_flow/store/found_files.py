@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 
-from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import visible_name
@@ -85,7 +84,6 @@ def absolute_pattern(pattern: str) -> str:
 
 def inputs_in_test_set(folder: Path) -> tuple[Path, ...]:
     """Return the inputs of an ONNX test data set, in order; none for another folder."""
-    note_path(folder)
     return tuple(sorted(folder.glob("input_[0-9]*.pb"), key=natural_key)) if (folder / "input_0.pb").exists() else ()
 
 
@@ -98,7 +96,6 @@ def natural_key(path: PurePath) -> list[list[tuple[int, str]]]:
 
 def _matches(pattern: str) -> list[Path]:
     path = Path(pattern)
-    note_path(path)
     try:
         if is_glob(pattern):
             return _expand_glob(pattern)

@@ -16,7 +16,6 @@ import pytest
 from onnx import helper
 
 from ndld_flow import __version__, api
-from ndld_flow.cli import HELP
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
@@ -59,22 +58,20 @@ def test_help_imports_nothing(tmp_path: Path) -> None:
         assert text in done.stdout
     assert "init --example quickstart" in done.stdout
     code = (
-        f"import sys; sys.argv = ['ndld-flow', '--help']; sys.path.insert(0, {str(Path(HELP).parents[2])!r})\n"
+        "import sys; sys.argv = ['ndld-flow', '--help']\n"
         "from ndld_flow.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
-        "assert not {'click', 'json', 'pathlib', 're', 'typing'} & set(sys.modules)\n"
+        "assert not {'hydra', 'json', 'numpy', 'pydantic', 'rich', 'yaml'} & set(sys.modules)\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_the_kept_help_is_that_of_the_program(tmp_path: Path) -> None:
-    computed = start("--debug", "--help", cwd=tmp_path).stdout
-    assert Path(HELP).read_text() == computed, "run `ndld-flow --debug --help > ndld_flow/cli/help.txt`"
-    assert start("--help", cwd=tmp_path).stdout == start("-h", cwd=tmp_path).stdout == computed
+def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path) -> None:
+    whole = start("--help", cwd=tmp_path).stdout
+    assert start("-h", cwd=tmp_path).stdout == whole
     narrow = start("--help", cwd=tmp_path, COLUMNS="60").stdout
-    assert narrow.split() == computed.split() and max(map(len, narrow.splitlines())) <= 60
+    assert narrow.split() == whole.split() and max(map(len, narrow.splitlines())) <= 60
     with Path("/dev/full").open("w") as full:
         failed = subprocess.run(
             [sys.executable, "-m", "ndld_flow", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False

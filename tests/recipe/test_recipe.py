@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml
-from ndld_flow.store.store import Store
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
@@ -190,37 +186,29 @@ def test_interpolation_reaches_other_settings(folder: Path) -> None:
     assert recipe.steps[1].settings["word"] == "not a"
 
 
-def test_a_kept_composition_is_never_stale(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = folder / "memory"
+@pytest.mark.parametrize("written", ["${oc.env:TOY_WORD,none}", "${oc.${steps.second.word}:TOY_WORD,none}"])
+def test_the_environment_is_read_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """Also by a resolver whose name is computed."""
     path = folder / "toy.yaml"
-    path.write_text(RECIPE.replace("word: a", "word: '${oc.env:TOY_WORD,none}'"))
+    path.write_text(RECIPE.replace("word: a", f"word: '{written}'").replace("word: b", "word: env"))
 
     def word() -> object:
-        return compose_recipe(path, [], memory, trust=True).values["steps"]["first"]["word"]
+        return compose_recipe(path, [], trust=True).values["steps"]["first"]["word"]
 
     monkeypatch.delenv("TOY_WORD", raising=False)
     assert word() == "none"
-    monkeypatch.setenv("TOY_WORD", "now")
-    assert word() == "now"
-    path.write_text(RECIPE)
-    assert word() == "a"
-    assert word() == "a"
-    path.write_text(RECIPE.replace("word: a", "word: other"))
-    assert word() == "other"
+    for value in ("one", "two"):
+        monkeypatch.setenv("TOY_WORD", value)
+        assert word() == value
 
 
-def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
-    (folder / "toy.yaml").write_text(RECIPE)
-    store = Store(folder / "store")
-    load_sweep(folder / "toy.yaml", ["steps.first.word=q"], trust=True, store=store)
-    code = (
-        "import sys; from pathlib import Path; from ndld_flow.recipe.load import load_sweep;"
-        "from ndld_flow.store.store import Store;"
-        "r = load_sweep(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
-        "assert r.steps[0].settings['word'] == 'q';"
-        "assert not {'hydra', 'omegaconf', 'onnx', 'onnxruntime', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+def test_a_preset_in_a_folder_below_is_read_each_time(folder: Path) -> None:
+    (folder / "presets").mkdir()
+    path = folder / "toy.yaml"
+    path.write_text("defaults: [presets/fast, _self_]\n" + RECIPE.replace("word: a", "seconds: 0"))
+    for value in ("one", "two"):
+        (folder / "presets" / "fast.yaml").write_text(f"# @package _global_\nsteps: {{first: {{word: {value}}}}}\n")
+        assert compose_recipe(path, []).values["steps"]["first"]["word"] == value
 
 
 @settings(deadline=None)

@@ -21,7 +21,6 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import resolve_recipe, write_yaml
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.search import Saturation
 from ndld_flow.sweep_search.space import Choices, Numbers
 from tests.support.recipes import load_recipe
@@ -294,16 +293,6 @@ def test_a_resolved_sweep_is_the_same_sweep(folder: Path) -> None:
     }
     assert again.point(point).steps == sweep.point(point).steps
     assert "sweep" not in resolve_recipe(sweep.point(point), {"source": "0" * 64})
-
-
-def test_a_kept_composition_serves_sweeps_too(folder: Path) -> None:
-    store = Store(folder / "store")
-    (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "word: '${steps.first.word}'") + WHOLE)
-    result = [load_sweep(folder / "toy.yaml", trust=True, store=store) for _ in range(2)]
-    point: dict[str, Any] = {"first.seconds": 1, "steps.second.word": "basic", "aside.seconds": 3, "variant": "other"}
-    assert isinstance(result[0], Sweep)
-    assert isinstance(result[1], Sweep)
-    assert result[0].point(point).steps == result[1].point(point).steps
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

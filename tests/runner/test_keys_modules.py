@@ -1,7 +1,8 @@
-"""A step's key contains the modules that its code imports: only their changes recompute it."""
+"""The key of a user's code: every file in its folder and below, and the modules that it imports from elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -13,8 +14,8 @@ import onnx
 import pytest
 
 from ndld_flow import api
+from ndld_flow.base import user_code
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import find_imported, use_modules
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store.kinds import Onnx
@@ -120,19 +121,116 @@ def test_a_changed_module_recomputes_with_its_new_contents(in_folder: Path, way:
     assert word(toy) == ("2", [])
     path.write_text(THREE)
     assert toy.plan()["first"][0] == "input changed"
-    assert path.stem in toy.plan()["first"][1]
+    assert module.split("/")[0] in toy.plan()["first"][1]
     assert word(toy) == ("3", ["first"])
     path.write_text(TWO)
     assert word(toy) == ("2", [])
 
 
-def test_an_unrelated_file_recomputes_nothing(in_folder: Path) -> None:
-    toy = make(in_folder, "from helper import word", files={"helper.py": TWO, "other.py": "x = 1"})
+SPELLINGS = {
+    "parent": ("", "text = (Path(__file__).parent / 'table.txt').read_text()"),
+    "with_name": ("", "text = Path(__file__).with_name('table.txt').read_text()"),
+    "resolve": ("", "text = Path(__file__).resolve().parent.joinpath('table.txt').read_text()"),
+    "constant": ("HERE = Path(__file__).parent", "text = (HERE / 'table.txt').read_text()"),
+    "local": ("", "here = Path(__file__).parent; text = (here / 'table.txt').read_text()"),
+    "dirname": ("import os", "text = open(os.path.join(os.path.dirname(__file__), 'table.txt')).read()"),
+    "abspath": ("import os", "text = open(os.path.dirname(os.path.abspath(__file__)) + '/table.txt').read()"),
+    "f-string": ("", "text = open(f'{Path(__file__).parent}/table.txt').read()"),
+    "format": ("", "text = open('{}/table.txt'.format(Path(__file__).parent)).read()"),
+    "glob": ("", "text = next(Path(__file__).parent.glob('*.txt')).read_text()"),
+    "inspect": (
+        "import inspect, sys",
+        "text = Path(inspect.getfile(sys.modules[type(self).__module__])).with_name('table.txt').read_text()",
+    ),
+    "another function": (
+        "def near(name): return Path(__file__).parent / name",
+        "text = near('table' + '.txt').read_text()",
+    ),
+    "a helper": ("from helper import text as load", "text = load()"),
+}
+"""Ways in which a step reads a file next to it."""
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_file_next_to_a_step_counts_however_it_is_read(in_folder: Path, spelling: str) -> None:
+    top, late = SPELLINGS[spelling]
+    helper = "from pathlib import Path\ndef text(): return Path(__file__).with_name('table.txt').read_text()\n"
+    toy = make(in_folder, top, f"{late}; word = lambda: text", {"steps/helper.py": helper})
+    (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
+    toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
+    for text in ("one", "two"):
+        (in_folder / "steps" / "table.txt").write_text(text)
+        assert word(toy) == (text, ["first"])
+    assert toy.plan()["first"][0] == "reused"
+    (in_folder / "steps" / "table.txt").write_text("one")
+    assert word(toy) == ("one", [])
+
+
+@pytest.mark.parametrize("name", ["other.py", "lists/a.txt", "lists/deeper/b.bin", ".hidden"])
+def test_every_file_of_the_folder_and_below_counts(in_folder: Path, name: str) -> None:
+    """Whether the step reads it cannot be known."""
+    toy = make(in_folder, "from helper import word", files={"helper.py": TWO, name: "1"})
     assert word(toy) == ("2", ["first"])
-    (in_folder / "other.py").write_text("x = 2")
-    (in_folder / "tools").mkdir()
-    (in_folder / "tools" / "helper.py").write_text(THREE)
+    (in_folder / name).write_text("2")
+    decision, reason = toy.plan()["first"][:2]
+    assert decision == "input changed" and name.split("/", maxsplit=1)[0] in reason
+    assert word(toy) == ("2", ["first"])
     assert word(toy) == ("2", [])
+    (in_folder / name).unlink()
+    assert toy.plan()["first"][0] == "input changed"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".git/HEAD", "outputs/note.txt", "__pycache__/a.pyc", "results/runs/a.json", "venv/lib/a.py", "runs/a.json"],
+)
+def test_what_programs_write_next_to_a_step_does_not_count(in_folder: Path, name: str) -> None:
+    files = {"helper.py": TWO, name: "1", "venv/pyvenv.cfg": "", "results/store/locks/a": "", "store/locks/a": ""}
+    toy = make(in_folder, "from helper import word", files=files)
+    assert word(toy) == ("2", ["first"])
+    (in_folder / name).write_text("2")
+    (in_folder / name).with_name("another").write_text("3")
+    assert word(toy) == ("2", [])
+
+
+def test_a_folder_too_large_to_read_is_refused(in_folder: Path) -> None:
+    toy = make(in_folder, files={"helper.py": TWO})
+    with (in_folder / "weights.bin").open("wb") as file:
+        file.truncate(user_code.MAX_BYTES + 1)  # a hole: no disk is used
+    with pytest.raises(RequestError, match="folder of its own"):
+        toy.plan()
+
+
+def test_modules_of_the_project_elsewhere_count(in_folder: Path) -> None:
+    top = "import sys; sys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\nfrom far.inner import word"
+    toy = make(in_folder, top, files={"lib/far/__init__.py": "", "lib/far/inner.py": TWO})
+    (in_folder / "steps").mkdir()
+    (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
+    toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
+    path, loaded = [*sys.path], {*sys.modules}
+    assert word(toy) == ("2", ["first"])
+    (in_folder / "lib" / "far" / "inner.py").write_text(THREE)
+    assert "far.inner" in toy.plan()["first"][1]
+    assert word(toy) == ("3", ["first"])
+    assert word(toy) == ("3", [])
+    assert sys.path == path
+    assert not [name for name in sys.modules.keys() - loaded if name.startswith("far")]
+
+
+def test_a_module_that_the_program_has_imported_counts(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, which uses the API."""
+    (in_folder / "app").mkdir()
+    (in_folder / "app" / "known_to_app.py").write_text(TWO)
+    monkeypatch.syspath_prepend(in_folder / "app")
+    importlib.import_module("known_to_app")
+    toy = make(in_folder, "from known_to_app import word", files={})
+    (in_folder / "steps").mkdir()
+    (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
+    toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
+    assert word(toy) == ("2", ["first"])
+    (in_folder / "app" / "known_to_app.py").write_text(TWO + "# changed\n")
+    assert "known_to_app" in toy.plan()["first"][1]
+    del sys.modules["known_to_app"]
 
 
 def test_a_linked_module_counts_by_its_contents(in_folder: Path) -> None:
@@ -268,7 +366,7 @@ def test_results_of_code_that_changes_while_it_runs_are_not_stored(in_folder: Pa
     shutil.copy("model.onnx", source.path)
     work = Work(step, describe_key(step, {"from": source.digest}, {}, store), {"from": source}, {}, lambda *_: None)
     (in_folder / "helper.py").write_text("WORD = 'b'\n")
-    with pytest.raises(RequestError, match=r"step a: module helper .*changed while it ran"):
+    with pytest.raises(RequestError, match=r"step a: file helper.py .*changed while it ran"):
         execute_steps([work], store)
     assert not (store.root / "objects").exists()
 
@@ -285,7 +383,7 @@ def test_a_model_that_changes_while_a_step_waits_is_not_mixed_up(in_folder: Path
     model = onnx.load("model.onnx")
     model.producer_name = "another export"
     onnx.save(model, "model.onnx")
-    with pytest.raises(RequestError, match="step first: from changed while it ran"):
+    with pytest.raises(RequestError, match=r"step first: .*from changed while it ran"):
         execute_steps([work], store)
 
 
@@ -308,16 +406,19 @@ def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
         assert onnx.load("outputs/runs/toy/latest/first/model.onnx").doc_string == expected
 
 
-def test_a_module_imported_dynamically_is_reported(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(in_folder)
-    late = "import importlib; word = importlib.import_module('hid' + 'den_helper').word"
-    toy = make(in_folder, "", late, {"hidden_helper.py": TWO})
+def test_a_module_from_elsewhere_that_is_imported_late_is_reported(in_folder: Path) -> None:
+    (in_folder / "lib").mkdir()
+    (in_folder / "lib" / "hidden_helper.py").write_text(TWO)
+    late = "import sys; sys.path.append(str(Path(__file__).parents[1] / 'lib')); from hidden_helper import word"
+    toy = make(in_folder, "", late)
+    (in_folder / "steps").mkdir()
+    (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
+    toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
     done, _ = toy.run()
-    monkeypatch.delitem(sys.modules, "hidden_helper")
-    assert "hidden_helper: imported dynamically" in (Path(done.folder) / "first" / "log.txt").read_text()
-    seen = make(in_folder, "", "from hidden_helper import word")
-    done, _ = seen.run()
-    assert "imported dynamically" not in (Path(done.folder) / "first" / "log.txt").read_text()
+    assert "hidden_helper: " in (Path(done.folder) / "first" / "log.txt").read_text()
+    (in_folder / "steps" / "hidden_helper.py").write_text(THREE)
+    done, _ = toy.run()
+    assert "hidden_helper" not in (Path(done.folder) / "first" / "log.txt").read_text()
 
 
 def test_a_file_named_like_our_library_does_not_replace_it(in_folder: Path) -> None:
@@ -325,16 +426,3 @@ def test_a_file_named_like_our_library_does_not_replace_it(in_folder: Path) -> N
         in_folder, "import yaml", "word = lambda: yaml.__name__ + str(hasattr(yaml, 'safe_load'))", {"yaml.py": ""}
     )
     assert word(toy) == ("yamlTrue", ["first"])
-
-
-def test_finding_imports_runs_no_code(tmp_path: Path) -> None:
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "__init__.py").write_text("raise SystemExit('must not run')")
-    (tmp_path / "tools" / "inner.py").write_text("from . import other\nfrom .. import too_far\nimport importlib\n")
-    (tmp_path / "tools" / "other.py").write_text("import tools.inner\nx: = broken python")
-    path = tmp_path / "step.py"
-    code = find_imported(path, b"from tools import inner\nimport os, sys, no_such_module, numpy\n")
-    assert list(code.digests) == ["tools", "tools.inner", "tools.other"]
-    use_modules(code)
-    with pytest.raises(SystemExit):
-        __import__("tools")

@@ -15,7 +15,6 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base import user_folders
-from ndld_flow.base.consulted import consulting, stamp_of
 from ndld_flow.base.errors import BackendError
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.building import build_engine
@@ -152,18 +151,6 @@ def test_packages_of_the_system_are_found_from_a_virtual_environment(tmp_path: P
     hidden = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, check=False)
     assert b"ModuleNotFoundError" in hidden.stderr
     assert choose_library("tensorrt", "10.8", None).version == "10.8.0.43", "that one would have to be installed"
-
-
-def test_where_packages_may_be_installed_later_is_noted(tmp_path: Path) -> None:
-    """A repeated run or plan must see them (`base/consulted.py`)."""
-    (tmp_path / f"system/usr/lib/python{OURS}").mkdir(parents=True)
-    with consulting() as consultation:
-        assert not find_library("tensorrt").found
-    before = dict(consultation.paths)
-    write_jetson(tmp_path / "system", "10.13.3")
-    assert any(stamp_of(path) != stamp for path, stamp in before.items() if path.endswith("dist-packages"))
-    (tmp_path / "system/usr/local/lib/python3.9").mkdir(parents=True)
-    assert stamp_of(f"{tmp_path}/system/usr/local/lib") != before[f"{tmp_path}/system/usr/local/lib"]
 
 
 def test_system_packages_for_another_python_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pydantic import JsonValue
 
 from ndld_flow.base import stamps
+from ndld_flow.base.stamps import follows_writes
 from ndld_flow.store import digest as digests
 from ndld_flow.store.digest import DigestMemory, digest_file, digest_json
 
@@ -41,6 +43,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(digests, "digest_file", counted)
     monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(digests, "follows_writes", lambda device: True)
     return reads
 
 
@@ -101,6 +104,31 @@ def test_a_file_written_just_now_is_not_cached(
     before = memory.digest(tmp_path / "w")
     write(tmp_path / "w", b"two")
     assert memory.digest(tmp_path / "w") != before
+
+
+@LARGE
+@pytest.mark.parametrize("folder", ["/dev/shm", "."])
+def test_a_write_through_a_memory_map_is_noticed(
+    memory: DigestMemory, tmp_path: Path, folder: str, always_below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On tmpfs, which does not change a file's times then, and on the file system of the tests."""
+    if not Path(folder).is_dir() or (folder != "." and follows_writes(Path(folder).stat().st_dev)):
+        pytest.skip(f"{folder} is no tmpfs")
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
+    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
+    with tempfile.TemporaryDirectory(dir=tmp_path if folder == "." else folder) as name:
+        path = Path(name, "weights")
+        path.write_bytes(bytes(4096))
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as mapped:
+            for value in range(1, 4):
+                mapped[0] = value
+                assert memory.digest(path) == digest_file(path), value
+                time.sleep(0.01)  # a tick of the file system's clock
+
+
+def test_only_file_systems_known_to_follow_writes_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stamps, "_file_systems", lambda: {1: "ext4", 2: "tmpfs", 3: "nfs4", 4: "fuse.sshfs"})
+    assert [device for device in range(6) if follows_writes(device)] == [1]
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 32, 33, 40])

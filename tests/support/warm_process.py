@@ -13,7 +13,7 @@ import hydra.core.override_parser.overrides_parser  # noqa: F401
 import ndld_flow.recipe
 import ndld_flow.report
 from ndld_flow import api  # noqa: F401
-from ndld_flow.cli import app, plain, progress, replay, run  # noqa: F401
+from ndld_flow.cli import app, plain, progress, run  # noqa: F401
 from ndld_flow.models import files  # noqa: F401
 from ndld_flow.report.render import environment
 from ndld_flow.runner import run as run_recipe  # noqa: F401

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.imported_modules import files_of, find_imported
+from ndld_flow.base.user_code import find_code, list_files
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.places import put_value
@@ -76,10 +76,15 @@ class _Collector:
         return {name: self._collect_artifact(artifact) for name, artifact in artifacts.items()}
 
     def collect_file(self, path: Path) -> str:
-        """Return the path of a file in the store; a Python file is stored with the modules that it imports."""
+        """Return the path of a file in the store; a Python file is stored with its folder and the modules that it
+        imports from elsewhere.
+        """
         files = {path.name: path.absolute()}
         if path.suffix == ".py":
-            files |= files_of(find_imported(path, path.read_bytes()))
+            files |= list_files(path)
+            for name, module in find_code(path).elsewhere.items():
+                place = name.replace(".", "/")
+                files[f"{place}/__init__.py" if module.name == "__init__.py" else f"{place}{module.suffix}"] = module
         record = self._keep("file", files)
         copied = str(self.store.object_folder(record.digest).absolute() / path.name)
         self.originals[copied] = str(path)

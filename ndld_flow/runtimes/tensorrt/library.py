@@ -19,7 +19,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import BackendError
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
@@ -202,9 +201,7 @@ def find_of_system(backend: EngineBackend) -> tuple[list[Library], list[str]]:
 
 def _system_sites() -> Iterator[Path]:
     for folder, pythons, site in _SYSTEM_SITES:
-        note_path(_SYSTEM / folder)
         for python in sorted((_SYSTEM / folder).glob(pythons)):
-            note_path(python / site)  # a package that is installed later may create it
             if (python / site).is_dir():
                 yield python / site
 

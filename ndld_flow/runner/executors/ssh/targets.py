@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ndld_flow.base.consulted import forbid_repeat
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.machine.check import Check
@@ -77,7 +76,6 @@ class Targets:
             )
         with self._lock:
             if name not in self._hosts:
-                forbid_repeat()  # the machine may have changed by the next time
                 self._hosts[name] = Host(name, self.known[name], self.listener)
             return self._hosts[name]
 
