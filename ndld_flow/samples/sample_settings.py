@@ -28,9 +28,8 @@ class SampleSettings(Settings):
     """Seed of random inputs: sample i uses `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of a label
-    and such a mapping; at most `samples` of them are read. The contents of the file and of the modules in its folder
-    that it imports are part of the step's key; other files that it opens are not, unless it names them by `__file__`.
-    It runs only when the recipe is trusted."""
+    and such a mapping; at most `samples` of them are read. Every file in the file's folder and below is part of the
+    step's key. It runs only when the recipe is trusted."""
 
     @model_validator(mode="after")
     def _check_loader(self) -> SampleSettings:

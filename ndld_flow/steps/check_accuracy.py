@@ -124,9 +124,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, averaged over
     all samples, or `def evaluate(predictions)` for the whole set, an iterable of `(outputs, label)` pairs. `outputs`
-    maps the reference's names to arrays. Either returns a number, named `metric`, or a mapping of names to numbers. The
-    contents of the file and of the modules in its folder that it imports are part of the step's key; other files that
-    it opens are not, unless it names them by `__file__`. It runs only when the recipe is trusted."""
+    maps the reference's names to arrays. Either returns a number, named `metric`, or a mapping of names to numbers.
+    Every file in the file's folder and below is part of the step's key. It runs only when the recipe is trusted."""
     labels: Annotated[Path | None, DataFile()] = None
     """The labels for `metric`: a .csv with the columns `file` and `label`, a .json object (file -> label), or a .npy
     with one label per row, in the order of the samples. Labels without a sample are an error unless `samples` limits

@@ -138,7 +138,7 @@ def _write_back(path: Path) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -147,4 +147,5 @@ def _write_back(path: Path) -> None:
 def _digest_small(path: Path, *stamp: int) -> str:
     """Cache digests in memory: each step, and each point of a sweep, asks for the same images."""
     del stamp  # only part of the cache's key
+    _write_back(path)
     return digest_file(path)

@@ -22,9 +22,8 @@ class RunPython(Operation):
     run_python: {file: my_edit.py, arguments: {factor: 2}}
 
     The function gets the model, an `onnx_ir.Model` whose external data stay on disk, and the arguments by name. It
-    changes the model in place or returns another one, and the result is checked like that of any operation. The file
-    and the modules next to it that it imports are part of the step's key; other files that it opens are not, unless it
-    names them relative to `__file__`. It runs only when the recipe is trusted.
+    changes the model in place or returns another one, and the result is checked like that of any operation. Every
+    file in the file's folder and below is part of the step's key. It runs only when the recipe is trusted.
     """
 
     heading = "rules and code"
