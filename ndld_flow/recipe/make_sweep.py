@@ -223,6 +223,16 @@ def _own_value(base: Recipe, key: str) -> JsonValue:
     return find_value(base.file.model_dump(mode="json"), words)  # type: ignore[no-any-return]
 
 
+def _check_size(space: Space, mistakes: Mistakes) -> None:
+    try:
+        size = count_points(space)
+    except ValueError as error:
+        mistakes.add("sweep.over", str(error).rstrip("."), "")
+        return
+    if size == 0:
+        mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
+
+
 def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:
     """Check a recipe's sweep together with the axes of the command line.
 
@@ -249,8 +259,8 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
         if gate.history:
             hint = "leave it out with the override `~gates`, or compare with a number or another step"
             mistakes.add(f"gates.{index}", f"{gate.text!r}: points of a sweep have no history", hint)
-    if not mistakes.problems and count_points(space) == 0:
-        mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
+    if not mistakes.problems:
+        _check_size(space, mistakes)
     start = ValueCheck(axes.read, space, variations, base, known).check(mistakes)
     short = _read_short(section, axes, variations, mistakes)
     if mistakes.problems or base is None:

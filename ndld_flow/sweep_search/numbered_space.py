@@ -1,15 +1,12 @@
-"""The points of a space, numbered: their count, the n-th point, its neighbours, and those not tried yet.
-
-Nothing is listed, so a space of 10^12 points costs as much as one of ten.
-"""
+"""The points of a space, listed: their count, the n-th point, its neighbours, and those not tried yet."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import product
 
 from pydantic import JsonValue
 
@@ -23,22 +20,15 @@ _Exclusion = dict[int, set[Position]]
 """Index of an axis -> positions: a place with one of them on each of these axes is excluded."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Adjacent positions that all exclusions treat alike."""
-
-    first: int
-    length: int
-    matched: int
-    """Exclusions that contain these positions, or do not name the axis, as bits."""
+MOST_POINTS = 1_000_000
+"""Maximum number of points of a space, excluded ones included."""
 
 
 class NumberedSpace:
     """Points in the order of a grid, the last axis fastest; excluded points have no number.
 
-    The axes form a tree whose leaves are the points. The number of leaves below a branch depends only on the exclusions
-    that its path matches so far, so each such set is counted once. A continuous axis counts as one position. Raises
-    ValueError for invalid bounds and for exclusions of unknown axes.
+    A continuous axis counts as one position. Raises ValueError for invalid bounds, exclusions of unknown axes, and more
+    than `MOST_POINTS` points.
     """
 
     def __init__(self, space: Space) -> None:
@@ -46,16 +36,15 @@ class NumberedSpace:
         self.axes = tuple(values_of(axis) for axis in space.axes)
         self.finite = all(axis.count is not None for axis in self.axes)
         self._exclusions = [self._exclusion(named) for named in space.exclude]
-        self._runs = [self._runs_of(depth) for depth in range(len(self.axes))]
-        # Exclusions that name no axis at this depth or below: a path that matches one of them is excluded.
-        self._complete = [
-            sum(1 << rule for rule, named in enumerate(self._exclusions) if max(named, default=-1) < depth)
-            for depth in range(len(self.axes) + 1)
-        ]
-        self._counts: dict[tuple[int, int], int] = {}
-        self._any = (1 << len(self._exclusions)) - 1
-        self.count = self._below(0, self._any)
-        self.with_excluded = math.prod(_length(axis) for axis in self.axes)
+        counts = [1 if axis.count is None else axis.count for axis in self.axes]
+        self.with_excluded = math.prod(counts)
+        if self.with_excluded > MOST_POINTS:
+            raise ValueError(
+                f"the axes have {self.with_excluded:,} points together, and a sweep has at most {MOST_POINTS:,}: give "
+                "larger steps, or fewer values."
+            )
+        self._places = tuple(place for place in product(*map(range, counts)) if not self._excludes_listed(place))
+        self.count = len(self._places)
 
     @property
     def size(self) -> int | None:
@@ -64,33 +53,18 @@ class NumberedSpace:
 
     def place(self, number: int) -> Place:
         """Return the place of a point by its number, from 0; on continuous axes 0."""
-        place, matched = [], self._any
-        for depth, runs in enumerate(self._runs):
-            for run in runs:
-                each = self._below(depth + 1, matched & run.matched)
-                if number < each * run.length:
-                    break
-                number -= each * run.length
-            further, number = divmod(number, each)
-            place.append(run.first + further)
-            matched &= run.matched
-        return tuple(place)
+        return self._places[number]
 
     def number(self, place: Place) -> int | None:
         """Return the number of the point at a place; None if it is excluded."""
         if self._excludes(place):
             return None
-        number, matched = 0, self._any
-        for depth, runs in enumerate(self._runs):
-            position = int(place[depth]) if self.axes[depth].count is not None else 0
-            for run in runs:
-                each = self._below(depth + 1, matched & run.matched)
-                if position < run.first + run.length:
-                    break
-                number += each * run.length
-            number += each * (position - run.first)
-            matched &= run.matched
-        return number
+        listed = zip(self.axes, place, strict=True)
+        return self._numbers.get(tuple(0 if axis.count is None else int(position) for axis, position in listed))
+
+    @cached_property
+    def _numbers(self) -> Mapping[Place, int]:
+        return {place: number for number, place in enumerate(self._places)}
 
     def point(self, place: Place) -> Assignment:
         """Return axis -> value of a place."""
@@ -121,41 +95,12 @@ class NumberedSpace:
     def _excludes(self, place: Place) -> bool:
         return any(all(place[depth] in at for depth, at in named.items()) for named in self._exclusions)
 
-    def _runs_of(self, depth: int) -> list[_Run]:
-        always = sum(1 << rule for rule, named in enumerate(self._exclusions) if depth not in named)
-        if self.axes[depth].count is None:
-            return [_Run(0, 1, always)]
-        matched: dict[int, int] = {}
-        for rule, named in enumerate(self._exclusions):
-            for position in named.get(depth, ()):
-                matched[int(position)] = matched.get(int(position), always) | 1 << rule
-        return _runs_around(matched, _length(self.axes[depth]), always)
-
-    def _below(self, depth: int, matched: int) -> int:
-        """Return the number of points below a branch whose path matches these exclusions so far."""
-        if matched & self._complete[depth]:
-            return 0
-        if depth == len(self.axes):
-            return 1
-        if (depth, matched) not in self._counts:
-            below = (run.length * self._below(depth + 1, matched & run.matched) for run in self._runs[depth])
-            self._counts[depth, matched] = sum(below)
-        return self._counts[depth, matched]
-
-
-def _runs_around(matched: Mapping[int, int], count: int, always: int) -> list[_Run]:
-    """Return the positions that exclusions name, and the runs between them."""
-    ends = {0, *matched, *(position + 1 for position in matched)} - {count}
-    runs: list[_Run] = []
-    for first, end in pairwise((*sorted(ends), count)) if count else ():
-        alike = matched.get(first, always)
-        begin = runs.pop().first if runs and runs[-1].matched == alike else first
-        runs.append(_Run(begin, end - begin, alike))
-    return runs
-
-
-def _length(axis: AxisValues) -> int:
-    return 1 if axis.count is None else axis.count
+    def _excludes_listed(self, place: Place) -> bool:
+        """Return whether a place is excluded whatever its positions on continuous axes are."""
+        return any(
+            all(self.axes[depth].count is not None and place[depth] in at for depth, at in named.items())
+            for named in self._exclusions
+        )
 
 
 def neighbours_of(place: Place, axes: Sequence[AxisValues], stride: float = 0.0) -> Iterator[Place]:

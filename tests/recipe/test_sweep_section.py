@@ -385,6 +385,7 @@ GOOD = (
         ("minimize: second.length", "method: gird", 'did you mean "grid"?'),
         ("second.length", "[second.length, first.length]\n  method: hill_climb", "optimizes one objective"),
         ("to: 1, step: 0.5}}", "to: 1.5}}\n  method: random", "takes any number, so there is no last point"),
+        ("to: 1, step: 0.5}}", "to: 10000000, step: 0.5}}", "points together, and a sweep has at most 1,000,000"),
         ("minimize:", "points: 0\n  minimize:", "must be at least 1, found 0"),
         ("minimize:", "timeout: {frist: 1 s}\n  minimize:", "there is no step `frist`"),
         ("minimize:", "timeout: 0\n  minimize:", "must be more than 0"),
