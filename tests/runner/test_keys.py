@@ -17,7 +17,7 @@ PARTS: dict[str, Any] = {
     "version": "1",
     "settings": {"passes": 200, "threads": 1},
     "inputs": {"x": {"shape": [1, 3], "data": "random"}},
-    "reads": {"from": "aa", "data": "bb"},
+    "reads": {"from": "aa" * 32, "data": "bb" * 32},
     "libraries": {"onnxruntime": "1.22", "numpy": "2.0"},
     "machine": "Linux x86_64, CPU A x 2, no GPU; governor: performance; boost: on",
 }
@@ -30,7 +30,7 @@ CHANGES: Mapping[str, tuple[object, Reason, str]] = {
         Reason.SETTINGS,
         "inputs.x.shape [1, 3] -> [1, 4]",
     ),
-    "reads": ({"from": "aa", "data": "cc"}, Reason.INPUT, "data"),
+    "reads": ({"from": "aa" * 32, "data": "cc" * 32}, Reason.INPUT, "data"),
     "libraries": ({"onnxruntime": "1.23", "numpy": "2.0"}, Reason.TOOL, "onnxruntime 1.22 -> 1.23"),
     "machine": (
         "Linux x86_64, CPU A x 2, no GPU; governor: powersave; boost: on",
@@ -69,9 +69,9 @@ def test_of_several_changes_the_most_telling_is_the_reason() -> None:
 
 
 def test_hidden_values_are_explained_as_settings() -> None:
-    hidden = {"from": "aa", "data": "bb", HIDDEN_VALUES: "dd"}
+    hidden = {"from": "aa" * 32, "data": "bb" * 32, HIDDEN_VALUES: "dd" * 32}
     assert explain(parts_of(reads=hidden)) == (Reason.SETTINGS, HIDDEN_VALUES)
-    assert explain(parts_of(reads={**hidden, "data": "cc"}), reads=hidden) == (Reason.INPUT, "data")
+    assert explain(parts_of(reads={**hidden, "data": "cc" * 32}), reads=hidden) == (Reason.INPUT, "data")
 
 
 def test_a_step_that_never_ran_is_new() -> None:
@@ -82,7 +82,7 @@ def test_a_missing_result_without_a_change_was_removed_or_had_another_key() -> N
     assert explain(parts_of()) == (Reason.DAMAGED, "it is no longer in the store")
     record = step_record(StepSketch("speed", "profile")).model_copy(update={"parts": parts_of(), "key": "0" * 64})
     assert _explain(parts_of(), record) == (Reason.TOOL, "an earlier ndld-flow computed keys differently")
-    together = parts_of(together=("", "ee"))
+    together = parts_of(together=("", "ee" * 32))
     assert explain(together) == (Reason.TOGETHER, "a step with which it takes turns changed")
 
 
