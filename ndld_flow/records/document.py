@@ -46,7 +46,7 @@ VERSIONS: Mapping[str, int] = {
     "precision search": 1,
     "profile": 6,
     "received inputs": 1,
-    "run": 4,
+    "run": 5,
     "step": 3,
     "sweep": 3,
 }
@@ -187,6 +187,7 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("run", 1): _run_2,
     ("run", 2): _unchanged,
     ("run", 3): _unchanged,
+    ("run", 4): _unchanged,
     ("step", 1): _unchanged,
     ("step", 2): _unchanged,
     ("sweep", 1): _unchanged,

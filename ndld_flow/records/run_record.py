@@ -152,3 +152,5 @@ class RunRecord(Document):
     """Its outcome. `running` without a recorded end: it is still running, or its process was killed."""
     failure: RunFailure | None = None
     """The failure of a run that did not finish."""
+    verdict: tuple[str, ...] = ()
+    """The lines that the terminal showed at its end."""

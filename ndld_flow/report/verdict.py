@@ -8,7 +8,7 @@ from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.records.run_folder import read_documents
+from ndld_flow.records.run_folder import RunDocuments, read_documents
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_summary import (
@@ -26,7 +26,12 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     more per engine and precision search, and for optimized graphs that were compared.
     """
     with paused_garbage_collection():
-        return verdict_lines(collect_summary(read_documents(run, folder)))
+        return summarize_documents(read_documents(run, folder))
+
+
+def summarize_documents(documents: RunDocuments) -> list[str]:
+    """Return the same for documents that have been read."""
+    return verdict_lines(collect_summary(documents))
 
 
 def verdict_lines(summary: Summary) -> list[str]:

@@ -82,8 +82,8 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
         equal = _find_equal_run(run)
         if equal is not None:
             return equal
-        record = describe_run(run)
-        return _conclude(run, record, write_run_folder(record, run.outputs, opened=run.opened), nothing_to_do=False)
+        record = write_run_folder(describe_run(run), run.outputs, opened=run.opened)
+        return _conclude(run, record, run.outputs.run_folder(record), nothing_to_do=False)
 
 
 @contextlib.contextmanager
@@ -202,8 +202,6 @@ def _find_equal_run(run: RunState) -> RunFinished | None:
 
 
 def _conclude(run: RunState, record: RunRecord, folder: Path, *, nothing_to_do: bool) -> RunFinished:
-    from ndld_flow.report.verdict import summarize_run
-
     return RunFinished(
         passed=record.passed,
         exit_code=ENDINGS[record.outcome].exit_code,
@@ -211,7 +209,7 @@ def _conclude(run: RunState, record: RunRecord, folder: Path, *, nothing_to_do: 
         run=f"{record.recipe_name}/{record.id}",
         folder=str(folder),
         report=str(folder / "report.html"),
-        verdict=tuple(summarize_run(record, folder)),
+        verdict=record.verdict,
         gates=record.gates,
         metrics=metrics_of(record.steps),
         artifacts=find_artifacts(run, folder),

@@ -80,7 +80,7 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
     with contextlib.suppress(BrokenPipeError):  # nobody reads the output
         try:
             record = describe_unfinished(run, outcome, failure)
-            folder = write_run_folder(record, run.outputs, opened=run.opened)
+            folder = run.outputs.run_folder(write_run_folder(record, run.outputs, opened=run.opened))
             run.listener(
                 RunFailed(
                     outcome=outcome,
@@ -100,29 +100,29 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
             run.listener(Notice(text=notice, warning=True))
 
 
-def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
+def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> RunRecord:
     """Write reports, tables and artifacts into `runs/<recipe>/<id>/`, and let `latest` point to it.
 
-    `opened`: its folder exists already.
+    `opened`: its folder exists already. Returns the record as written, with the lines for a terminal.
     """
     folder = outputs.run_folder(run)
     if opened:
         if not is_complete(run.outcome):  # the reason first: there may be no space for the rest
             write_progress(run, outputs, opened=True)
-        _fill(run, folder, folder, outputs.store)
+        record = _fill(run, folder, folder, outputs.store)
         share_tree(folder, folder.parent)
         sync_folder(folder)
-        write_text_atomically(folder / RUN_RECORD, run.to_json())
+        write_text_atomically(folder / RUN_RECORD, record.to_json())
         outputs.publish(folder, folder)
-        return folder
+        return record
     make_folder(folder.parent)
     with outputs.store.building() as aside:
         built = aside / run.id
         built.mkdir()
-        write_text_atomically(built / RUN_RECORD, run.to_json())
-        _fill(run, built, folder, outputs.store)
+        record = _fill(run, built, folder, outputs.store)
+        write_text_atomically(built / RUN_RECORD, record.to_json())
         outputs.publish(built, folder)
-    return folder
+    return record
 
 
 def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
@@ -141,9 +141,10 @@ def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
         outputs.publish(built, folder)
 
 
-def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
-    """Write everything but the record: artifacts, texts, tables and pages."""
+def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
+    """Write everything but the record: artifacts, texts, tables and pages; return the record with its verdict."""
     from ndld_flow.report.run_page import draw_documents
+    from ndld_flow.report.verdict import summarize_documents
 
     for step in run.steps:
         _write_step(step, built, folder, store)
@@ -152,6 +153,7 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
     _write_exports(documents, built)  # first: the report links to existing files
     draw_documents(documents, built)
     draw_inspected(documents, built, store)
+    return run.model_copy(update={"verdict": tuple(summarize_documents(documents))})
 
 
 def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
