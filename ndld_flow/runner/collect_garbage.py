@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,8 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.outputs import ID, POINTS, Outputs, folder_names, name_folder
-from ndld_flow.runner.run_index import RunIndex, read_index
-from ndld_flow.store.files import find_leftovers, find_temporary, move_aside, remove_any, remove_folder
+from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder
+from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.store import Store, node_store_folder
 from ndld_flow.store.tickets import remove_forgotten_tickets
 
@@ -113,11 +112,10 @@ def collect_garbage(
     waits = partial(report, "waits for another gc or verify")
     with explaining_disk("gc", outputs.root), store.locks.collecting(waits):
         active = len(store.locks.leased("run"))
-        for folder, name in outputs.damaged_folders(runs=not dry_run):
+        for folder, name in outputs.damaged_folders():
             raise _lost_record(folder, name)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
-        # What is removed is decided by the records themselves.
-        needed, tidy = (_index_runs if dry_run else _read_runs)(outputs, set(dropped_runs))
+        needed = _read_runs({*outputs.folders()} - {*dropped_runs})
         for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
             needed.add_folder_of_sweep(folder, store)
         records = _remove_records(
@@ -126,7 +124,7 @@ def collect_garbage(
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
-            *find_leftovers(outputs.root, _without(tidy, store)),
+            *find_leftovers(outputs.root, _is_in_artifact(store)),
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
         if not dry_run:
@@ -359,52 +357,18 @@ def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
     return older[::-1]
 
 
-def _read_runs(outputs: Outputs, dropped: Collection[Path]) -> tuple[_Needed, Collection[str]]:
-    """Return what the runs need that are kept, from their records, and no tidy folder: any may have leftovers."""
+def _read_runs(folders: Iterable[Path]) -> _Needed:
+    """Return what runs need, from their records."""
     needed = _Needed()
-    for folder in outputs.folders():
-        if folder not in dropped:
-            needed.add_run(read_run_record(folder))
-    return needed, ()
+    for folder in folders:
+        needed.add_run(read_run_record(folder))
+    return needed
 
 
-def _index_runs(outputs: Outputs, dropped: Collection[Path]) -> tuple[_Needed, Collection[str]]:
-    """Return what the runs need that are kept, and the folders of runs that have no leftovers, by the index."""
-
-    def read(index: RunIndex) -> tuple[_Needed, Collection[str]]:
-        needed, tidy = _Needed(), set[str]()
-        for recipe in recipes:
-            folder, outcomes = outputs.runs / recipe, index.outcomes(recipe)
-            finished = {identifier for identifier, outcome in outcomes.items() if outcome != "running"}
-            kept = outcomes.keys() - {each.name for each in dropped if each.parent == folder}
-            keys, digests = index.needs(recipe, kept, _needs_of)
-            needed.keys |= keys
-            needed.digests |= digests
-            untidy = set(index.untidy(recipe, finished, lambda run: not any(find_temporary(run))))
-            tidy |= {f"{folder}/{identifier}" for identifier in finished} - {str(each) for each in untidy}
-            for name in folder_names(folder):
-                if ID.fullmatch(name):
-                    if name not in outcomes:
-                        raise _lost_record(folder / name, RUN_RECORD)
-                elif (folder / name / RUN_RECORD).is_file():
-                    needed.add_run(read_run_record(folder / name))
-        return needed, tidy
-
-    recipes = folder_names(outputs.runs, links=True)
-    return read_index(outputs, recipes, read)
-
-
-def _needs_of(folder: Path) -> tuple[set[str], set[str]]:
-    """Return the keys and digests that a run needs. Raises RequestError if its record cannot be read."""
-    needed = _Needed()
-    needed.add_run(read_run_record(folder))
-    return needed.keys, needed.digests
-
-
-def _without(tidy: Collection[str], store: Store) -> Callable[[str], bool]:
-    """Return whether a path is a tidy folder, or that of a stored artifact, whose files may have any names."""
+def _is_in_artifact(store: Store) -> Callable[[str], bool]:
+    """Return whether a path is the folder of a stored artifact, whose files may have any names."""
     objects = f"{store.root / 'objects'}{os.sep}"
-    return lambda path: path in tidy or (path.startswith(objects) and path.count(os.sep, len(objects)) == 1)
+    return lambda path: path.startswith(objects) and path.count(os.sep, len(objects)) == 1
 
 
 def _size_bytes(path: Path) -> int:

@@ -1,7 +1,7 @@
 """List runs and sweeps, each with its outcome, user, machine, model and main metrics.
 
 Folders are sorted by their names and the history, which need no record. A few of the newest are then read one by one;
-if conditions or no limit need all records, the index of runs has them.
+if conditions or no limit need all records, `runs.jsonl` has a line of each run.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MOST_METRICS = 3
 _MAIN = "latency.median"
 """The metric that is shown of a run without gates."""
 _END = object()
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+"""What a damaged record or line raises."""
 _MANY = 200
 """Number of records from which the index is quicker than reading them."""
 _LEAST_DIGITS = 6
@@ -130,17 +132,11 @@ def list_runs(
 
 
 def _read_briefs(outputs: Outputs, recipe: str) -> dict[str, Tree]:
-    """Return `<recipe>/<id>` -> the parts of a run's record that the index has."""
-    from ndld_flow.runner.run_index import read_index  # only for many runs
+    """Return `<recipe>/<id>` -> the parts of a run's record that its line has."""
+    from ndld_flow.runner.run_lines import read_runs  # only for many runs
 
     recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]
-    return read_index(
-        outputs,
-        recipes,
-        lambda index: {
-            f"{name}/{identifier}": brief for name in recipes for identifier, brief in index.briefs(name).items()
-        },
-    )
+    return {name: run.brief for name, run in read_runs(outputs, recipes).items()}
 
 
 def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:
@@ -268,11 +264,15 @@ class _Reader:
             if self.wanted.tag and not any(fnmatchcase(tag.split(" #")[0], self.wanted.tag) for tag in tags):
                 continue
             brief = self.briefs.get(name_in_history(folder)) if record == RUN_RECORD else None
+            if brief:
+                with contextlib.suppress(*_DAMAGE):  # a line may hold anything: its record decides
+                    yield self._summarize(folder, brief, record, tags)
+                    continue
             try:
-                yield self._summarize(folder, read_tree(folder / record) if brief is None else brief, record, tags)
+                yield self._summarize(folder, read_tree(folder / record), record, tags)
             except OSError as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except _DAMAGE:
                 yield _describe_unreadable(folder, record, self.outputs, None, tags)
 
     def _summarize(self, folder: Path, record: Tree, name: str, tags: tuple[str, ...]) -> RunSummary | None:

@@ -1,15 +1,15 @@
-"""The history of a recipe's metrics: series from the index of runs, their steps, and what differed at each of them."""
+"""The history of a recipe's metrics: series from all its runs, their steps, and what differed at each of them."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from hashlib import blake2b
 from itertools import pairwise
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -32,15 +32,22 @@ from ndld_flow.records.history import (
 from ndld_flow.records.noise import Noise, describe_noise
 from ndld_flow.runner.accepted_changes import read_accepted
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.run_index import IndexedRun, IndexedValue, RunIndex, read_index
+from ndld_flow.runner.run_lines import KnownRun, read_runs
 
 _MAIN = "latency.median"
-_LONG = 200
-"""Number of points from which the found steps are noted in the index."""
 _MEASURED_UNITS = ("ms", "s", "1/s")
 """Units of metrics to which learned noise, which is that of latencies, applies."""
 _ACCEPTED_WITHIN = 5
 """Number of points between an accepted change and the step that it means: positions become more precise."""
+
+
+class _Value(NamedTuple):
+    """The value of a metric in one run."""
+
+    run: KnownRun
+    value: float
+    unit: str
+    measured: Measured
 
 
 def read_history(
@@ -54,18 +61,14 @@ def read_history(
     recipe = recipe or _only_recipe(outputs)
     if not recipe or "/" in recipe or "\0" in recipe or recipe.startswith("."):
         raise RequestError(f"history of {recipe!r}: give the name of a recipe, as `ndld-flow runs` lists it.")
-    return read_index(outputs, recipe, lambda index: _read(index, outputs, recipe, metrics, every=every))
-
-
-def _read(index: RunIndex, outputs: Outputs, recipe: str, metrics: Sequence[str], *, every: bool) -> MetricHistory:
-    runs = index.runs(recipe)
+    runs = _sorted_runs(outputs, recipe)
     if not runs:
         raise RequestError(
             f"history: {outputs.root} has no run of a recipe {recipe!r}; {suggest(recipe, _recipes(outputs))}."
         )
-    known = index.metrics(recipe)
+    known = _metrics_of(runs)
     chosen = known if every and not metrics else _choose(known, metrics, runs)
-    context = _Context(index, {run.id: run for run in runs}, read_accepted(outputs).changes, _learned_noise(outputs))
+    context = _Context(runs, read_accepted(outputs).changes, _learned_noise(outputs))
     return MetricHistory(
         recipe=recipe,
         series=tuple(each for metric in chosen for each in context.series(recipe, metric)),
@@ -78,18 +81,24 @@ def _read(index: RunIndex, outputs: Outputs, recipe: str, metrics: Sequence[str]
 
 def read_earlier(outputs: Outputs, recipe: str, metric: str, measured: Measured) -> MetricSeries | None:
     """Return the series to which a measurement belongs, without it; None if it is the first."""
+    context = _Context(_sorted_runs(outputs, recipe), read_accepted(outputs).changes, _learned_noise(outputs))
+    values = [
+        value
+        for value in context.values(metric)
+        if value.measured.measurement != measured.measurement and value.measured.subject == measured.subject
+    ]
+    return context.describe(recipe, metric, values) if values else None
 
-    def read(index: RunIndex) -> MetricSeries | None:
-        runs = {run.id: run for run in index.runs(recipe)}
-        context = _Context(index, runs, read_accepted(outputs).changes, _learned_noise(outputs))
-        values = [
-            value
-            for value in index.values(recipe, metric)
-            if value.measurement != measured.measurement and index.text(value.subject) == measured.subject
-        ]
-        return context.describe(recipe, metric, values) if values else None
 
-    return read_index(outputs, recipe, read)
+def _sorted_runs(outputs: Outputs, recipe: str) -> list[KnownRun]:
+    """Return the runs of a recipe, oldest first."""
+    runs = read_runs(outputs, [recipe], measured=True).values()
+    return sorted(runs, key=lambda run: (run.started_at, run.id))
+
+
+def _metrics_of(runs: Sequence[KnownRun]) -> list[str]:
+    """Return `STEP.METRIC` of all metrics."""
+    return sorted({f"{each.step}.{name}" for run in runs for each in run.measured for name in each.metrics})
 
 
 def _learned_noise(outputs: Outputs) -> tuple[Noise, ...]:
@@ -112,7 +121,7 @@ def _only_recipe(outputs: Outputs) -> str:
     return names[0]
 
 
-def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[IndexedRun]) -> list[str]:
+def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[KnownRun]) -> list[str]:
     if not wanted:
         gates = next((run.gates for run in reversed(runs) if not run.is_damaged), ())
         named = dict.fromkeys(name for gate in gates for name in _names(gate) if name in known)
@@ -137,12 +146,12 @@ def _names(gate: str) -> list[str]:
 class _Point:
     """A measurement, with all that is known of it. There may be 10,000: pydantic validates them all at once."""
 
-    run: IndexedRun
+    run: KnownRun
     """The first run that shows it."""
     value: float
     runs: int
     doubt: str
-    facts: int
+    facts: str
     disturbed: bool
     exact: bool
 
@@ -169,51 +178,54 @@ _POINTS: TypeAdapter[tuple[HistoryPoint, ...]] = TypeAdapter(tuple[HistoryPoint,
 class _Context:
     """What all series of a recipe need."""
 
-    index: RunIndex
-    runs: Mapping[str, IndexedRun]
+    runs: Sequence[KnownRun]
+    """All runs of a recipe, oldest first."""
     accepted: Sequence[AcceptedChange]
     noise: Sequence[Noise]
 
+    def values(self, metric: str) -> Iterator[_Value]:
+        """Yield all values of a metric that are finite, in the order of the runs."""
+        step, _, name = metric.partition(".")
+        for run in self.runs:
+            for each in run.measured:
+                if each.step == step and name in each.metrics and math.isfinite(each.metrics[name][0]):
+                    yield _Value(run, *each.metrics[name], each)
+
     def series(self, recipe: str, metric: str) -> Iterator[MetricSeries]:
         """Yield the series of a metric, that with the newest point first."""
-        values: dict[tuple[int, str], list[IndexedValue]] = {}
-        for value in self.index.values(recipe, metric):
-            values.setdefault((value.subject, value.unit), []).append(value)
-        newest_first = sorted(values.items(), key=lambda item: self.runs[item[1][-1].run].started_at, reverse=True)
-        for _, own in newest_first:
+        values: dict[tuple[str, str], list[_Value]] = {}
+        for value in self.values(metric):
+            values.setdefault((value.measured.subject, value.unit), []).append(value)
+        for own in sorted(values.values(), key=lambda own: own[-1].run.started_at, reverse=True):
             yield self.describe(recipe, metric, own)
 
-    def _points(self, values: Sequence[IndexedValue]) -> list[_Point]:
+    def _points(self, values: Sequence[_Value]) -> list[_Point]:
         """Return each measurement once. A result without noise that returns after another one is a new point."""
         points: list[_Point] = []
         places: dict[str, int] = {}
-        for value in values:
-            place = places.get(value.measurement)
-            if place is not None and (not value.exact or place == len(points) - 1):
+        for run, value, _, own in values:
+            place = places.get(own.measurement)
+            if place is not None and (not own.exact or place == len(points) - 1):
                 points[place].runs += 1
-                points[place].doubt = points[place].doubt if value.doubt else ""
+                points[place].doubt = points[place].doubt if own.doubt else ""
                 continue
-            places[value.measurement] = len(points)
-            points.append(
-                _Point(self.runs[value.run], value.value, 1, value.doubt, value.facts, value.disturbed, value.exact)
-            )
+            places[own.measurement] = len(points)
+            points.append(_Point(run, value, 1, own.doubt, own.facts, own.disturbed, own.exact))
         return points
 
-    def describe(self, recipe: str, metric: str, own: Sequence[IndexedValue]) -> MetricSeries:
+    def describe(self, recipe: str, metric: str, own: Sequence[_Value]) -> MetricSeries:
         """Return the series of these values, at least one, which have one subject."""
-        unit, subject, points = own[-1].unit, Subject.read(self.index.text(own[-1].subject)), self._points(own)
+        unit, subject, points = own[-1].unit, Subject.read(own[-1].measured.subject), self._points(own)
         better = which_is_better(metric, unit)
         least_change, noise = self._noise(subject, unit)
         exact = points[-1].exact
+        values = [each.value for each in points]
         sound = [place for place, each in enumerate(points) if not each.disturbed]
-        found = self._find(
-            recipe, metric, subject, [points[place].value for place in sound], StepRules(least_change, exact)
-        )
+        found = find_steps([values[place] for place in sound], StepRules(least_change, exact))
         found = [_placed(step, sound) for step in found]
         steps = tuple(self._step(recipe, metric, subject, points, step, better) for step in found)
         accepted = max((step.place for step in steps if step.accepted), default=0)
         starts = [step.place for step in steps]
-        values = [each.value for each in points]
         present = split_levels(values, [not each.disturbed for each in points], starts)
         good = split_levels(values, [not each.doubt for each in points], starts)
         best = best_level([level for level in good if level.start >= accepted], better)
@@ -252,29 +264,13 @@ class _Context:
                 return max(noise.threshold, LEAST_CHANGE), describe_noise(noise)
         return LEAST_CHANGE, f"assumed: {LEAST_CHANGE:.0%}; `ndld-flow noise` learns it".replace("%", " %")
 
-    def _find(
-        self, recipe: str, metric: str, subject: Subject, values: Sequence[float], rules: StepRules
-    ) -> list[Step]:
-        """Return the steps of a series. Points that were tested in an earlier use are not tested again."""
-        if len(values) < _LONG or rules.exact:
-            return find_steps(values, rules)
-        series = _digest(repr((recipe, metric, subject, rules, LEAST_AFTER, LEAST_BEFORE)).encode())
-        count, digest, known = self.index.found_steps(series) or (0, "", [])
-        if count > len(values) or _digest(_bytes(values[:count])) != digest:
-            count, known = 0, []
-        if count == len(values):
-            return known
-        steps = find_steps(values, rules, [(step.tested_place, step.found_at) for step in known], count)
-        self.index.note_steps(series, len(values), _digest(_bytes(values)), steps)
-        return steps
-
     def _step(
         self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step, better: Better
     ) -> HistoryStep:
         last, first = points[step.place - 1], points[step.place]
-        causes = self._differing(last.facts, first.facts)
+        causes = _differing(last.facts, first.facts)
         around = [points[place].facts for place in range(max(step.earliest - 1, 0), min(step.latest + 1, len(points)))]
-        near = {cause: None for one, other in pairwise(around) for cause in self._differing(one, other)}
+        near = {cause: None for one, other in pairwise(around) for cause in _differing(one, other)}
         others = tuple(cause for cause in near if cause.fact not in {each.fact for each in causes})
         commits = (last.run.commit, first.run.commit)
         return HistoryStep(
@@ -295,12 +291,6 @@ class _Context:
             why=_explain(causes, others, step),
             accepted=self._accepted(recipe, metric, subject, points, step),
         )
-
-    def _differing(self, before: int, after: int) -> tuple[Cause, ...]:
-        if before == after:
-            return ()
-        differences = differing(self.index.text(before), self.index.text(after))
-        return tuple(Cause(fact=each.fact, before=each.before, after=each.after) for each in differences)
 
     def _accepted(
         self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step
@@ -330,12 +320,8 @@ def _placed(step: Step, places: Sequence[int]) -> Step:
     return replace(step, **at)
 
 
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
-
-
-def _bytes(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
+def _differing(before: str, after: str) -> tuple[Cause, ...]:
+    return tuple(Cause(fact=each.fact, before=each.before, after=each.after) for each in differing(before, after))
 
 
 def _verdict(step: Step, better: Better) -> str:

@@ -201,9 +201,9 @@ class Outputs:
         """Return the folders of sweeps, oldest first."""
         return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
-    def damaged_folders(self, *, runs: bool = True) -> Iterator[tuple[Path, str]]:
-        """Yield the folders of sweeps, and of runs, that have lost their record, and its name."""
-        for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))[not runs :]:
+    def damaged_folders(self) -> Iterator[tuple[Path, str]]:
+        """Yield the folders of runs and sweeps that have lost their record, and its name."""
+        for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD)):
             for name in sorted(folder_names(parent, links=True)):
                 start = f"{parent}/{name}"
                 for identifier in sorted(filter(ID.fullmatch, folder_names(Path(start), links=True))):

@@ -25,6 +25,7 @@ from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Notice, RunFailed
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
+from ndld_flow.runner.run_lines import note_run
 from ndld_flow.runner.run_record import describe_failure, describe_unfinished
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.store.files import (
@@ -114,6 +115,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> RunRe
         sync_folder(folder)
         write_text_atomically(folder / RUN_RECORD, record.to_json())
         outputs.publish(folder, folder)
+        note_run(outputs, folder)
         return record
     make_folder(folder.parent)
     with outputs.store.building() as aside:
@@ -122,6 +124,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> RunRe
         record = _fill(run, built, folder, outputs.store)
         write_text_atomically(built / RUN_RECORD, record.to_json())
         outputs.publish(built, folder)
+    note_run(outputs, folder)
     return record
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
-from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun
@@ -290,8 +289,8 @@ def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.
     found = collect_garbage._read_runs
     during: list[RunFinished] = []
 
-    def find_and_run(outputs: Outputs, dropped: Collection[Path]) -> Any:
-        needed = found(outputs, dropped)
+    def find_and_run(folders: Iterable[Path]) -> Any:
+        needed = found(folders)
         during.append(toy.run()[0])
         return needed
 

@@ -1,22 +1,21 @@
-"""`history`: what a series is, what is attributed to a step, accepted changes, and the index of runs."""
+"""`history`: what a series is, what is attributed to a step, and accepted changes."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
-import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.history import MetricHistory, MetricSeries
-from ndld_flow.runner import git_commit
+from ndld_flow.runner import git_commit, run_lines
 from ndld_flow.runner.git_commit import read_commit
-from ndld_flow.runner.run_index import INDEX
+from ndld_flow.runner.run_lines import LINES
 from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
 from tests.support.simulated_series import simulate
 
@@ -46,7 +45,7 @@ def test_a_step_is_attributed_to_what_differed(tmp_path: Path) -> None:
 
 def test_facts_that_changed_together_are_said_to(tmp_path: Path) -> None:
     driver = MACHINE.replace("570.1", "575.0")
-    write_runs(tmp_path, changed(course(), 24, settings={"threads": 4}, machine=driver, model="n" * 64))
+    write_runs(tmp_path, changed(course(), 24, settings={"threads": 4}, machine=driver, model="b" * 64))
     (step,) = history(tmp_path)[0].steps
     assert [cause.fact for cause in step.causes] == ["model", "driver", "setting speed.threads"]
     assert step.why.startswith("3 facts changed together: ")
@@ -159,53 +158,7 @@ def test_a_damaged_file_of_accepted_changes_is_an_error(tmp_path: Path) -> None:
         history(tmp_path)
 
 
-def damage_header(index: Path) -> None:
-    index.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 20)
-
-
-def damage_half(index: Path) -> None:
-    index.write_bytes(index.read_bytes()[: index.stat().st_size // 2])
-
-
-def damage_pages(index: Path) -> None:
-    data = bytearray(index.read_bytes())
-    data[4096:] = b"\xff" * (len(data) - 4096)
-    index.write_bytes(data)
-
-
-def lose_table(index: Path) -> None:
-    with sqlite3.connect(index) as database:
-        database.execute("DROP TABLE measured")
-    database.close()
-
-
-def make_other_version(index: Path) -> None:
-    with sqlite3.connect(index) as database:
-        database.execute("PRAGMA user_version = 99")
-        database.execute("DROP TABLE run")
-    database.close()
-
-
-def empty(index: Path) -> None:
-    index.write_bytes(b"")
-
-
-def test_the_index_changes_no_result(tmp_path: Path) -> None:
-    write_runs(tmp_path, course())
-    expected = api.history(outputs=tmp_path, every=True)
-    index = tmp_path / INDEX
-    assert index.is_file()
-    assert api.history(outputs=tmp_path, every=True) == expected
-    for damage in (damage_header, damage_half, damage_pages, lose_table, make_other_version, empty, Path.unlink):
-        damage(index)
-        assert api.history(outputs=tmp_path, every=True) == expected, damage
-        assert api.history(outputs=tmp_path, every=True) == expected, damage
-    index.unlink()
-    index.mkdir()
-    assert api.history(outputs=tmp_path, every=True) == expected, "a folder has its name"
-
-
-def test_the_index_follows_the_records(tmp_path: Path) -> None:
+def test_the_history_follows_the_records(tmp_path: Path) -> None:
     write_runs(tmp_path, course(20, 99))
     assert len(history(tmp_path)[0].points) == 20
     write_runs(tmp_path, courses([10.0]), first=20)
@@ -219,47 +172,21 @@ def test_the_index_follows_the_records(tmp_path: Path) -> None:
     assert len(history(tmp_path)[0].points) == 20
 
 
-@pytest.mark.thorough
-def test_noted_steps_are_those_of_a_whole_test(tmp_path: Path) -> None:
-    runs = course(260, 120)
-    write_runs(tmp_path, runs[:230])
-    history(tmp_path)
-    write_runs(tmp_path, runs[230:], first=230)
-    continued = history(tmp_path)
-    (tmp_path / INDEX).unlink()
-    assert history(tmp_path) == continued
-    assert [step.place for step in continued[0].steps] == [120]
-
-
-@pytest.mark.skipif(os.geteuid() == 0 and not hasattr(os, "setuid"), reason="permissions do not bind this user")
-def test_a_folder_that_is_read_only_needs_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_read_only_needs_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_runs(tmp_path, course())
     expected = history(tmp_path)
-    (tmp_path / INDEX).unlink()
-    monkeypatch.setattr("ndld_flow.runner.run_index.os.access", lambda path, mode: False)
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    try:
-        assert history(tmp_path) == expected
-        assert not (tmp_path / INDEX).exists()
-    finally:
-        tmp_path.chmod(0o755)
+    (tmp_path / LINES).unlink()
 
+    def refuse(path: Path, flags: int) -> BinaryIO:
+        raise PermissionError(path)
 
-def test_an_index_that_another_process_holds_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.runner.run_index._PATIENCE_S", 0.05)
-    write_runs(tmp_path, course(20, 99))
-    history(tmp_path)
-    write_runs(tmp_path, courses([10.0]), first=20)
-    holder = sqlite3.connect(tmp_path / INDEX, isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    assert len(history(tmp_path)[0].points) == 21
-    holder.execute("ROLLBACK")
-    holder.close()
-    assert len(history(tmp_path)[0].points) == 21
+    monkeypatch.setattr(run_lines, "_open", refuse)
+    assert history(tmp_path) == expected
+    assert not (tmp_path / LINES).exists()
 
 
 @pytest.mark.thorough
-def test_two_processes_build_the_index_at_once(tmp_path: Path) -> None:
+def test_two_processes_write_lines_at_once(tmp_path: Path) -> None:
     write_runs(tmp_path, course(60))
     command = [sys.executable, "-m", "ndld_flow", "history", "nightly", "--json", "--outputs", str(tmp_path)]
     pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

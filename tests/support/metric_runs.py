@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2s
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Course:
     libraries: Mapping[str, str] = field(default_factory=lambda: {"onnxruntime": "onnxruntime 1.31.0"})
     settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    model: str = "m" * 64
+    model: str = "a" * 64
     key: str = ""
     """Equal keys are one measurement."""
     beside: Sequence[str] = ()
@@ -139,7 +140,7 @@ def _step(
     measured: tuple[datetime, Sequence[str]],
 ) -> RunStep:
     record = StepRecord(
-        key=key,
+        key=blake2s(key.encode()).hexdigest(),
         parts=parts,
         parents=parents,
         artifact=ArtifactRecord(kind="onnx", digest="a" * 64, files=()),
