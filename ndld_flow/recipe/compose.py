@@ -235,13 +235,36 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool =
     check_overrides(overrides)
     if "hydra" in file.values:
         raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
-    with reading_environment(allowed=trust):
-        both = _compose(file, _in_hydras_grammar(overrides, folders), folders)
+    followed = _in_hydras_grammar(overrides, folders)
+    if followed or _needs_hydra(file):
+        with reading_environment(allowed=trust):
+            both = _compose(file, followed, folders)
+    else:
+        both = [_copy(file.values), _copy(file.values)]
     for values in both:
         if WITHOUT_SWEEP in overrides:
             values.pop("sweep", None)
         values["steps"] = order_steps(values.get("steps"), file, folders)
     return Composed(file, overrides, both[0], both[-1], trust)
+
+
+def _needs_hydra(file: YamlFile) -> bool:
+    """Return whether a file is more than its values: it has `defaults:`, or text that OmegaConf or Hydra interpret.
+
+    Importing both takes longer than everything else that an unchanged recipe needs.
+    """
+    return "defaults" in file.values or any(mark in file.text for mark in ("${", "???", "@package", "!!"))
+
+
+def _copy(values: dict[Any, Any]) -> dict[str, Any]:
+    """Return values of which no part is another's, as aliases of YAML are."""
+
+    def copied(value: Any) -> Any:  # noqa: ANN401 - plain data
+        if isinstance(value, dict):
+            return {key: copied(inner) for key, inner in value.items()}
+        return [copied(inner) for inner in value] if isinstance(value, list) else value
+
+    return {str(key): copied(value) for key, value in values.items()}
 
 
 def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:

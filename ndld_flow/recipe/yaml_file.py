@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
@@ -177,7 +178,29 @@ def compose_nodes(text: str) -> yaml.Node | None:
 
 
 class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's loader if it is available, otherwise Python's; both build only plain data."""
+    """libyaml's loader if it is available, otherwise Python's; both build only plain data.
+
+    Scalars mean what they mean to OmegaConf (`get_yaml_loader` in its `_utils.py`): `1e3` is a number, a date is text.
+    """
+
+
+_SafeLoader.add_implicit_resolver(
+    f"{_STANDARD}float",
+    re.compile(
+        r"""^(?:[-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+        |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+        |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+        |[-+]?\.(?:inf|Inf|INF)
+        |\.(?:nan|NaN|NAN))$""",
+        re.VERBOSE,
+    ),
+    list("-+0123456789."),
+)
+_SafeLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_STANDARD}timestamp"]
+    for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def read_text(path: Path) -> str:

@@ -259,3 +259,26 @@ def test_a_model_instead_of_a_recipe_is_refused_with_a_hint_at_init(folder: Path
     (folder / "my model.onnx").write_bytes(b"\x08\x08" * 2**20)
     with pytest.raises(RecipeError, match=r"is a model, not a recipe\n.*ndld-flow init '.*my model.onnx'"):
         load_recipe(folder / "my model.onnx")
+
+
+SCALARS = (
+    *("1", "-2", "+3", "0x1f", "0o17", "017", "1_000", "1e3", "1E-3", "1.5", "1.", ".5", ".5e+3", ".inf", "-.INF"),
+    *(".nan", "yes", "No", "on", "OFF", "true", "False", "~", "null", "''", "text", "'1'", "2026-11-28", "12:30"),
+    *("1:30.5", "2001-12-14t21:59:43.10-05:00", "1,2", "0b11", "1e", "e3", "1__0"),
+)
+
+
+def test_a_recipe_without_hydras_grammar_means_what_hydra_composes(folder: Path) -> None:
+    """Hydra is left out where nothing is left to compose: that must not change a value."""
+    lines = [f"  k{place}: {text}" for place, text in enumerate(SCALARS)]
+    rest = "list: [1, {x: 2}, [3e0]]\n1: one\nlong: |-\n  a\n  b\nbase: &base {x: [1]}\nmore: {<<: *base, y: *base}\n"
+    text = "\n".join(["a:", *lines, rest])
+    path = folder / "plain.yaml"
+    path.write_text(text)
+    plain = compose_recipe(path).values
+    path.write_text(text + "unused: '${list}'\n")
+    composed = compose_recipe(path).values
+    composed.pop("unused")
+    assert repr(plain) == repr(composed)
+    plain["more"]["y"]["x"].append(2)
+    assert plain["base"] == {"x": [1]}
