@@ -27,7 +27,7 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.devices import Claim, DeviceHold, holding
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
+from ndld_flow.runner.keys import HIDDEN_VALUES, NEXT_TO, describe_key, make_key
 from ndld_flow.step import Context, Result, Turn
 from ndld_flow.store.hidden_credentials import hide_credentials
 from ndld_flow.store.kinds import Artifact, Onnx
@@ -321,9 +321,11 @@ def _refuse_changed(work: Work, store: Store) -> None:
     changed = [name for name, digest in work.parts.reads.items() if name != HIDDEN_VALUES and now.get(name) != digest]
     changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
     if changed:
+        own = any(NEXT_TO in name for name in changed)
+        hint = " If it writes next to its own file, let it write elsewhere." if own else ""
         raise RequestError(
             f"{', '.join(changed)} changed while it ran, so its inputs are unknown. Its result was discarded: run "
-            "again.",
+            f"again.{hint}",
             step=work.step.name,
         )
 

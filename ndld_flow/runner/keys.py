@@ -33,6 +33,8 @@ _READING = dict.fromkeys(IMAGE_SUFFIXES, 2)
 
 That of PNG files too, and the format is that of the contents, whatever the suffix.
 """
+NEXT_TO = "next to"
+"""Words in the names of files and folders next to a user's code."""
 HIDDEN_VALUES = "values that are not shown"
 """Name of an additional part of the key of settings that contain credentials: a digest of their true values."""
 
@@ -177,8 +179,8 @@ def _digest_code(codes: Mapping[str, UserCode], store: Store) -> dict[str, str]:
             if rest:
                 below.setdefault(first, []).append([rest, digest])
             else:
-                digests[f"file {name} (next to {owner})"] = digest
-        digests |= {f"folder {name} (next to {owner})": digest_json(files) for name, files in below.items()}
+                digests[f"file {name} ({NEXT_TO} {owner})"] = digest
+        digests |= {f"folder {name} ({NEXT_TO} {owner})": digest_json(files) for name, files in below.items()}
         for name, path in code.elsewhere.items():
             digests[f"module {name} (imported by {owner})"] = _digest_file(owner, str(path), store)
     return digests

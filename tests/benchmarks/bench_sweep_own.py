@@ -34,7 +34,7 @@ from tests.support.sweep_toys import DYE, GAUGE
 RECIPE = """
 name: own
 model: model.onnx
-steps_from: [dye.py, gauge.py]
+steps_from: [steps/dye.py, steps/gauge.py]
 steps:
   base: {{step: dye, colour: white}}
   prime: {{step: dye, colour: grey}}
@@ -134,8 +134,9 @@ def _counting(manager: contextlib.AbstractContextManager[Any], part: str, clock:
 
 def write_recipe(folder: Path, points: int, measured: bool) -> Path:
     make_cnn(folder / "model.onnx")
-    (folder / "dye.py").write_text(DYE)
-    (folder / "gauge.py").write_text(GAUGE)
+    (folder / "steps").mkdir()
+    (folder / "steps" / "dye.py").write_text(DYE)
+    (folder / "steps" / "gauge.py").write_text(GAUGE)
     goal = "speed.ms" if measured else "tint.weight"
     recipe = folder / "own.yaml"
     recipe.write_text(RECIPE.format(measure=MEASURE if measured else "", goal=goal, points=points))

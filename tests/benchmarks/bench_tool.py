@@ -2,8 +2,9 @@
 
 Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,install,cold]
 
-- `commands`: help, schema, plan, steps, ops and a reused run of the quickstart, over a Python that does nothing:
-  repeated, and computed (with `--debug`, which is never answered from a receipt); and a plan with all steps to run.
+- `commands`: help, schema, plan, steps, ops and a reused run of the quickstart, over a Python that does nothing, each
+  time with another environment variable, so that nothing can answer from memory; a plan with all steps to run;
+  and the number of modules that the reused run imports.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
   a temporary environment; one that cannot be installed is named.
 - `install`: megabytes of the base installation, by package.
@@ -30,7 +31,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.stamps import SETTLED_AFTER_S
 from tests.support.installation import build_distributions, install_wheel
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
@@ -95,7 +95,9 @@ def measure(command: Command) -> Cost:
     """Return the cost of a command, which must succeed."""
     with tempfile.TemporaryFile() as printed:
         started = time.perf_counter()
-        process = subprocess.Popen(list(map(str, command.words)), cwd=command.folder, stdout=printed, stderr=printed)
+        changed = {**os.environ, "NDLD_FLOW_BENCHMARK": str(time.time_ns())}
+        words = list(map(str, command.words))
+        process = subprocess.Popen(words, cwd=command.folder, env=changed, stdout=printed, stderr=printed)
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -128,24 +130,28 @@ def bench_commands(runs: int, folder: Path) -> None:
     outputs = folder / "outputs"
     reused = Command([*TOOL, "run", RECIPE, "--outputs", outputs])
     measure(reused)
-    time.sleep(SETTLED_AFTER_S)  # files younger than this may still change unnoticed, so the next run reads them again
     commands = {
         "a Python that does nothing": Command(BARE),
         "--help": Command([*TOOL, "--help"]),
         "quickstart, everything reused": reused,
     }
     plan = ["plan", RECIPE, "--outputs", outputs]
+    commands["plan of the quickstart, all reused"] = Command([*TOOL, *plan])
     commands["plan of the quickstart, all to run"] = Command([*TOOL, *plan, "--force", "all"])
-    verbs: dict[str, list[object]] = {
-        "plan of the quickstart": plan,
-        "schema": ["schema"],
-        "steps": ["steps"],
-        "ops": ["ops"],
-    }
-    for name, words in verbs.items():
-        commands[f"{name}, unchanged"] = Command([*TOOL, *words])
-        commands[f"{name}, computed"] = Command([*TOOL, *words, "--debug"])
+    for verb in ("schema", "steps", "ops"):
+        commands[verb] = Command([*TOOL, verb])
     show(measure_in_turn(commands, runs), "a Python that does nothing")
+    modules = imported_modules(reused)
+    own = sum(name.partition(".")[0] == "ndld_flow" for name in modules)
+    print(f"{'modules that the reused run imports':<44} {len(modules):7}, {own} of ndld_flow")
+
+
+def imported_modules(command: Command) -> list[str]:
+    """Return the modules that a command of the tool imports, as Python lists them."""
+    words = [sys.executable, "-X", "importtime", *map(str, command.words[1:])]
+    done = subprocess.run(words, cwd=command.folder, check=True, capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return [line.rpartition("|")[2].strip() for line in lines[1:]]
 
 
 def bench_others(runs: int, folder: Path) -> None:

@@ -218,8 +218,8 @@ def test_a_failed_gate_is_exit_code_1(in_folder: Path) -> None:
 
 def test_a_bug_is_two_lines_and_a_file(in_folder: Path) -> None:
     toy = make_toy(in_folder)
-    step = (in_folder / "stamp.py").read_text()
-    (in_folder / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
+    step = (in_folder / "steps" / "stamp.py").read_text()
+    (in_folder / "steps" / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
     run = ProcessRun("run", str(toy.recipe), "--trust", cwd=in_folder, env={"TMPDIR": str(in_folder)})
     code, _, err = run.finish(60)
     assert code == 3
@@ -323,10 +323,10 @@ class Wait(Step[Onnx, Onnx]):
 
 def test_user_defined_steps_have_help_and_schema(in_folder: Path) -> None:
     make_toy(in_folder)
-    page = ndld_flow("steps", "stamp", "--from", "stamp.py", cwd=in_folder).stdout
+    page = ndld_flow("steps", "stamp", "--from", "steps/stamp.py", cwd=in_folder).stdout
     assert "Stamp a model with a word." in page
     assert 'word: string = "x"' in page
-    schema = json.loads(ndld_flow("schema", "--from", "stamp.py", cwd=in_folder).stdout)
+    schema = json.loads(ndld_flow("schema", "--from", "steps/stamp.py", cwd=in_folder).stdout)
     assert "word" in schema["$defs"]["step_stamp"]["properties"]
 
 
@@ -361,6 +361,7 @@ def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path) -> None:
 def test_a_step_as_json_has_its_metrics_if_it_declares_them(in_folder: Path) -> None:
     described = json.loads(ndld_flow("steps", "lint", "--json", cwd=in_folder).stdout)
     assert {"name": "errors", "unit": "", "when": ""} in described["metrics"]
-    (in_folder / "stamp.py").write_text(STAMP)
-    described = json.loads(ndld_flow("steps", "stamp", "--from", "stamp.py", "--json", cwd=in_folder).stdout)
+    (in_folder / "steps").mkdir()
+    (in_folder / "steps" / "stamp.py").write_text(STAMP)
+    described = json.loads(ndld_flow("steps", "stamp", "--from", "steps/stamp.py", "--json", cwd=in_folder).stdout)
     assert described["metrics"] is None, "unknown, which is not none"

@@ -74,7 +74,7 @@ SCENES: Mapping[str, Sequence[tuple[str, int]]] = {
     "runs": [("", 0)],
     "history": [("packed", 0)],
     "mlflow": [("packed --uri http://127.0.0.1:9", 2)],
-    "steps": [("", 0), ("lint", 0), ("edit.rename_nodes", 0), ("stamp --from stamp.py", 0)],
+    "steps": [("", 0), ("lint", 0), ("edit.rename_nodes", 0), ("stamp --from steps/stamp.py", 0)],
     "ops": [("Clip --opset 10", 0), ("--category normalization", 0), ("--model odd.onnx", 0)],
     "gc": [("--dry-run", 0), ("--keep 0 --dry-run", 0)],
     "doctor": [("", 0)],

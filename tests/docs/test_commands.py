@@ -115,6 +115,7 @@ def test_every_command_works(checkout: Path, environment: dict[str, str]) -> Non
     troubles = []
     for block in pages.blocks():
         if block.title and not block.is_for_ci:
+            (checkout / block.title).parent.mkdir(parents=True, exist_ok=True)
             (checkout / block.title).write_text(block.text)
         for command in filter(can_run, block.commands()):
             if trouble := trouble_of(command, checkout, environment):

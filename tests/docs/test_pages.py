@@ -46,6 +46,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(fetch_sample("det"), folder / "det.onnx")
     for block in BLOCKS:
         if block.title.endswith(".py"):
+            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.title).write_text(block.text)
     return folder
 
@@ -121,6 +122,7 @@ def test_every_recipe_can_be_planned(checkout: Path, monkeypatch: pytest.MonkeyP
     recipes = [block for block in BLOCKS if is_recipe(block) and block.title and not block.not_run]
     assert len(recipes) > 10
     for block in recipes:
+        Path(block.title).parent.mkdir(parents=True, exist_ok=True)
         Path(block.title).write_text(block.text)
         done = ndld_flow("plan", block.title, "--trust", cwd=checkout)
         assert done.returncode == 0, f"{block.page}: {block.title}\n{done.stdout}\n{done.stderr}"
@@ -129,6 +131,7 @@ def test_every_recipe_can_be_planned(checkout: Path, monkeypatch: pytest.MonkeyP
 def test_every_settings_file_is_valid(tmp_path: Path) -> None:
     names = (PROJECT_FILE, user_settings_file().name)
     for block in (block for block in BLOCKS if block.title in names):
+        (tmp_path / block.title).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / block.title).write_text(block.text)
         read_settings(tmp_path / block.title)
 
@@ -220,7 +223,7 @@ def test_pages_use_the_action_and_the_component_with_inputs_that_exist() -> None
 
 
 def test_a_step_of_your_own_takes_ten_lines() -> None:
-    [code] = [block.text for block in BLOCKS if block.title == "stamp.py"]
+    [code] = [block.text for block in BLOCKS if block.title == "steps/stamp.py"]
     body = [line for line in code.splitlines() if line.strip() and not line.startswith(("from", "import"))]
     assert len(body) <= 10
 

@@ -68,7 +68,7 @@ class Stamp(Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py, dye.py]
+steps_from: [steps/stamp.py, steps/dye.py]
 steps:
   base: {step: stamp, from: source}
   dyed: {step: dye, from: source}
@@ -101,13 +101,15 @@ class Dye(Step[Onnx, Onnx]):
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
-    (in_folder / "dye.py").write_text(DYE)
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
+    (in_folder / "steps").mkdir()
+    (in_folder / "steps" / "dye.py").write_text(DYE)
     return make_toy(in_folder).write(RECIPE, WEIGH)
 
 
 def sittings(toy: Toy) -> list[str]:
-    log = toy.folder / "log.txt"
+    log = toy.folder / ".log" / "log.txt"
     return log.read_text().split() if log.exists() else []
 
 
@@ -252,7 +254,7 @@ def test_another_model_is_measured_in_turns_with_the_recipes_own(toy: Toy) -> No
 
 def test_a_step_without_from_reads_the_recipes_own_model(toy: Toy) -> None:
     make_tfm(toy.folder / "shipped.onnx")
-    head = "model: model.onnx\nmodels: {shipped: shipped.onnx}\nsteps_from: [dye.py]\n"
+    head = "model: model.onnx\nmodels: {shipped: shipped.onnx}\nsteps_from: [steps/dye.py]\n"
     toy.write(f"{head}steps:\n  dyed: {{step: dye}}\n", WEIGH)
     done, _ = toy.run()
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())

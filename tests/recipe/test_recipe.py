@@ -18,7 +18,8 @@ from tests.support.toys import RECIPE, STAMP
 
 @pytest.fixture
 def folder(in_folder: Path) -> Path:
-    (in_folder / "stamp.py").write_text(STAMP)
+    (in_folder / "steps").mkdir()
+    (in_folder / "steps" / "stamp.py").write_text(STAMP)
     return in_folder
 
 
@@ -37,7 +38,7 @@ def test_five_mistakes_are_five_located_messages(folder: Path) -> None:
     text = """\
 modell: model.onnx
 model: model.onnx
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 steps:
   first: {step: stamp, wrod: a}
   second:
@@ -169,7 +170,8 @@ def test_presets_are_found_in_a_folder_of_any_name(folder: Path) -> None:
     odd = folder / "it's, a [weird] {folder}=x"
     (odd / "configs/pace").mkdir(parents=True)
     (odd / "configs/pace/slow.yaml").write_text("seconds: 9\n")
-    (odd / "stamp.py").write_text(STAMP)
+    (odd / "steps").mkdir()
+    (odd / "steps" / "stamp.py").write_text(STAMP)
     text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
     assert load(odd, text).steps[1].settings["seconds"] == 9.0
 

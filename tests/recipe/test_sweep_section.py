@@ -29,7 +29,8 @@ from tests.support.toys import RECIPE, STAMP
 
 @pytest.fixture
 def folder(in_folder: Path) -> Path:
-    (in_folder / "stamp.py").write_text(STAMP)
+    (in_folder / "steps").mkdir()
+    (in_folder / "steps" / "stamp.py").write_text(STAMP)
     return in_folder
 
 

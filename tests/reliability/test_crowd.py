@@ -126,7 +126,7 @@ class Crowd:
         return Outputs(self.folder / "outputs")
 
     def start(self, *arguments: str) -> None:
-        environment = {"TOY_LOG": str(self.folder / "log.txt")}
+        environment = {"TOY_LOG": str(self.folder / ".log" / "log.txt")}
         self.running.append((arguments, ProcessRun(*arguments, cwd=self.folder, env=environment)))
 
     def finish(self) -> list[tuple[tuple[str, ...], int, str]]:
@@ -139,7 +139,7 @@ class Crowd:
         return ended
 
     def worked(self) -> Counter[str]:
-        return Counter((self.folder / "log.txt").read_text().splitlines())
+        return Counter((self.folder / ".log" / "log.txt").read_text().splitlines())
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ TOY = """
 name: toy
 model: model.onnx
 models: {empty: "new:20"}
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 steps:
   first: {step: stamp, word: a}
   bare: {step: stamp, from: empty}
@@ -241,7 +241,7 @@ def test_a_damaged_record_is_kept_and_reported(damage: Damage, in_folder: Path) 
 def test_a_run_whose_record_is_damaged_is_named_and_the_others_are_listed(damage: Damage, in_folder: Path) -> None:
     victim = make_toy_victim(in_folder)
     first = (victim.outputs / "runs" / "toy" / "latest").resolve()
-    (in_folder / "stamp.py").write_text((in_folder / "stamp.py").read_text() + "\n")
+    (in_folder / "steps" / "stamp.py").write_text((in_folder / "steps" / "stamp.py").read_text() + "\n")
     victim.do("run", "RECIPE", "--trust", "--force", "all")
     damage(first / "run.json")
     result = victim.do("runs").splitlines()

@@ -28,7 +28,7 @@ Counting = Callable[[str], Tally]
 
 ALL_FAULTS = (*refusals(FAIL_ONCE), *refusals(FAIL_ON), *SHORT_WRITES, *POWER_CUTS)
 HEAD = "name: toy\nmodel: model.onnx\n"
-TOY = f"""{HEAD}steps_from: [stamp.py]
+TOY = f"""{HEAD}steps_from: [steps/stamp.py]
 steps:
   first: {{step: stamp, word: a}}
 gates: [first.length >= 2]
@@ -155,7 +155,7 @@ def test_temporary_files(folder: Path, server: FaultServer, tally: Counting) -> 
 
 def test_a_bug_is_reported_where_nothing_can_be_written(folder: Path, server: FaultServer, tally: Counting) -> None:
     (folder / "temporary").mkdir()
-    (folder / "stamp.py").write_text(STAMP.replace("import onnx\n", "raise ValueError('a bug')\n", 1))
+    (folder / "steps" / "stamp.py").write_text(STAMP.replace("import onnx\n", "raise ValueError('a bug')\n", 1))
     count = tally("bug file cannot be written")
     count.lost += 1
     environment = {"TMPDIR": str(folder / "temporary")}

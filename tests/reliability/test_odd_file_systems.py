@@ -60,7 +60,8 @@ def make_odd(library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, 
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
     make_toy(in_folder)
     return in_folder
 
@@ -80,7 +81,7 @@ def command(process: AttackedProcess, folder: Path, *arguments: str) -> Ending:
 
 def worked(folder: Path) -> Counter[str]:
     """Return the number of computations of each step."""
-    return Counter(line.split()[0] for line in (folder / "log.txt").read_text().splitlines())
+    return Counter(line.split()[0] for line in (folder / ".log" / "log.txt").read_text().splitlines())
 
 
 def use_all(process: AttackedProcess, folder: Path) -> None:

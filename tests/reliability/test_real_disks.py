@@ -19,7 +19,7 @@ Counting = Callable[[str], Tally]
 SWEEP = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 steps:
   first: {step: stamp, word: a}
 sweep: {over: {first.word: [a, bb, ccc]}, minimize: first.length}

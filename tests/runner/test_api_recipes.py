@@ -26,7 +26,7 @@ def recipe(in_folder: Path) -> dict[str, Any]:
     """A recipe whose files are in the current directory, and which is itself in none."""
     make_toy(in_folder).recipe.unlink()
     values: dict[str, Any] = yaml.safe_load(RECIPE)
-    return values | {"model": Path("model.onnx"), "steps_from": ("stamp.py",)}
+    return values | {"model": Path("model.onnx"), "steps_from": ("steps/stamp.py",)}
 
 
 @pytest.fixture

@@ -97,8 +97,9 @@ class Team:
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
     toy = make_sweep_toy(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log.txt"))
-    place = tmp_path / "cache"
+    (tmp_path / ".log").mkdir()  # hidden folders are in no key
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / ".log" / "log.txt"))
+    place = tmp_path / ".cache"
     anna, bert = (User(toy, tmp_path / name, str(place)) for name in ("anna", "bert"))
     return Team(toy, anna, bert, place)
 
@@ -389,7 +390,7 @@ def test_a_read_only_cache_is_read(memory: Team, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def measuring(team: Team) -> Team:
     """The same with a step whose results are valid on this host only."""
-    gauge = team.toy.folder / "gauge.py"
+    gauge = team.toy.folder / "steps" / "gauge.py"
     gauge.write_text(gauge.read_text().replace("Reuse.THIS_MACHINE", "Reuse.THIS_HOST").replace('"scales"', '"cpu"'))
     team.anna.run(push=True)
     return team

@@ -54,7 +54,8 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log.txt"))
+    (tmp_path / ".log").mkdir()  # hidden folders are in no key
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / ".log" / "log.txt"))
     return make_sweep_toy(tmp_path)
 
 

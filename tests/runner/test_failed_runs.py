@@ -62,7 +62,7 @@ class Falter(Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py, falter.py]
+steps_from: [steps/stamp.py, steps/falter.py]
 steps:
   first: {step: stamp, word: a}
   weak: {step: falter}
@@ -72,7 +72,7 @@ gates: [first.length >= 1, last.length >= 1]
 
 
 def make(folder: Path) -> Toy:
-    (folder / "falter.py").write_text(FALTER)
+    (folder / "steps" / "falter.py").write_text(FALTER)
     return make_toy(folder, RECIPE)
 
 

@@ -64,7 +64,7 @@ class Stamp(Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 steps:
   first: {step: stamp}
   second: {step: stamp}

@@ -37,7 +37,7 @@ def measuring(folder: Path, reuse: str = "THIS_HOST") -> Toy:
     """Return a toy whose step may be reused as measurements are."""
     step = STAMP.replace("import Context, Result, Step", "import Context, Result, Reuse, Step")
     step = step.replace('libraries = ("onnx",)', f'libraries = ("onnx",)\n    reuse = Reuse.{reuse}')
-    return make_toy(folder).write(f"{HEAD}steps_from: [stamp.py]\nsteps: {{first: {{step: stamp}}}}\n", step)
+    return make_toy(folder).write(f"{HEAD}steps_from: [steps/stamp.py]\nsteps: {{first: {{step: stamp}}}}\n", step)
 
 
 # --- hosts -----------------------------------------------------------------------------------------------------------

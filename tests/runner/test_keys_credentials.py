@@ -22,7 +22,7 @@ from ndld_flow.store.store import Store
 from tests.support.toys import RECIPE, Toy, make_toy, started
 
 LONG = "https://hub.example/model?revision=0123456789abcdef0123456789abcdef0123456"
-ONE = "name: toy\nmodel: model.onnx\nsteps_from: [stamp.py]\nsteps: {first: {step: stamp, word: '%s'}}\n"
+ONE = "name: toy\nmodel: model.onnx\nsteps_from: [steps/stamp.py]\nsteps: {first: {step: stamp, word: '%s'}}\n"
 
 
 def stamp_of(folder: str, step: str = "first") -> str:

@@ -204,7 +204,7 @@ def test_a_folder_too_large_to_read_is_refused(in_folder: Path) -> None:
 def test_modules_of_the_project_elsewhere_count(in_folder: Path) -> None:
     top = "import sys; sys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\nfrom far.inner import word"
     toy = make(in_folder, top, files={"lib/far/__init__.py": "", "lib/far/inner.py": TWO})
-    (in_folder / "steps").mkdir()
+    (in_folder / "steps").mkdir(exist_ok=True)
     (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
     toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
     path, loaded = [*sys.path], {*sys.modules}
@@ -224,7 +224,7 @@ def test_a_module_that_the_program_has_imported_counts(in_folder: Path, monkeypa
     monkeypatch.syspath_prepend(in_folder / "app")
     importlib.import_module("known_to_app")
     toy = make(in_folder, "from known_to_app import word", files={})
-    (in_folder / "steps").mkdir()
+    (in_folder / "steps").mkdir(exist_ok=True)
     (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
     toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
     assert word(toy) == ("2", ["first"])
@@ -411,7 +411,7 @@ def test_a_module_from_elsewhere_that_is_imported_late_is_reported(in_folder: Pa
     (in_folder / "lib" / "hidden_helper.py").write_text(TWO)
     late = "import sys; sys.path.append(str(Path(__file__).parents[1] / 'lib')); from hidden_helper import word"
     toy = make(in_folder, "", late)
-    (in_folder / "steps").mkdir()
+    (in_folder / "steps").mkdir(exist_ok=True)
     (in_folder / "word.py").rename(in_folder / "steps" / "word.py")
     toy.recipe.write_text(RECIPE.replace("word.py", "steps/word.py"))
     done, _ = toy.run()

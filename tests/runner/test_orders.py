@@ -148,7 +148,7 @@ def test_a_task_with_a_wrong_key_is_refused(in_folder: Path, parts: dict[str, ob
 def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True)
-    file = in_folder / "stamp.py"
+    file = in_folder / "steps" / "stamp.py"
     file.write_text(file.read_text() + "\n# changed\n")
     with pytest.raises(BackendError, match="the step's version"):
         read_order(order, store, unheard)

@@ -96,7 +96,7 @@ HARD = """
 name: toy
 model: model.onnx
 inputs: {"x:0": {shape: [1]}}
-steps_from: [dye.py, gauge.py]
+steps_from: [steps/dye.py, steps/gauge.py]
 steps:
   tint: {step: dye, colour: red, seconds: 0}
   speed: {step: gauge, threads: 1, order: '${steps.tint.colour}', limit: 100}

@@ -28,7 +28,8 @@ LIMIT_S = 120
 
 def start(toy: Toy, *arguments: str) -> ProcessRun:
     """Start a run of the toy, which logs each step it computes."""
-    env = {"TOY_LOG": str(toy.folder / "steps.log")}
+    (toy.folder / ".log").mkdir(exist_ok=True)  # hidden folders are in no key
+    env = {"TOY_LOG": str(toy.folder / ".log" / "steps.log")}
     return ProcessRun("run", str(toy.recipe), "--trust", *arguments, cwd=toy.folder, env=env)
 
 
@@ -38,7 +39,7 @@ def finish(process: ProcessRun) -> tuple[int, str, str]:
 
 def computed(toy: Toy) -> list[str]:
     """Names of the steps that were computed, one for each time."""
-    log = toy.folder / "steps.log"
+    log = toy.folder / ".log" / "steps.log"
     return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
@@ -114,8 +115,8 @@ def small_disk(in_folder: Path) -> Iterator[Path]:
 def test_a_full_disk_is_one_paragraph_and_loses_nothing(in_folder: Path, small_disk: Path) -> None:
     toy = make_toy(in_folder)
     (small_disk / "filler").write_bytes(bytes(2 * 2**20))
-    step = (toy.folder / "stamp.py").read_text()
-    (toy.folder / "stamp.py").write_text(
+    step = (toy.folder / "steps" / "stamp.py").read_text()
+    (toy.folder / "steps" / "stamp.py").write_text(
         step.replace("context.log.info", '(out / "big.bin").write_bytes(bytes(2 * 2**20))\n        context.log.info')
     )
     code, out, err = finish(start(toy, "--outputs", str(small_disk / "outputs")))

@@ -282,7 +282,7 @@ def test_an_outputs_folder_that_cannot_be_created_is_an_error(in_folder: Path) -
 
 def test_code_of_a_recipe_needs_trust(in_folder: Path) -> None:
     toy = make_toy(in_folder)
-    (in_folder / "stamp.py").write_text("raise SystemExit('must not run')")
+    (in_folder / "steps" / "stamp.py").write_text("raise SystemExit('must not run')")
     with pytest.raises(RequestError, match="--trust"):
         api.run(toy.recipe, outputs=in_folder / "outputs")
 

@@ -27,7 +27,8 @@ FLAKY = GAUGE.replace("class Gauge", "class Flaky").replace(
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
     return make_sweep_toy(in_folder)
 
 

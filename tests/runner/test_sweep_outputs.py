@@ -23,7 +23,7 @@ from tests.support.sweep_toys import SweepToy, make_sweep_toy
 TRIED = """
 name: toy
 model: model.onnx
-steps_from: [dye.py, gauge.py]
+steps_from: [steps/dye.py, steps/gauge.py]
 steps:
   tint: {step: dye, colour: red}
   speed: {step: gauge, limit: 4}

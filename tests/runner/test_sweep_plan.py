@@ -12,7 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.app import program
 from tests.support.sweep_toys import GAUGE, RECIPE, SweepToy, make_sweep_toy
 
-TWO_DEVICES = RECIPE.replace("gauge.py]", "gauge.py, weigh.py]").replace(
+TWO_DEVICES = RECIPE.replace("steps/gauge.py]", "steps/gauge.py, steps/weigh.py]").replace(
     "  speed: {", "  mass: {step: weigh, from: tint}\n  speed: {from: tint, "
 )
 STATES = {
@@ -30,10 +30,11 @@ STATES = {
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
     toy = make_sweep_toy(in_folder)
     weigh = GAUGE.replace("class Gauge", "class Weigh").replace('"scales"', '"balance"').replace('"gauge "', '"weigh "')
-    (in_folder / "weigh.py").write_text(weigh)
+    (in_folder / "steps" / "weigh.py").write_text(weigh)
     return toy
 
 

@@ -28,7 +28,8 @@ KILLED = "\n    tint.fails: ['', killed]"
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
     return make_sweep_toy(in_folder)
 
 
@@ -170,7 +171,7 @@ def test_a_session_on_another_machine_names_it(toy: SweepToy, monkeypatch: pytes
 
 
 def test_a_full_disk_ends_the_sweep_and_is_not_a_failed_point(toy: SweepToy) -> None:
-    dye = toy.folder / "dye.py"
+    dye = toy.folder / "steps" / "dye.py"
     dye.write_text(dye.read_text().replace("import onnx\n", "raise OSError(28, 'No space left on device')\n"))
     with pytest.raises(OutputsError, match=r"the disk of .* is full"):
         toy.run()

@@ -17,7 +17,8 @@ from tests.support.sweep_toys import SweepToy, count_by_type, make_sweep_toy, ta
 
 @pytest.fixture
 def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
-    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    (in_folder / ".log").mkdir()  # a hidden folder is in no key
+    monkeypatch.setenv("TOY_LOG", str(in_folder / ".log" / "log.txt"))
     return make_sweep_toy(in_folder)
 
 

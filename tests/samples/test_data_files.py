@@ -53,7 +53,7 @@ class Look(SampleSettings, Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 inputs:
   x: {shape: [1, 3, 16, 16], data: images}
 steps:

@@ -120,7 +120,7 @@ class Gauge(Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [dye.py, gauge.py]
+steps_from: [steps/dye.py, steps/gauge.py]
 steps:
   base: {step: dye, colour: white}
   tint: {step: dye}
@@ -150,7 +150,7 @@ class SweepToy:
     @property
     def log(self) -> list[str]:
         """A line for each time a step worked."""
-        path = self.folder / "log.txt"
+        path = self.folder / ".log" / "log.txt"
         return path.read_text().splitlines() if path.exists() else []
 
     def write(self, recipe: str) -> SweepToy:
@@ -201,8 +201,9 @@ class SweepToy:
 def make_sweep_toy(folder: Path, recipe: str = RECIPE) -> SweepToy:
     """A toy sweep in a folder."""
     make_tiny(folder / "model.onnx")
-    (folder / "dye.py").write_text(DYE)
-    (folder / "gauge.py").write_text(GAUGE)
+    (folder / "steps").mkdir()  # every file next to a step is in its key
+    (folder / "steps" / "dye.py").write_text(DYE)
+    (folder / "steps" / "gauge.py").write_text(GAUGE)
     return SweepToy(folder).write(recipe)
 
 

@@ -56,7 +56,7 @@ class Stamp(Step[Onnx, Onnx]):
 RECIPE = """
 name: toy
 model: model.onnx
-steps_from: [stamp.py]
+steps_from: [steps/stamp.py]
 steps:
   first: {step: stamp, word: a}
   second: {step: stamp, word: b}
@@ -77,7 +77,8 @@ class Toy:
 
     def write(self, recipe: str, step: str = STAMP) -> Toy:
         self.recipe.write_text(textwrap.dedent(recipe))
-        (self.folder / "stamp.py").write_text(step)
+        (self.folder / "steps").mkdir(exist_ok=True)  # every file next to a step is in its key
+        (self.folder / "steps" / "stamp.py").write_text(step)
         return self
 
     def run(self, *overrides: str, **options: list[str]) -> tuple[RunFinished, list[Event]]:

@@ -57,7 +57,7 @@ class Deed(Step[Onnx, Onnx]):
         return self.measures
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        with open("deeds.log", "a") as log:
+        with open(".log/deeds.log", "a") as log:
             log.write(f"{context.name} {os.getpid()}\\n")
         context.progress(1, 2, f"about to do {self.act}")
         summary = self.word
@@ -99,7 +99,7 @@ class Deed(Step[Onnx, Onnx]):
         return Result(summary or "did it")
 '''
 
-RECIPE = "name: toy\nmodel: model.onnx\nsteps_from: [deed.py]\nsteps:\n"
+RECIPE = "name: toy\nmodel: model.onnx\nsteps_from: [steps/deed.py]\nsteps:\n"
 
 
 class Deeds:
@@ -108,7 +108,9 @@ class Deeds:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.toy = make_toy(folder)
-        (folder / "deed.py").write_text(DEED)
+        (folder / "steps").mkdir()
+        (folder / "steps" / "deed.py").write_text(DEED)
+        (folder / ".log").mkdir()  # hidden folders are in no key
         self.store = Store(folder / "outputs" / "store")
         self.told: list[tuple[str, int, int, str]] = []
 
@@ -145,7 +147,7 @@ class Deeds:
     @property
     def done(self) -> list[tuple[str, int]]:
         """Step and process, for each time that one began."""
-        path = self.folder / "deeds.log"
+        path = self.folder / ".log" / "deeds.log"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [(name, int(pid)) for name, pid in lines]
 
