@@ -72,6 +72,7 @@ gates: [first.length >= 1, last.length >= 1]
 
 
 def make(folder: Path) -> Toy:
+    (folder / "steps").mkdir(exist_ok=True)
     (folder / "steps" / "falter.py").write_text(FALTER)
     return make_toy(folder, RECIPE)
 

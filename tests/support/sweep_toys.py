@@ -201,7 +201,7 @@ class SweepToy:
 def make_sweep_toy(folder: Path, recipe: str = RECIPE) -> SweepToy:
     """A toy sweep in a folder."""
     make_tiny(folder / "model.onnx")
-    (folder / "steps").mkdir()  # every file next to a step is in its key
+    (folder / "steps").mkdir(exist_ok=True)  # every file next to a step is in its key
     (folder / "steps" / "dye.py").write_text(DYE)
     (folder / "steps" / "gauge.py").write_text(GAUGE)
     return SweepToy(folder).write(recipe)

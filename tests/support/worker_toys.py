@@ -108,9 +108,9 @@ class Deeds:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.toy = make_toy(folder)
-        (folder / "steps").mkdir()
+        (folder / "steps").mkdir(exist_ok=True)
         (folder / "steps" / "deed.py").write_text(DEED)
-        (folder / ".log").mkdir()  # hidden folders are in no key
+        (folder / ".log").mkdir(exist_ok=True)  # hidden folders are in no key
         self.store = Store(folder / "outputs" / "store")
         self.told: list[tuple[str, int, int, str]] = []
 
