@@ -261,10 +261,11 @@ def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
 
 
 def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
-    (in_folder / "wait.py").write_text(WAIT)
     toy = make_toy(in_folder)
+    (in_folder / "later").mkdir()
+    (in_folder / "later" / "wait.py").write_text(WAIT)
     toy.run()  # the run at work reuses `first` of it
-    recipe = toy.recipe.read_text().replace("steps_from: [", "steps_from: [wait.py, ")
+    recipe = toy.recipe.read_text().replace("steps_from: [", "steps_from: [later/wait.py, ")
     (in_folder / "waiting.yaml").write_text(recipe.replace("gates:", "  wait: {from: first}\ngates:"))
     running = ProcessRun("run", "waiting.yaml", "--trust", cwd=in_folder, env={})
     try:

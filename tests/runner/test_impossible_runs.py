@@ -143,7 +143,8 @@ def test_contents_of_files_that_a_step_loads_are_in_its_key(in_folder: Path, toy
     (in_folder / "plugin.so").write_bytes(b"one")
     decided = plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0]
     assert decided.parts is not None
-    assert set(decided.parts.reads) == {"from", "plugins.0"}, "its contents count, not its name"
+    reads = set(decided.parts.reads)
+    assert reads == {"from", "plugins.0", "file stamp.py (next to stamp)"}, "its contents count, not its name"
     assert "plugins" not in decided.parts.settings
     (in_folder / "plugin.so").write_bytes(b"two")
     assert plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0].key != decided.key

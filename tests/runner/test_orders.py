@@ -129,7 +129,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
     ("parts", "message"),
     [
         ({"libraries": {"onnx": "1.0.1"}}, r"step first: the worker on .* onnx is .* instead of 1\.0\.1"),
-        ({"version": "2+abc"}, "the step's version is 1\\+.* instead of 2\\+abc"),
+        ({"version": "2+abc"}, r"the step's version is 1 instead of 2\+abc"),
         ({"machine": "Linux 9, a quantum computer"}, "the machine is none instead of Linux 9, a quantum computer"),
         ({"reads": {"from": "00" * 32}}, "its input `from` has other contents"),
         ({"settings": {"word": "other", "seconds": 0.0, "passed": True}}, "its setting `word` differs"),
@@ -150,7 +150,7 @@ def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None
     order = write_order(task, store, trust=True)
     file = in_folder / "steps" / "stamp.py"
     file.write_text(file.read_text() + "\n# changed\n")
-    with pytest.raises(BackendError, match="the step's version"):
+    with pytest.raises(BackendError, match=r"file stamp\.py .*has other contents"):
         read_order(order, store, unheard)
 
 

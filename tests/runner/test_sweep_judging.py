@@ -129,7 +129,7 @@ def test_points_measured_alone_are_not_interleaved(toy: SweepToy) -> None:
 def test_a_winner_that_fails_its_second_measurement_has_not_passed(
     toy: SweepToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (toy.folder / "flaky.py").write_text(FLAKY)
+    (toy.folder / "steps" / "flaky.py").write_text(FLAKY)
     monkeypatch.setenv("FAILS", "speed#3")
     monkeypatch.setenv("SLOW", "")
     text = RECIPE.replace("step: gauge", "step: flaky").replace("gauge.py", "flaky.py")
@@ -143,7 +143,7 @@ def test_a_winner_that_fails_its_second_measurement_has_not_passed(
 def test_a_winner_that_fails_a_gate_in_its_second_measurement_has_not_passed(
     toy: SweepToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (toy.folder / "flaky.py").write_text(FLAKY)
+    (toy.folder / "steps" / "flaky.py").write_text(FLAKY)
     monkeypatch.setenv("FAILS", "")
     monkeypatch.setenv("SLOW", "speed#3 speed#6")
     text = RECIPE.replace("step: gauge", "step: flaky").replace("gauge.py", "flaky.py")
