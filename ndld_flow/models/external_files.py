@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.text import short_name
+from ndld_flow.records.document import is_inner_path
 
 # Message -> field number -> nested message (onnx.proto). Other fields are skipped.
 _FIELDS: dict[str, dict[int, str]] = {
@@ -83,7 +84,7 @@ def external_file(path: Path, location: str) -> DataFile:
     """
     folder = path.parent.resolve()
     where = f"{path}: external data {short_name(location)!r}"
-    if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+    if not is_inner_path(location):
         raise ModelError(
             f"{where} is outside the model's folder, which is not allowed. "
             "Put the data file into that folder and save the model with a plain file name."

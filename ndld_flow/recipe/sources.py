@@ -144,7 +144,13 @@ def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> 
         raise ModelError(
             f"model {path}: its external data {error.filename} is missing. Copy it into the model's folder."
         ) from None
-    record = describe_files(Onnx.kind, files)
+    try:
+        record = describe_files(Onnx.kind, files)
+    except ValueError:  # the model itself is copied to `model.onnx`
+        raise ModelError(
+            f"model {path}: a file of its external data has the name {Onnx.main}, or that of a folder of another. Save "
+            "the model with other names."
+        ) from None
     if any(file.in_cache for file in data.values()):
         return _copy_from_cache(path, data, record, store, report)
     return FoundModel(Onnx(path.absolute(), SOURCE, record.digest), record)

@@ -204,15 +204,21 @@ _LONGEST_PATH = 1_000
 _LONGEST_NAME_BYTES = 255
 
 
-def _refuse_way_out(name: str) -> str:
+def is_inner_path(name: str) -> bool:
+    """Return whether a relative path, with forward slashes, names a file inside its folder on every system."""
     parts = name.split("/")
-    if (
-        not {"", ".", ".."}.isdisjoint(parts)
+    return not (
+        not {"", ".."}.isdisjoint(parts)
+        or parts[-1] == "."
         or any(character in name for character in "\\\0")
         or PureWindowsPath(name).drive
         or len(name) > _LONGEST_PATH
         or any(len(part.encode("utf-8", "surrogatepass")) > _LONGEST_NAME_BYTES for part in parts)
-    ):
+    )
+
+
+def _refuse_way_out(name: str) -> str:
+    if not is_inner_path(name):
         raise ValueError("not a path inside a folder")
     return name
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
 from ndld_flow.records.document import Record
-from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE, PROJECT_FILE, CacheChoice, choose_cache
 from ndld_flow.store.remote_store import RemoteFile, RemoteStore
 
@@ -36,6 +35,8 @@ class CacheFreed(Record):
     """Number of artifacts that were removed."""
     freed_bytes: int
     kept_record_count: int
+    newer_record_count: int
+    """Number of results of later versions of ndld-flow among these: they are kept, whatever their age."""
     kept_bytes: int
     dry_run: bool
 
@@ -45,8 +46,10 @@ class _Entry:
     """A record in the cache."""
 
     file: RemoteFile
-    artifact: ArtifactRecord | None
-    """None if the record is damaged."""
+    artifact: str
+    """Digest of its artifact; empty if the record is damaged."""
+    is_newer: bool = False
+    """True if a later version wrote it."""
 
 
 def collect_cache(
@@ -54,8 +57,8 @@ def collect_cache(
 ) -> CacheFreed:
     """Remove results older than `max_age_s`, then the oldest until the rest has at most `max_bytes`.
 
-    The age of a result is the time since it was pushed. Raises BackendError if the cache cannot be read or changed,
-    RequestError if it does not list times, and NewerFormatError for records of a later version.
+    The age of a result is the time since it was pushed. Results of later versions stay. Raises BackendError if the
+    cache cannot be read or changed, and RequestError if it does not list times.
     """
     now_s = time.time()
     entries = _read_entries(remote)
@@ -64,7 +67,7 @@ def collect_cache(
     remote.remove_files(() if dry_run else [entry.file.path for entry in dropped])
     gone = {entry.file.path for entry in dropped}
     kept = [entry for entry in (entries if dry_run else _read_entries(remote)) if entry.file.path not in gone]
-    named = {entry.artifact.digest for entry in kept if entry.artifact is not None}
+    named = {entry.artifact for entry in kept}
     unused = {
         digest: files
         for digest, files in objects.items()
@@ -80,6 +83,7 @@ def collect_cache(
         object_count=len(unused),
         freed_bytes=freed_bytes,
         kept_record_count=len(kept),
+        newer_record_count=sum(entry.is_newer for entry in kept),
         kept_bytes=sum(file.size_bytes for file in whole) - freed_bytes,
         dry_run=dry_run,
     )
@@ -105,11 +109,12 @@ def _read_entries(remote: RemoteStore) -> list[_Entry]:
     files = remote.list_files("records")
 
     def read(file: RemoteFile) -> _Entry:
+        key = file.name.removesuffix(".json")
         try:
-            record = remote.read_known_record(file.name.removesuffix(".json"))
-        except NewerFormatError as error:
-            raise error.at(f"a result in the cache {remote}") from None
-        return _Entry(file, record.artifact if record is not None else None)
+            record = remote.read_known_record(key)
+        except NewerFormatError:
+            return _Entry(file, remote.read_artifact_digest(key), is_newer=True)
+        return _Entry(file, record.artifact.digest if record is not None else "")
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(read, files))
@@ -137,21 +142,21 @@ def _choose(
     dropped: list[_Entry] = []
     kept: list[_Entry] = []
     for entry in sorted(entries, key=lambda entry: entry.file.modified_s or now_s):
-        limit_s = GRACE_S if entry.artifact is None else max_age_s
+        limit_s = None if entry.is_newer else max_age_s if entry.artifact else GRACE_S
         old = limit_s is not None and _is_older(entry.file, now_s - limit_s)
         (dropped if old else kept).append(entry)
     if max_bytes is None:
         return dropped
-    uses = Counter(entry.artifact.digest for entry in kept if entry.artifact is not None)
+    uses = Counter(entry.artifact for entry in kept if entry.artifact)
     sizes = {digest: sum(file.size_bytes for file in objects.get(digest, ())) for digest in uses}
     total_bytes = sum(sizes.values()) + sum(entry.file.size_bytes for entry in kept)
     for entry in kept:
-        if total_bytes <= max_bytes or entry.artifact is None:
+        if total_bytes <= max_bytes or entry.is_newer or not entry.artifact:
             continue
         dropped.append(entry)
-        uses[entry.artifact.digest] -= 1
-        last = not uses[entry.artifact.digest]
-        total_bytes -= entry.file.size_bytes + (sizes[entry.artifact.digest] if last else 0)
+        uses[entry.artifact] -= 1
+        last = not uses[entry.artifact]
+        total_bytes -= entry.file.size_bytes + (sizes[entry.artifact] if last else 0)
     return dropped
 
 

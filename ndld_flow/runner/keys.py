@@ -23,6 +23,7 @@ from ndld_flow.step import Foresight
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.found_files import IMAGE_SUFFIXES, find_files
 from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def make_key(parts: KeyParts) -> str:
     return digest_json(parts.model_dump(mode="json"))
 
 
-def find_misfit(record: StepRecord, step: RecipeStep) -> str:
-    """Return why a stored record cannot be a step's result although it has its key, in a few words; empty if it can."""
-    output, artifact = step.type.cls.kinds()[1], record.artifact
+def find_misfit(record: StepRecord, output: type[Artifact]) -> str:
+    """Return why a record cannot be the result of a step with this output, in a few words; empty if it can."""
+    artifact = record.artifact
     if artifact.kind != output.kind:
         return f"its artifact is of the kind {short_name(artifact.kind, 40)} instead of {output.kind}"
     has_main = any(file.path == output.main for file in artifact.files)

@@ -170,7 +170,7 @@ class Planner:
         if self.cache is None or reasons == {Reason.REUSED} or not reasons.isdisjoint((Reason.FORCED, Reason.NEVER)):
             return decisions
         records = self.cache.find([decision.key for decision in decisions])
-        if records is None or any(find_misfit(r, d.step) for r, d in zip(records, decisions, strict=True)):
+        if records is None or any(map(_find_misfit, records, decisions)):
             return decisions
         return [
             replace(decision, reason=Reason.CACHED, detail="", record=record)
@@ -207,7 +207,7 @@ class Planner:
         record = self.store.read_record(make_key(parts))
         if record is None:
             return self._decide_anew(step, parts)
-        damage = find_misfit(record, step) or self.store.find_damage(record.artifact)
+        damage = find_misfit(record, step.type.cls.kinds()[1]) or self.store.find_damage(record.artifact)
         if damage:
             return Decision(step, Reason.DAMAGED, damage, parts)
         return Decision(step, Reason.REUSED, "", parts, record)
@@ -218,6 +218,10 @@ class Planner:
             return Decision(step, Reason.DAMAGED, damage, parts)
         reason, detail = _explain(parts, self.previous.get(step.name))
         return Decision(step, reason, detail, parts)
+
+
+def _find_misfit(record: StepRecord, decision: Decision) -> str:
+    return find_misfit(record, decision.step.type.cls.kinds()[1])
 
 
 def plan_steps(

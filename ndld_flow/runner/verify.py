@@ -7,14 +7,17 @@ from itertools import chain
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import Record
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.runner.keys import find_misfit
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
 from ndld_flow.store.kinds import LOG_FILE
+from ndld_flow.store.store import Store
 
 _PAGE = "report.html"
 _TEXTS = ("recipe.yaml", "command.txt", LOG_FILE)
@@ -101,9 +104,10 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
                 checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         progress(len(folders), len(folders), "done")
         keys = sorted(path.stem for path in (store.root / "records").glob("*/*.json"))
-        broken = [key for key in keys if store.find_broken_record(key)]
-        for key in broken:
-            store.clear(key)
+        types = StepTypes()
+        broken = {key: fault for key in keys if (fault := _find_record_fault(key, store, types))}
+        for key, fault in broken.items():
+            store.clear(key, fault)
         return Verified(
             object_count=len(folders),
             checked_bytes=checked_bytes,
@@ -111,6 +115,16 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
             damaged_records=tuple(broken),
             damaged_copies=tuple(_find_damaged_copies(outputs)),
         )
+
+
+def _find_record_fault(key: str, store: Store, types: StepTypes) -> str:
+    """Return why a record of the store cannot be that of its key, in a few words; empty if it can."""
+    fault = store.find_broken_record(key)
+    record = None if fault else store.read_record(key)
+    step_type = types.find(record.parts.step) if record is not None else None
+    if record is None or step_type is None:  # the code of a user's step is not here
+        return fault
+    return find_misfit(record, step_type.cls.kinds()[1])
 
 
 def _find_damaged_copies(outputs: Outputs) -> Iterator[str]:

@@ -31,12 +31,12 @@ from blake3 import blake3
 from ndld_flow.base.lazy_pattern import lazy_pattern
 
 
-def shared_mode(folder: Path) -> int:
+def shared_mode(folder: Path | int) -> int:
     """Return the permissions that a folder gives to new files; 0 if the umask applies."""
     if sys.platform == "win32":
         return 0
     try:
-        mode = folder.stat().st_mode
+        mode = os.stat(folder).st_mode  # noqa: PTH116 - it may be a descriptor, as below
     except OSError:
         return 0
     return 0 if mode & stat.S_ISVTX or not mode & 0o022 else mode & 0o2777
@@ -68,17 +68,22 @@ def share_tree(folder: Path, like: Path) -> None:
                 _share(Path(place, name), like)
 
 
-def _share(path: Path, like: Path) -> None:
+def share_open(descriptor: int, folder: int) -> None:
+    """Give an open file or folder that was just created the permissions and the group of an open folder."""
+    _share(descriptor, folder)
+
+
+def _share(path: Path | int, like: Path | int) -> None:
     mode = shared_mode(like)
-    if not mode or path.is_symlink():
+    if not mode or (isinstance(path, Path) and path.is_symlink()):
         return
     with contextlib.suppress(OSError):  # not every file system has permissions
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116
         if not stat.S_ISDIR(status.st_mode):
             mode &= 0o666 if status.st_mode & 0o200 else 0o444
         with contextlib.suppress(OSError):  # this user may not be in the group
-            os.chown(path, -1, like.stat().st_gid)
-        path.chmod(stat.S_IMODE(status.st_mode) | mode)
+            os.chown(path, -1, os.stat(like).st_gid)  # noqa: PTH116
+        os.chmod(path, stat.S_IMODE(status.st_mode) | mode)  # noqa: PTH101
 
 
 def create_file(path: Path, mode: int) -> None:

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic_core import from_json
+
 from ndld_flow.base.errors import BackendError, NewerFormatError
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.digest import find_fault
-from ndld_flow.store.files import make_folder, seal, share, unseal
+from ndld_flow.store.files import seal, unseal
 from ndld_flow.store.hidden_credentials import Credentials
+from ndld_flow.store.linkless_folder import SUPPORTED, LinklessFolder
 from ndld_flow.store.store import Store, find_record_fault
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
@@ -165,7 +168,8 @@ class RemoteStore:
 
         with self._explaining("cannot be opened"):
             system, root = url_to_fs(self.url)
-        return system, root.rstrip("/")
+            root = root.rstrip("/")
+        return (LinklessFolder(root) if SUPPORTED and "file" in _protocols(system) else system), root
 
     def _object(self, artifact: ArtifactRecord, file: ArtifactFile) -> str:
         return f"{self._place[1]}/objects/{artifact.digest[:2]}/{artifact.digest}/{file.path}"
@@ -190,6 +194,15 @@ class RemoteStore:
         plain = all(text == visible_name(text) for text in (record.summary, *record.metrics, *record.parents))
         literal = all(_is_safe(file.path) for file in record.artifact.files)
         return record if record.key == key and plain and literal and not find_record_fault(record) else None
+
+    def read_artifact_digest(self, key: str) -> str:
+        """Return the digest of the artifact that a record of a later version names; empty if there is none."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            tree = from_json(unseal(self._read_bounded(self._record(key))))
+            artifact = tree.get("artifact")
+            if isinstance(artifact, dict) and isinstance(artifact.get("digest"), str):
+                return str(artifact["digest"])
+        return ""
 
     def _read_bounded(self, place: str) -> bytes:
         """Return the bytes of a remote file. Raises FileNotFoundError, and ValueError for a file that is too large."""
@@ -244,22 +257,16 @@ class RemoteStore:
     def _writing(self, place: str) -> Iterator[str]:
         """Yield the path to write to, so that an incomplete file is never seen at `place`."""
         system = self._place[0]
-        protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
         with self._explaining("cannot be written"):
-            if protocols & _SHOWS_WHOLE_FILES:
+            if _protocols(system) & _SHOWS_WHOLE_FILES:
                 yield place
                 return
             folder, _, name = place.rpartition("/")
             aside = f"{folder}/.{name}.{uuid4().hex[:8]}"
-            is_local = "file" in protocols
-            if is_local:
-                make_folder(Path(folder))  # for all users of a folder that several share
-            else:
+            if not isinstance(system, LinklessFolder):  # which creates folders by itself
                 system.makedirs(folder, exist_ok=True)
             try:
                 yield aside
-                if is_local:
-                    share(Path(aside))
                 system.mv(aside, place)
             except BaseException:
                 with contextlib.suppress(Exception):
@@ -278,6 +285,10 @@ class RemoteStore:
         except Exception as error:
             reason = visible_name(self._credentials.hide(f"{type(error).__name__}: {error}"))
             raise BackendError(f"cache {self}: {what}: {reason}. Check its URL and your permissions.") from None
+
+
+def _protocols(system: Any) -> set[str]:  # noqa: ANN401
+    return {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
 
 
 def _modified(facts: Mapping[str, Any]) -> float | None:

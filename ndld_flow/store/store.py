@@ -31,7 +31,7 @@ from uuid import uuid4
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import BackendError, NewerFormatError, OutputsError
+from ndld_flow.base.errors import BackendError, NewerFormatError, OutputsError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.key_parts import ArtifactRecord
@@ -177,9 +177,12 @@ class Store:
         """Return the damage of a key's record, in a few words; empty if there is no record, or no damage."""
         return self._examine_record(key)[1] if os.path.lexists(self.record_path(key)) else ""
 
-    def clear(self, key: str) -> SetAside | None:
-        """Move the damaged part of a key's result away: its record, or the artifact that it names."""
-        broken = self.find_broken_record(key)
+    def clear(self, key: str, fault: str = "") -> SetAside | None:
+        """Move the damaged part of a key's result away: its record, or the artifact that it names.
+
+        `fault`: why its record cannot be that of the key, if the caller knows.
+        """
+        broken = fault or self.find_broken_record(key)
         if broken:
             return SetAside(broken, self._move_away(self.record_path(key)))
         record = self.read_record(key)
@@ -195,7 +198,12 @@ class Store:
 
         `report` is called about a damaged object under the same digest. Raises OSError.
         """
-        artifact = describe_folder(kind, built, self.digests.digest)
+        try:
+            artifact = describe_folder(kind, built, self.digests.digest)
+        except ValueError:
+            raise RequestError(
+                "a result has a file whose name not every system can have: with a backslash, a drive, or too long."
+            ) from None
         folder = self.object_folder(artifact.digest)
         self.locks.use([artifact.digest])
         if folder.exists() and self.is_intact(artifact):
@@ -233,7 +241,7 @@ class Store:
     def _matches_digest(self, folder: Path, hash_file: Callable[[Path], str]) -> bool:
         try:
             return describe_folder("any", folder, hash_file).digest == folder.name
-        except OSError:
+        except (OSError, ValueError):
             return False
 
     def _move_away(self, path: Path) -> Path:

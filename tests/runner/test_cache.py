@@ -281,6 +281,19 @@ def _rewrite_files(team: Team, names: list[str]) -> None:
                 target.write_bytes(b"0" * file.size_bytes)
 
 
+def empty_artifacts(team: Team) -> None:
+    _rewrite_files(team, [])
+
+
+def swap_kinds(team: Team) -> None:
+    """Give each record an artifact of another kind, whose digests are right."""
+    for path in team.records():
+        record = record_of(team, path)
+        tree = json.loads(record.to_json())
+        tree["artifact"]["kind"] = "no kind of this step"
+        path.write_text(json.dumps(tree))
+
+
 def control_the_terminal(team: Team) -> None:
     for path in team.records():
         record = record_of(team, path)
@@ -302,6 +315,8 @@ ATTACKS = [
     swap_records,
     replace_objects,
     lead_outside,
+    empty_artifacts,
+    swap_kinds,
     control_the_terminal,
     *(
         pytest.param(attack, marks=pytest.mark.thorough)
@@ -332,6 +347,28 @@ def test_foreign_and_damaged_entries_are_not_used(team: Team, attack: Any) -> No
     assert api.verify(outputs=team.bert.outputs).all_well
     assert not list(team.bert.outputs.parent.rglob("escaped.txt")) or attack is lead_outside
     assert not (team.bert.outputs / "escaped.txt").exists() and not (team.bert.outputs / "store/escaped.txt").exists()
+
+
+def test_a_foreign_record_in_the_store_is_found_and_computed_again(team: Team) -> None:
+    first = team.anna.run()
+    log = team.computed()
+    store = Store(team.anna.outputs / "store")
+    for path in (store.root / "records").glob("*/*.json"):
+        tree = json.loads(path.read_text())
+        tree.pop("seal", None)
+        tree["artifact"] = {"kind": "onnx", "digest": digest_json([]), "files": []}
+        path.write_text(json.dumps(tree))
+    again = team.anna.run()
+    assert team.computed() == log + log
+    assert [step.record.artifact for step in again.steps if step.record] == [
+        step.record.artifact for step in first.steps if step.record
+    ]
+    path = next((store.root / "records").glob("*/*.json"))
+    tree = json.loads(path.read_text())
+    tree.pop("seal", None)
+    path.write_text(json.dumps(tree | {"artifact": {"kind": "onnx", "digest": digest_json([]), "files": []}}))
+    verified = api.verify(outputs=team.anna.outputs)
+    assert verified.damaged_records == (path.stem,) and not path.exists()
 
 
 def test_a_damaged_entry_is_repaired_by_a_push(team: Team) -> None:

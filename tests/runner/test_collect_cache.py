@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ndld_flow import api
-from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.digest import digest_json
@@ -131,8 +131,10 @@ def test_results_of_a_later_version_are_left_alone(cache: Cache) -> None:
     record = cache.push("new", 40)
     tree = {**json.loads(record.to_json()), "format_version": 99}
     cache.record_path(record).write_text(json.dumps(tree))
-    with pytest.raises(NewerFormatError):
-        api.gc_cache(cache.url, max_age="1 day")
+    old = cache.push("old", 40)
+    freed = api.gc_cache(cache.url, max_age="1 day")
+    assert (freed.record_count, freed.newer_record_count) == (1, 1)
+    assert cache.has(record) == (True, True) and cache.has(old) == (False, False)
     RemoteStore(cache.url).push([record], cache.store)
     assert json.loads(cache.record_path(record).read_text())["format_version"] == 99
 
@@ -152,3 +154,90 @@ def test_an_empty_cache_is_no_error(cache: Cache) -> None:
 def test_limits_are_checked(cache: Cache, limits: dict[str, str]) -> None:
     with pytest.raises(RequestError, match="gc --cache"):
         api.gc_cache(cache.url, **limits)  # type: ignore[arg-type]
+
+
+# --- a cache that a stranger can write -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder of the user with an old file."""
+    (tmp_path / "victim" / "ab" / ("ab" * 32)).mkdir(parents=True)
+    file = tmp_path / "victim" / "ab" / ("ab" * 32) / "thesis.txt"
+    file.write_text("years of work")
+    os.utime(file, (0, 0))
+    return tmp_path / "victim"
+
+
+@pytest.mark.parametrize("place", ["objects", "records", "objects/ab", f"objects/ab/{'ab' * 32}"])
+def test_gc_follows_no_link(cache: Cache, victim: Path, place: str) -> None:
+    cache.push("old", 40)
+    link = cache.folder / place
+    if link.exists():
+        link.rename(cache.folder / "away")
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(victim / "/".join(place.split("/")[1:]))
+    freed = api.gc_cache(cache.url, max_age="1 day")
+    assert freed.kept_bytes == 0
+    assert (victim / "ab" / ("ab" * 32) / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_a_push_writes_through_no_link(cache: Cache, victim: Path, depth: int) -> None:
+    record = cache.make("new")
+    folder = cache.object_folder(record)
+    parts = [folder.parents[1], folder.parent, folder, folder / "model.onnx"]
+    parts[depth].parent.mkdir(parents=True)
+    theirs = victim / "ab" / ("ab" * 32) / "thesis.txt"
+    parts[depth].symlink_to(theirs if depth == 3 else victim)
+    before = sorted(victim.rglob("*"))
+    if depth == 3:  # the link itself is replaced
+        RemoteStore(cache.url).push([record], cache.store)
+        assert not parts[depth].is_symlink() and cache.has(record) == (True, True)
+    else:
+        with pytest.raises(BackendError, match="is a link"):
+            RemoteStore(cache.url).push([record], cache.store)
+        assert not cache.record_path(record).exists()
+    assert sorted(victim.rglob("*")) == before and theirs.read_text() == "years of work"
+
+
+def test_a_push_changes_no_file_that_has_another_name(cache: Cache, victim: Path) -> None:
+    """A hard link in the place of an artifact's file."""
+    record = cache.make("new")
+    theirs = victim / "ab" / ("ab" * 32) / "thesis.txt"
+    cache.object_folder(record).mkdir(parents=True)
+    os.link(theirs, cache.object_folder(record) / "model.onnx")
+    RemoteStore(cache.url).push([record], cache.store)
+    assert theirs.read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"started_at": "2026-01-01T00:00:00"},
+        {"wall_s": 1e300},
+        {"wall_s": "1"},
+        {"artifact": {"kind": "onnx", "digest": "ab" * 32, "files": []}},
+        {"artifact": {"kind": "lint"}},
+        *({"size_bytes": number} for number in (10**400, -1, "1000", 1.5)),
+        *({"path": path} for path in ("../x", "/etc/x", "other.onnx", "record.json", "a\\b")),
+        {"digest": "../x"},
+    ],
+)
+def test_a_record_that_is_not_one_is_skipped(cache: Cache, change: dict[str, Any]) -> None:
+    old, record = cache.push("old", 40), cache.push("new", 0)
+    tree = json.loads(record.to_json())
+    artifact, (file,) = tree["artifact"], tree["artifact"]["files"]
+    if next(iter(change)) in file:
+        file |= change
+        artifact["digest"] = digest_json([[file["path"], file["digest"], file["size_bytes"]]])
+    elif isinstance(change.get("artifact"), dict):
+        tree["artifact"] = artifact | change["artifact"]
+    else:
+        tree |= change
+    cache.record_path(record).write_text(json.dumps(tree))
+    remote, other = RemoteStore(cache.url), Store(cache.folder.with_name("other"))
+    assert remote.pull([record.key], other) is None
+    assert not list(other.root.glob("records/*/*"))
+    assert api.gc_cache(cache.url, max_age="1 day").record_count == 1
+    assert cache.has(old) == (False, False)

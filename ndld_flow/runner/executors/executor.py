@@ -117,12 +117,15 @@ def find_or_compute(
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:
     """Return the records of all these steps if all exist, are intact and come from one measurement session."""
-    records = [store.read_record(make_key(work.parts)) for work in works]
-    fitting = [
-        None if record is None or find_misfit(record, work.step) else record
-        for record, work in zip(records, works, strict=True)
-    ]
-    return match_records(fitting, store)
+    records = match_records([store.read_record(make_key(work.parts)) for work in works], store)
+    return records if records is not None and fit(records, works) else None
+
+
+def fit(records: Sequence[StepRecord], works: Sequence[Work]) -> bool:
+    """Return whether the records of these steps' keys have artifacts of the steps' kinds."""
+    return not any(
+        find_misfit(record, work.step.type.cls.kinds()[1]) for record, work in zip(records, works, strict=True)
+    )
 
 
 def match_records(records: Sequence[StepRecord | None], store: Store) -> list[StepRecord] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
 from ndld_flow.base.user_code import find_code, list_files
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.models.external_files import external_files
@@ -122,6 +123,12 @@ class _Collector:
                     for name, path in paths.items():
                         copy_file(path, folder / "carried" / name)
                     record = self.store.keep(kind, folder / "carried")
+        except ValueError:
+            names = ", ".join(map(short_name, list(paths)[:3]))
+            raise RequestError(
+                f"the files {names} cannot be sent: a name has a backslash or a drive, is too long, or is that of a "
+                "folder of another. Rename them."
+            ) from None
         except FileNotFoundError as error:
             raise RequestError(f"the file {error.filename} no longer exists: it did when the run started.") from None
         self._add(record)

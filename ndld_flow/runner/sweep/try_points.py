@@ -20,7 +20,7 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.executor import Task, find_records
+from ndld_flow.runner.executors.executor import Task, find_records, fit
 from ndld_flow.runner.keys import join_keys, make_key
 from ndld_flow.runner.look_ahead import look_ahead
 from ndld_flow.runner.plan import Decision, Reason, refuse_impossible_run
@@ -99,7 +99,7 @@ def _place_found_session(plan: SessionPlan, state: SweepState) -> bool:
         place_session(plan, records, state, found=Reason.REUSED)
         return True
     cached = state.cache.find([make_key(work.parts) for work in plan.works]) if state.cache is not None else None
-    if cached is None or state.cache is None or not state.cache.take(cached):
+    if cached is None or state.cache is None or not fit(cached, plan.works) or not state.cache.take(cached):
         return False
     place_session(plan, cached, state, found=Reason.CACHED)
     return True

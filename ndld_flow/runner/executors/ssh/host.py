@@ -295,7 +295,7 @@ def _are_results_of(task: Task, records: Sequence[StepRecord]) -> bool:
     return len(records) == len(task.works) and all(
         record.key == make_key(work.parts)
         and record.parts == work.parts
-        and not (find_record_fault(record) or find_misfit(record, work.step))
+        and not (find_record_fault(record) or find_misfit(record, work.step.type.cls.kinds()[1]))
         for record, work in zip(records, task.works, strict=True)
     )
 
