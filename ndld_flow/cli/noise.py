@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json, queue_options
+from ndld_flow.cli.options import (
+    Loudness,
+    device_timeout_option,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+)
 
 HELP = """Learn how much measurements vary on this machine.
 
@@ -28,7 +35,7 @@ Use a model like yours, at the time and under the load that are usual for your m
     "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
     help="Number of comparisons, each of five process runs per side. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
-@queue_options
+@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

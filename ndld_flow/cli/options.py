@@ -60,51 +60,40 @@ def loudness_options(command: Command) -> Command:
     return command
 
 
-def queue_options(command: Command) -> Command:
-    """Add `--queue-timeout` and `--no-queue`, which set the environment variable for this process and its workers."""
-    for option in (
-        click.option(
-            "--no-queue",
-            is_flag=True,
-            expose_value=False,
-            callback=_set_queue_timeout,
-            help="Measure at once, even while another process measures on the device; the result records that.",
-        ),
-        click.option(
-            "--queue-timeout",
-            metavar="TIME",
-            expose_value=False,
-            callback=_set_queue_timeout,
-            help=f"As --no-queue, but wait this long for the device first, such as `30 min` (or set {_QUEUE_TIMEOUT}).",
-        ),
-    ):
-        command = option(command)
-    return command
+def device_timeout_option(command: Command) -> Command:
+    """Add `--device-timeout`, which sets the environment variable for this process and its workers."""
+    return click.option(
+        "--device-timeout",
+        metavar="TIME",
+        expose_value=False,
+        callback=_set_device_timeout,
+        help="Wait at most this long, such as `30 min`, for a device that another process measures on; then measure "
+        f"all the same, which the result records. `0` does not wait. (Or set {_DEVICE_TIMEOUT}.)",
+    )(command)
 
 
-_QUEUE_TIMEOUT = "NDLD_FLOW_QUEUE_TIMEOUT"
+_DEVICE_TIMEOUT = "NDLD_FLOW_DEVICE_TIMEOUT"
 
 
-def _set_queue_timeout(context: click.Context, _: click.Parameter, value: str | bool | None) -> None:
+def _set_device_timeout(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if not value:
         return
     from ndld_flow.base.quantities import parse_duration_ms
 
-    text = "0" if value is True else str(value)
     try:
-        parse_duration_ms(text)
+        parse_duration_ms(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-    before = os.environ.get(_QUEUE_TIMEOUT)
-    os.environ[_QUEUE_TIMEOUT] = text
+    before = os.environ.get(_DEVICE_TIMEOUT)
+    os.environ[_DEVICE_TIMEOUT] = value
     context.call_on_close(partial(_restore, before))
 
 
 def _restore(before: str | None) -> None:
     if before is None:
-        os.environ.pop(_QUEUE_TIMEOUT, None)
+        os.environ.pop(_DEVICE_TIMEOUT, None)
     else:
-        os.environ[_QUEUE_TIMEOUT] = before
+        os.environ[_DEVICE_TIMEOUT] = before
 
 
 def recipe_options(command: Command) -> Command:

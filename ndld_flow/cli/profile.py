@@ -9,11 +9,11 @@ import click
 
 from ndld_flow.cli.options import (
     Loudness,
+    device_timeout_option,
     json_option,
     loudness_options,
     outputs_option,
     print_json,
-    queue_options,
     target_option,
 )
 
@@ -42,7 +42,7 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @target_option
-@queue_options
+@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

@@ -13,10 +13,10 @@ from ndld_flow.cli.options import (
     NamedPath,
     cache_options,
     choose_url,
+    device_timeout_option,
     json_option,
     loudness_options,
     outputs_option,
-    queue_options,
     recipe_options,
     sweep_options,
     target_option,
@@ -63,7 +63,7 @@ at the limit of its measurements; for a sweep, that no point passed and at least
     "or both to this folder, with a record next to each.",
 )
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
-@queue_options
+@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

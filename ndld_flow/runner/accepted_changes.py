@@ -9,10 +9,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.users import name_me
 from ndld_flow.records.document import read_document
 from ndld_flow.records.history import AcceptedChange, AcceptedChanges, HistoryStep, MetricSeries
 from ndld_flow.records.run_folder import first_problem
-from ndld_flow.runner.disk import explaining_disk, name_me
+from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import ACCEPTED, IGNORED, Outputs
 from ndld_flow.store.files import share, write_text_atomically
 

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.store import Store, node_store_folder
-from ndld_flow.store.tickets import remove_forgotten_tickets
 
 if TYPE_CHECKING:
     from ndld_flow.records.run_record import RunRecord
@@ -109,8 +107,8 @@ def collect_garbage(
     """
     outputs.prepare()
     store = outputs.store
-    waits = partial(report, "waits for another gc or verify")
-    with explaining_disk("gc", outputs.root), store.locks.collecting(waits):
+    waits = lambda holder: report(f"waits for {holder}")  # noqa: E731
+    with explaining_disk("gc", outputs.root), store.locks.collecting("gc", waits):
         active = len(store.locks.leased("run"))
         for folder, name in outputs.damaged_folders():
             raise _lost_record(folder, name)
@@ -132,10 +130,7 @@ def collect_garbage(
                 remove_any(path)
             for name in ("recipes", "digests", "externals"):  # cheap to rebuild, and their sources may be gone
                 remove_folder(store.root / name)
-            from ndld_flow.runner.devices import find_shared_folders
-
             store.locks.remove_unheld()
-            remove_forgotten_tickets([store.locks.folder, *find_shared_folders()])
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
         sweeps=tuple(map(name_folder, dropped_sweeps)),
@@ -206,7 +201,7 @@ def collect_node_store(max_age_s: float = 0.0, *, dry_run: bool = False) -> Free
     before_bytes = _size_bytes(store.root)
     if not before_bytes:
         return Freed(runs=(), objects=(), record_count=0, freed_bytes=0, dry_run=dry_run)
-    with explaining_disk("gc --ray-node", store.root), store.locks.collecting():
+    with explaining_disk("gc --ray-node", store.root), store.locks.collecting("gc --ray-node"):
         needed = _Needed()
         for path in (store.root / "records").glob("*/*.json"):
             with contextlib.suppress(OSError):

@@ -1,9 +1,13 @@
 """Devices of measuring steps, which one step of all users of a machine holds at a time.
 
 A GPU is known by its UUID, and each CPU by its number, so that measurements on overlapping sets of CPUs exclude each
-other and those on disjoint sets do not. Steps queue in folders that all users of the machine share, then in the store:
-containers see neither each other's /run/lock nor /tmp, so those of one host exclude each other only if they share the
-store, or a folder that NDLD_FLOW_DEVICE_LOCKS names."""
+other and those on disjoint sets do not. Each has a lock in a folder that all users of the machine share, and one in the
+store: containers see neither each other's /run/lock nor /tmp, so those of one host exclude each other only if they
+share the store, or a folder that NDLD_FLOW_DEVICE_LOCKS names. There is no order among the processes that wait.
+
+A process whose patience ends measures all the same. It takes the locks as soon as it can, adds its note to those that
+it does not hold, and looks at them once a second; so does a holder, and both record that they measured together.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +15,35 @@ import contextlib
 import os
 import platform
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
-from ndld_flow.base.quantities import seconds
-from ndld_flow.base.text import short_name
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import parse_duration_ms, seconds
 from ndld_flow.machine.check import Check
 from ndld_flow.processes.watchdog import is_one_process
-from ndld_flow.runner.device_queue import DeviceQueue, describe_process, describe_queue, read_timeout
 from ndld_flow.runner.events import WAITS
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.files import make_folder
-from ndld_flow.store.locks import Locks
+from ndld_flow.store.file_lock import FileLock, Lock, LockNote, describe_holder, open_lock, read_notes, take
 from ndld_flow.store.store import Store
-from ndld_flow.store.tickets import OwnTicket, Ticket, TicketFolders, TicketNote
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
-"""The environment variable that names another folder for the queue that all users share."""
+"""The environment variable that names another folder for the locks that all users share."""
+TIMEOUT_VARIABLE = "NDLD_FLOW_DEVICE_TIMEOUT"
+"""The environment variable with the longest wait for a device, such as `30 min`; `0` for none."""
 _SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if it is sticky and owned by root
 _STICKY_FOR_ALL = 0o1777
+_FOR_ALL = 0o666
+_PREFIX = "ndld_flow-"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_SUSPENDED_S = 30.0
+_TOO = "measured at the same time"
+_POLL_EVERY_S = 0.1
+_REMIND_EVERY_S = 300.0
+"""Seconds between repeated reports: CI systems end a job that prints nothing for 10 minutes."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,24 @@ class Claim:
 
 
 @dataclass
-class DeviceHold:
-    """A device that a step holds, with everything that may have let others measure at the same time."""
+class _DeviceLock:
+    """One lock of a device."""
 
     device: str
+    """`cpu 3`."""
+    path: Path
+    lock: Lock
+    is_held: bool = False
+
+
+@dataclass
+class DeviceHold:
+    """A device that a step measures, with everything that may have let others measure at the same time."""
+
+    device: str
+    note: LockNote
     _faults: dict[str, None] = field(default_factory=dict)
-    _held: list[tuple[TicketFolders, OwnTicket, DeviceQueue]] = field(default_factory=list)
-    _observed: tuple[float, float] = (0.0, 0.0)
-    """Time and CPU time of the last observation."""
+    _locks: list[_DeviceLock] = field(default_factory=list)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -69,106 +85,137 @@ class DeviceHold:
         """Add a reason."""
         self._faults[fault] = None
 
-    def add(self, folders: TicketFolders, own: OwnTicket, queue: DeviceQueue) -> None:
-        """Add a ticket that holds the device."""
-        self._held.append((folders, own, queue))
-        self.observe()
+    def add(self, lock: _DeviceLock) -> None:
+        """Add a lock, held or not. Raises OSError."""
+        self._locks.append(lock)
+        self._observe(lock)
 
     def observe(self) -> None:
-        """Look for others that hold the device too, about once a second during a measurement."""
-        before, self._observed = self._observed, (time.monotonic(), time.process_time())
-        gap_s = self._observed[0] - before[0]
-        if before[0] and gap_s > _SUSPENDED_S and self._observed[1] - before[1] < gap_s / 100:
-            self.fail(f"its process was suspended for {seconds(gap_s)}, in which others may have measured")
-        for folders, own, queue in self._held:
-            tickets = folders.find()
-            if not any(ticket.path == own.path for ticket in tickets):
-                self.fail(f"{own.path} was removed while it measured, so others may have measured at the same time")
-            for other in tickets:
-                if other.path != own.path and other.holds and other.needs(own.note.devices):
-                    self.fail(_describe_overlap(other, queue.reason(other)))
+        """Look for others that measure on the device too, about once a second during a measurement."""
+        for lock in self._locks:
+            try:
+                self._observe(lock)
+            except OSError as error:
+                self.fail(f"{lock.path} cannot be read: {error}")
+
+    def _observe(self, held: _DeviceLock) -> None:
+        if not held.is_held:
+            held.is_held = take(held.lock)
+            if not held.is_held:
+                self.fail(f"{describe_holder(held.path, self.note)} {_TOO}")
+        if not isinstance(held.lock, FileLock):
+            return
+        notes = read_notes(held.path)
+        if self.note not in notes:
+            (held.lock.write_note if held.is_held else held.lock.add_note)(self.note)
+        elif held.is_held:
+            self._faults.update({f"{other.describe()} {_TOO}": None for other in notes if other != self.note})
+        if held.is_held and not held.lock.is_at_its_path():
+            self.fail(f"{held.path} was removed while it measured, so others may have measured at the same time")
+
+    def release(self) -> None:
+        """Release the device."""
+        for held in self._locks:
+            if held.is_held:
+                held.lock.release()
 
 
-def _describe_overlap(other: Ticket, reason: str) -> str:
-    text = f"{describe_process(other)} held {short_name(other.note.shown)} at the same time"
-    return f"{text}; {reason}" if reason else text
+def read_timeout() -> float | None:
+    """Return the longest wait for a device in seconds; None if none is set. Raises RequestError."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        return parse_duration_ms(text) / 1e3
+    except ValueError as error:
+        raise RequestError(f"{TIMEOUT_VARIABLE}: {error}.") from None
 
 
 @contextlib.contextmanager
 def holding(device: str, store: Store, claim: Claim) -> Iterator[DeviceHold]:
-    """Hold a device, such as `cpu` or `gpu-0`, when its turn comes; that of a killed process comes to an end at once.
+    """Hold a device, such as `cpu` or `gpu-0`, when it is free; that of a killed process is free at once.
 
-    A folder may not support locks, or not be writable, and others may not leave: the step then measures all the same,
-    and the yielded value has the reasons. Raises RequestError for an invalid timeout.
+    A folder may not support locks, or not be writable, and others may hold the device for longer than the timeout: the
+    step then measures all the same, and the yielded value has the reasons. Raises RequestError for an invalid timeout.
     """
-    hold = DeviceHold(device)
-    with contextlib.ExitStack() as held:
+    run_pid = os.getpid() if is_one_process() else os.getppid()
+    hold = DeviceHold(device, LockNote.of_this_process(f"{claim.who} on {_describe_devices(device)}", run_pid))
+    try:
         if device:
             timeout_s = read_timeout()
-            start_s = time.monotonic()
-            for folders in _find_queues(store, hold):
-                left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - start_s), 0.0)
-                held.enter_context(_queueing(folders, hold, claim, left_s))
+            end_s = None if timeout_s is None else time.monotonic() + timeout_s
+            for lock in _open_locks(store, hold):
+                try:
+                    lock.is_held = take(lock.lock) or _wait(lock, hold.note, claim.report, end_s)
+                    hold.add(lock)
+                except OSError as error:
+                    hold.fail(f"{lock.device} cannot be locked by {lock.path}: {error}")
         yield hold
+    finally:
+        hold.release()
 
 
-@contextlib.contextmanager
-def _queueing(folders: TicketFolders, hold: DeviceHold, claim: Claim, timeout_s: float | None) -> Iterator[None]:
-    if sys.platform == "win32":
-        wait = partial(claim.report, f"{WAITS}the {hold.device}, held by another measurement")
-        with Locks(folders.folders[0]).hold(f"ndld_flow-{_file_name(hold.device)}", wait):
-            yield
-        return
-    note = TicketNote(
-        devices=name_devices(hold.device),
-        shown=_describe_device(hold.device),
-        who=claim.who,
-        run_pid=os.getpid() if is_one_process() else os.getppid(),
-    )
-    with contextlib.ExitStack() as stack:
-        try:
-            own = stack.enter_context(folders.ticket(note))
-            queue = DeviceQueue(folders, own, claim.report)
-            queue.wait(timeout_s)
-        except OSError as error:
-            stack.close()
-            hold.fail(f"there is no queue in {' or '.join(map(str, folders.folders))}: {error}")
-        else:
-            hold.add(folders, own, queue)
-        yield
+def _wait(lock: _DeviceLock, own: LockNote, report: Callable[[str], None], end_s: float | None) -> bool:
+    """Wait for a lock until a time (monotonic seconds); return whether it is held then. Raises OSError."""
+    began_s = time.monotonic()
+    reported, reported_s = "", 0.0
+    while not take(lock.lock):
+        now_s = time.monotonic()
+        if end_s is not None and now_s >= end_s:
+            return False
+        holder = describe_holder(lock.path)
+        if holder != reported or now_s - reported_s >= _REMIND_EVERY_S:
+            reported, reported_s = holder, now_s
+            so_far = f", for {seconds(now_s - began_s)} so far" if now_s - began_s >= _REMIND_EVERY_S else ""
+            # Steps of one run take turns, which needs no line in the log.
+            same_run = any(note.run_pid == own.run_pid and note.host == own.host for note in read_notes(lock.path)[:1])
+            start = "its turn comes after " if same_run else WAITS
+            report(f"{start}{lock.device}, held by {holder}{so_far}")
+        time.sleep(_POLL_EVERY_S)
+    return True
 
 
-def _find_queues(store: Store, hold: DeviceHold) -> Iterator[TicketFolders]:
-    """Yield the folders of the queues, in the order in which all processes join them."""
-    shared, machine = find_shared_folders(), name_machine()
-    if not shared:
+def _open_locks(store: Store, hold: DeviceHold) -> Iterator[_DeviceLock]:
+    """Yield the locks of a device in the order in which all processes take them, so that no two wait for each other."""
+    folder = find_shared_folder()
+    if folder is None:
         hold.fail(
-            "this machine has no folder for the queue that is shared by all its users: set "
+            "this machine has no folder for locks that is shared by all its users: set "
             f"{FOLDER_VARIABLE} to a folder that all users can write"
         )
-    yield TicketFolders(shared or [Path(tempfile.gettempdir())], machine)
-    make_folder(store.locks.folder)
-    yield TicketFolders([store.locks.folder], machine)
+        folder = Path(tempfile.gettempdir())
+    names = {f"{_PREFIX}{name_machine()}-{_file_name(name)}": name for name in name_devices(hold.device)}
+    for file, name in names.items():
+        path = folder / f"{file}.lock"
+        yield _DeviceLock(_describe_lock(hold.device, name), path, open_lock(path, _FOR_ALL))
+    for file, name in names.items():
+        yield _DeviceLock(_describe_lock(hold.device, name), store.locks.path(file), store.locks.open(file))
 
 
-def describe_queues() -> Check:
-    """Return who holds and who waits for the devices of this machine."""
-    name, shared = "device queue", find_shared_folders()
-    if not shared:
+def describe_holders() -> Check:
+    """Return who holds the devices of this machine."""
+    name, folder = "device locks", find_shared_folder()
+    if folder is None:
         advice = f"set {FOLDER_VARIABLE} to a folder that all users can write"
         return Check(name=name, state="absent", found="no folder that is shared by all users", advice=advice)
-    tickets = TicketFolders(shared, name_machine()).find() if sys.platform != "win32" else []
-    return Check(name=name, state="ok", found=describe_queue(tickets) or f"nothing measures (tickets in {shared[0]})")
+    held = []
+    for path in sorted(folder.glob(f"{_PREFIX}{name_machine()}-*.lock")):
+        with contextlib.suppress(OSError):
+            lock = open_lock(path, _FOR_ALL)
+            if take(lock):
+                lock.release()
+            else:
+                held.append(describe_holder(path))
+    return Check(name=name, state="ok", found="; ".join(dict.fromkeys(held)) or f"nothing measures (locks in {folder})")
 
 
-def find_shared_folders() -> list[Path]:
-    """Return the folders of the queue that all users of this machine share; they create tickets in the first one that
-    can be written.
+def find_shared_folder() -> Path | None:
+    """Return the folder of the locks that all users of this machine share.
 
-    By default sticky folders owned by root: nobody can replace another user's files in them.
+    By default a sticky folder owned by root: nobody can replace another user's files in it.
     """
     named = os.environ.get(FOLDER_VARIABLE)
-    return [Path(named)] if named else [folder for folder in _SHARED_FOLDERS if _is_sticky(folder)]
+    return Path(named) if named else next(filter(_is_sticky, _SHARED_FOLDERS), None)
 
 
 def _is_sticky(folder: Path) -> bool:
@@ -218,7 +265,12 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)
 
 
-def _describe_device(device: str) -> str:
+def _describe_lock(device: str, name: str) -> str:
+    """Return `cpu 3` or `gpu 0`, given the device and the name of its lock."""
+    return name.replace("-", " ") if device == "cpu" else _describe_devices(device)
+
+
+def _describe_devices(device: str) -> str:
     """Return `cpu 0-3,8` or `gpu 0`."""
     if device != "cpu":
         return re.sub(r"^gpu-(\d+)$", r"gpu \1", device)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError, PageError, RecipeError
+from ndld_flow.base.users import name_user
 
 ALMOST_NOTHING_BYTES = 2**20
 _REMEDY = "Finished results are kept; free some space (`ndld-flow gc` removes what no run needs) and run again."
@@ -113,21 +114,6 @@ def _explain_permissions(place: Path, folder: Path) -> str:
                 folder=folder,
             )
     return ""
-
-
-def name_me() -> str:
-    """Return the name of the user of this process; empty on a system without numbers of users."""
-    return name_user(os.geteuid()) if sys.platform != "win32" else ""
-
-
-def name_user(number: int) -> str:
-    """Return the name of a user, or the number if there is no name."""
-    try:
-        import pwd
-
-        return pwd.getpwuid(number).pw_name
-    except (ImportError, KeyError):
-        return str(number)
 
 
 def _name_group(number: int) -> str:

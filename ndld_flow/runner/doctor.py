@@ -17,7 +17,7 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.onnxruntime_builds import CPU_BUILD, Build, find_cuda_lack, installed_builds
 from ndld_flow.machine.versions import read_version
 from ndld_flow.runner.collect_garbage import find_kept_libraries
-from ndld_flow.runner.devices import describe_queues
+from ndld_flow.runner.devices import describe_holders
 
 NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "hydra-core", "pydantic")
 
@@ -40,7 +40,7 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
         check_onnxruntime_files(installed_builds()),
         *(check for checks in of_runtimes for check in checks),
         *map(_describe_extra, EXTRAS.values()),
-        describe_queues(),
+        describe_holders(),
         _describe_kept_libraries(),
         _check_outputs(outputs),
     ]

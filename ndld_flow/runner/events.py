@@ -84,9 +84,9 @@ def describe_progress(name: str, done: int, total: int, what: str) -> StepProgre
     return StepProgressed(name=name, done=done, total=total, what=what)
 
 
-def wait_for_other_run(step: str) -> StepWaits:
-    """Return the event for a step that another run is computing."""
-    return StepWaits(name=step, waits_for="another run that computes the same step")
+def wait_for_other_run(step: str, holder: str) -> StepWaits:
+    """Return the event for a step that another process, which is described, is computing."""
+    return StepWaits(name=step, waits_for=f"{holder}, which computes the same step")
 
 
 class StepFinished(Record):

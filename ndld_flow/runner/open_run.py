@@ -45,7 +45,7 @@ def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recip
         if work == "plan":
             yield loaded
             return
-        from ndld_flow.runner.device_queue import read_timeout
+        from ndld_flow.runner.devices import read_timeout
 
         read_timeout()  # refuses an invalid one before anything runs
         with outputs.store.locks.working():

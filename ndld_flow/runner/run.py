@@ -150,7 +150,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
     if all(decision.reason is Reason.REUSED for decision in decisions):
         return _place_reused(run, decisions, start) or []
     keys = [(decision.key, decision.step.name) for decision in decisions]
-    report_wait = lambda name: run.listener(wait_for_other_run(name))  # noqa: E731
+    report_wait = lambda *step: run.listener(wait_for_other_run(*step))  # noqa: E731
     return find_or_compute(run.planner.store, keys, find_again, compute, report_wait)
 
 

@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError, RequestError, is_interruption
 from ndld_flow.base.text import shortened, visible_name, visible_text
+from ndld_flow.base.users import name_me
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.gates import GateError
@@ -20,7 +21,6 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, SourceRecord, metrics_of
-from ndld_flow.runner.disk import name_me
 from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.history_gates import decide_by_history
 from ndld_flow.runner.run_state import RunState

@@ -93,7 +93,7 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
     """
     outputs.prepare()
     store = outputs.store
-    with store.locks.collecting():  # objects that gc removes at the same time would seem damaged
+    with store.locks.collecting("verify"):  # objects that gc removes at the same time would seem damaged
         folders = sorted((store.root / "objects").glob("*/*"))
         damaged, checked_bytes = [], 0
         for index, folder in enumerate(folders):

@@ -162,11 +162,11 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     folder = _folder_of(environment)
     locks = Locks(folder.parent / "locks")
 
-    def report_wait() -> None:
-        report(f"waiting for another process, which creates the environment {environment.label}")
+    def report_wait(holder: str) -> None:
+        report(f"waiting for {holder}, which creates the environment {environment.label}")
 
     try:
-        with locks.hold(folder.name, report_wait):
+        with locks.hold(folder.name, report_wait, environment.label):
             kept = find_environment(environment)
             if kept is None:
                 _create(environment, folder, report)

@@ -17,37 +17,27 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol
 from uuid import uuid4
 
-from ndld_flow.store.files import create_file, make_folder, share, shared_mode
-from ndld_flow.store.lock_folders import FolderLock, remove_leftovers
+from ndld_flow.store.file_lock import FileLock, Lock, LockNote, describe_holder, open_lock, take
+from ndld_flow.store.files import make_folder, share, shared_mode
 
 NO_LOCKS = "ndld_flow-no-locks.txt"
-"""A file in the folder of locks if the file system does not support locks, so that all processes use lock folders."""
+"""A file in the folder of locks if the file system does not support them, so that all processes know: files that exist
+while somebody holds them are locks there."""
 _WARNED = ".no-locks-told"
 _USES = "uses"
 _COLLECTING = "gc"
 _REFUSALS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 _NOTE = (
-    "This file system did not support locks when ndld-flow first checked, so it uses folders with heartbeats here. If "
-    "that has changed, delete this file while nothing is running.\n"
+    "This file system did not support locks when ndld-flow first checked, so a lock here is a file that exists while "
+    "it is held. If that has changed, delete this file while nothing is running.\n"
 )
 
 
 _LISTS: dict[Path, dict[str, set[str]]] = {}
 """Folder of locks -> lease that this process holds there -> keys and digests that it has listed."""
 _GUARD = threading.Lock()
-
-
-class Lock(Protocol):
-    """The protocol of filelock's locks and ours."""
-
-    def acquire(self, timeout: float) -> object:
-        """Take the lock; wait `timeout` seconds, forever if that is negative. Raises TimeoutError."""
-
-    def release(self) -> None:
-        """Release the lock."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +75,9 @@ class Locks:
             yield {name for path in self.folder.glob("*.uses") for name in path.read_text(encoding="ascii").split()}
 
     @contextlib.contextmanager
-    def collecting(self, report_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def collecting(self, what: str, report_wait: Callable[[str], None] = lambda _: None) -> Iterator[None]:
         """Hold the lock of garbage collection, which also keeps the lists of used results."""
-        with self.hold(_COLLECTING, report_wait):
+        with self.hold(_COLLECTING, report_wait, what):
             self._remove_lists()
             yield
 
@@ -103,8 +93,7 @@ class Locks:
             yield
         finally:
             self._remove_list(f"{kind}-{name}")
-            self._remove(f"{kind}-{name}")
-            lock.release()
+            self._remove(f"{kind}-{name}", lock)
 
     @contextlib.contextmanager
     def leases(self, kind: str) -> Iterator[set[str]]:
@@ -126,43 +115,41 @@ class Locks:
         """Remove the files of free locks. A process that waits for one of them creates it again."""
         for path in self.folder.glob("*.lock"):
             self._remove_free(path.stem)
-        remove_leftovers(self.folder)
 
     @contextlib.contextmanager
-    def hold(self, name: str, report_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def hold(self, name: str, report_wait: Callable[[str], None] = lambda _: None, what: str = "") -> Iterator[None]:
         """Hold a lock by name (a key, `leases`), exclusively among all processes.
 
-        `report_wait` is called if another process holds it. The lock of a killed process is free at once.
+        `report_wait` is called with a description of the process that holds it, if any; `what` describes this one to
+        others that wait. The lock of a killed process is free at once.
         """
         lock = self.open(name)
-        try:
-            lock.acquire(timeout=0)
-        except TimeoutError:
-            report_wait()
+        if not take(lock):
+            report_wait(describe_holder(self.path(name)))
             lock.acquire(timeout=-1)
         try:
+            if what and isinstance(lock, FileLock):
+                lock.write_note(LockNote.of_this_process(what))
             yield
         finally:
             lock.release()
 
     @contextlib.contextmanager
-    def hold_keys(self, steps: Iterable[tuple[str, str]], report_wait: Callable[[str], None]) -> Iterator[None]:
+    def hold_keys(self, steps: Iterable[tuple[str, str]], report_wait: Callable[[str, str], None]) -> Iterator[None]:
         """Hold the keys of steps that run together, given as key and step's name.
 
         Steps in another order or group have other keys, so two processes lock the same keys in the same order, or none.
-        `report_wait` is called with the name of a step whose key another process holds.
+        `report_wait` is called with the name of a step whose key another process holds, and a description of that.
         """
         with contextlib.ExitStack() as held:
             for key, step in steps:
-                held.enter_context(self.hold(key, partial(report_wait, step)))
+                held.enter_context(self.hold(key, partial(report_wait, step), f"step {step}"))
             yield
 
     def is_held(self, name: str) -> bool:
         """Return whether another process holds a lock at this moment."""
         lock = self.open(name)
-        try:
-            lock.acquire(timeout=0)
-        except TimeoutError:
+        if not take(lock):
             return True
         lock.release()
         return False
@@ -170,17 +157,16 @@ class Locks:
     def open(self, name: str) -> Lock:
         """Return the lock of a name, not yet taken."""
         make_folder(self.folder)
-        path = self.folder / f"{name}.lock"
-        if not _has_locks(self.folder.absolute()):
-            return FolderLock(path.absolute())
-        from filelock import FileLock
-
         mode = shared_mode(self.folder) & 0o666
-        if not mode:
-            return FileLock(path)
-        if not path.exists():
-            create_file(path, mode)
-        return FileLock(path, mode=mode)
+        if _has_locks(self.folder.absolute()):
+            return open_lock(self.path(name), mode)
+        from filelock import SoftFileLock
+
+        return SoftFileLock(self.path(name).absolute(), mode=mode or 0o666, thread_local=False)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a lock's file."""
+        return self.folder / f"{name}.lock"
 
     def warn_once(self, report: Callable[[str], None]) -> None:
         """Warn, once per store, that its file system does not support locks."""
@@ -188,9 +174,9 @@ class Locks:
             with contextlib.suppress(FileExistsError):
                 (self.folder / _WARNED).touch(exist_ok=False)
                 report(
-                    f"the file system of {self.folder} does not support locks, so ndld-flow uses folders with "
-                    "heartbeats, which is slower. Locks of a process that is killed on one machine block others for 5 "
-                    "minutes"
+                    f"the file system of {self.folder} does not support locks, so ndld-flow uses files that exist "
+                    "while they are held. Those of a process that is killed on one machine block others until they are "
+                    "deleted"
                 )
 
     def _list(self, lease: str, names: Iterable[str]) -> None:
@@ -212,7 +198,7 @@ class Locks:
                 path.unlink(missing_ok=True)
 
     def _is_alive(self, lease: str) -> bool:
-        return (self.folder / f"{lease}.lock").exists() and not self._remove_free(lease)
+        return self.path(lease).exists() and not self._remove_free(lease)
 
     def _remove_list(self, lease: str) -> None:
         with _GUARD:
@@ -225,18 +211,17 @@ class Locks:
     def _remove_free(self, name: str) -> bool:
         """Remove a lock's file; False if a process holds it."""
         lock = self.open(name)
-        try:
-            lock.acquire(timeout=0)
-        except TimeoutError:
+        if not take(lock):
             return False
-        self._remove(name)
-        lock.release()
+        self._remove(name, lock)
         return True
 
-    def _remove(self, name: str) -> None:
-        """Remove the file of a held lock: processes that have opened it notice that the file was replaced."""
-        with contextlib.suppress(OSError):  # a lock folder is removed when it is released
-            (self.folder / f"{name}.lock").unlink()
+    def _remove(self, name: str, lock: Lock) -> None:
+        """Remove the file of a held lock: processes that have opened it notice that; filelock's remove theirs."""
+        if isinstance(lock, FileLock):
+            with contextlib.suppress(OSError):
+                self.path(name).unlink()
+        lock.release()
 
 
 @lru_cache

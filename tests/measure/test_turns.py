@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +15,9 @@ from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.cli.plain import PlainLines
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.devices import find_shared_folders, name_machine
+from ndld_flow.runner.devices import find_shared_folder, name_machine
 from ndld_flow.runner.events import Event, StepWaits
-from ndld_flow.store.tickets import TicketFolders, TicketNote
+from ndld_flow.store.file_lock import FileLock, LockNote
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started
 
@@ -272,20 +271,11 @@ def test_models_have_names_of_their_own(toy: Toy) -> None:
 
 
 def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    held = threading.Event()
-    free = threading.Event()
-
-    def hold() -> None:
-        folders = TicketFolders(find_shared_folders(), name_machine())
-        note = TicketNote(devices=("scales",), shown="scales", who="step speed of other", run_pid=1)
-        with folders.ticket(note) as ticket:
-            ticket.hold()
-            held.set()
-            free.wait(60)
-
-    other = threading.Thread(target=hold)
-    other.start()
-    held.wait(60)
+    folder = find_shared_folder()
+    assert folder is not None
+    lock = FileLock(folder / f"ndld_flow-{name_machine()}-scales.lock", 0o666)
+    lock.acquire(0)
+    lock.write_note(LockNote.of_this_process("step speed of other", run_pid=1))
     waits: list[str] = []
     waited: list[datetime] = []
 
@@ -296,10 +286,9 @@ def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureF
         if isinstance(event, StepWaits):
             waits.append(event.waits_for)
             waited.append(datetime.now(UTC))
-            free.set()
+            lock.release()
 
     done = api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
-    other.join()
     assert len(waits) == 1
     assert re.fullmatch(r"scales, held by step speed of other \(user \S+, pid \d+\) since [\d:]{8}", waits[0])
     assert f"waits for {waits[0]}" in capsys.readouterr().out  # without a terminal, too

@@ -1,7 +1,7 @@
 /* Loaded before libc (LD_PRELOAD), it makes a file system refuse what some do not have, and a clock wrong.
 
    ODD_ROOT    the folder on the odd file system
-   ODD_LACKS   what it lacks, such as "locks,links,modes,reflinks,moves,folder-moves"; `moves` are those into or out of it
+   ODD_LACKS   what it lacks, such as "locks,links,modes,reflinks,moves"; `moves` are those into or out of it
    ODD_CLOCK   a file whose first 8 bytes are how many seconds the system's clock is ahead (int64, may change any time)
 
    The times of files stay those of the real clock: a file server has its own. */
@@ -116,9 +116,7 @@ int ioctl(int file, unsigned long request, ...) {
 
 int rename(const char *from, const char *to) {
     REAL(int, "rename", const char *, const char *);
-    struct stat there;
     if (lacks("moves") && is_odd(from) != is_odd(to)) return refuse(EXDEV);
-    if (lacks("folder-moves") && is_odd(to) && !lstat(to, &there) && S_ISDIR(there.st_mode)) return refuse(EEXIST);
     return real(from, to);
 }
 

@@ -7,15 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from ndld_flow.store import lock_folders
-from ndld_flow.store.lock_folders import FolderLock
 from ndld_flow.store.locks import NO_LOCKS, Locks
 from ndld_flow.store.store import Store
 from tests.reliability.attacked_process import AttackedProcess, Ending
@@ -121,9 +118,8 @@ NONE = "no locks on the file system", "no links on the file system"
 @pytest.mark.parametrize(
     ("lacks", "attacks"),
     [
-        ("locks,links,modes,reflinks,folder-moves", NONE),
+        ("locks,links,modes,reflinks", NONE),
         pytest.param("locks", NONE[:1], marks=pytest.mark.slow),
-        pytest.param("locks,folder-moves", NONE[:1], marks=pytest.mark.slow),
         pytest.param("links,modes,reflinks", NONE[1:], marks=pytest.mark.slow),
     ],
 )
@@ -182,7 +178,7 @@ def test_a_store_may_be_on_its_own_mount(toy: Path, tally: Counting) -> None:
     tally("store on another file system").survived += 1
 
 
-# --- locks as folders ------------------------------------------------------------------------------------------------
+# --- locks where the system has none ---------------------------------------------------------------------------------
 
 
 def count_up(folder: Path, rounds: int, dies_at: int = -1) -> subprocess.Popen[bytes]:
@@ -190,72 +186,29 @@ def count_up(folder: Path, rounds: int, dies_at: int = -1) -> subprocess.Popen[b
     return subprocess.Popen(arguments, cwd=Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("lacks", ["locks", "locks,folder-moves"])
 def test_locks_are_exclusive_and_a_killed_holder_blocks_no_process(
-    tmp_path: Path, make_odd: Callable[[Path, str], None], tally: Counting, lacks: str
+    tmp_path: Path, make_odd: Callable[[Path, str], None], tally: Counting
 ) -> None:
     (tmp_path / "count").write_text("0")
-    make_odd(tmp_path, lacks)
+    make_odd(tmp_path, "locks")
     counting = [count_up(tmp_path, 20, dies_at) for dies_at in (-1, -1, 5, 11)]
-    codes = [process.wait(60) for process in counting]
-    assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL]
+    # A killed process that nobody has waited for still counts as alive.
+    codes = [process.wait(60) for process in reversed(counting)]
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0, 0]
     assert int((tmp_path / "count").read_text()) == 20 + 20 + 5 + 11
-    lock = FolderLock(tmp_path / "locks" / "counter.lock")
-    lock.acquire(0)  # though a dead one may have been the last who had it
-    lock.release()
+    assert not Locks(tmp_path / "locks").is_held("counter")  # though a dead one may have been the last who had it
     tally("holder of a lock killed").survived += 2
 
 
-def test_a_remote_holder_counts_as_dead_after_a_long_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "one.lock"
-    monkeypatch.setattr(lock_folders, "_pid_namespace", lambda: "another-place".replace("-", ""))
-    FolderLock(path).acquire(0)
-    (owner,) = path.iterdir()
-    monkeypatch.undo()
-    monkeypatch.setattr(lock_folders, "SILENT_AFTER_S", 0.4)
-    monkeypatch.setattr(lock_folders, "_HEARTBEAT", lock_folders._Heartbeat())  # no signs of life from here on
-    over = threading.Event()
-
-    def give_signs() -> None:
-        at = 10**9
-        while not over.wait(0.1):
-            at += 10
-            os.utime(owner, (at, at))
-
-    living = threading.Thread(target=give_signs)
-    living.start()
-    with pytest.raises(TimeoutError):
-        FolderLock(path).acquire(1.0)
-    over.set()
-    living.join()
-    lock = FolderLock(path)
-    lock.acquire(20.0)
-    assert not owner.exists()
-    lock.release()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_late_observer_of_a_dead_holder_does_not_break_a_newer_lock(tmp_path: Path) -> None:
-    """Two find it dead; one of them takes the lock before the other removes what it has found."""
-    path = tmp_path / "one.lock"
-    dead = path / FolderLock(path)._owner.replace(f"-{os.getpid()}-", "-4194305-")  # more than there are processes
-    path.mkdir()
-    dead.touch()
-    next_one = FolderLock(path)
-    next_one.acquire(0)
-    dead.unlink(missing_ok=True)  # as the late one does
-    with pytest.raises(TimeoutError):
-        FolderLock(path).acquire(0)
-    next_one.release()
-
-
-def test_waiting_for_a_lock_leaves_no_files(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path / "one.lock")
-    lock.acquire(0)
-    with pytest.raises(TimeoutError):
-        FolderLock(tmp_path / "one.lock").acquire(0.1)
-    lock.release()
-    assert list(tmp_path.iterdir()) == []
+def test_a_lock_that_is_a_file_is_held_until_it_is_released(tmp_path: Path) -> None:
+    (tmp_path / NO_LOCKS).touch()
+    locks = Locks(tmp_path)
+    with locks.hold("one"):
+        assert locks.is_held("one")
+        locks.remove_unheld()
+        assert locks.is_held("one")
+    assert not locks.is_held("one")
+    assert {path.name for path in tmp_path.iterdir()} == {NO_LOCKS}
 
 
 def test_missing_locks_are_reported_once(tmp_path: Path) -> None:

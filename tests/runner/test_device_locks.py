@@ -18,10 +18,20 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.runner import devices as device_locks
-from ndld_flow.runner.devices import FOLDER_VARIABLE, Claim, holding, name_devices
+from ndld_flow.runner.devices import (
+    FOLDER_VARIABLE,
+    TIMEOUT_VARIABLE,
+    Claim,
+    describe_holders,
+    find_shared_folder,
+    holding,
+    name_devices,
+    name_machine,
+)
+from ndld_flow.store.file_lock import FileLock, LockNote, take
 from ndld_flow.store.store import Store
-from tests.support.worker_toys import wait_until
 
 HOLD = """
 import os, platform, sys, tempfile, time
@@ -101,9 +111,10 @@ class Holder:
 def waits(holder: Holder, device: str = "scales", user: str | None = None) -> str:
     """A pattern of what a process prints that waits for a holder."""
     name = re.escape(user or getpass.getuser())
-    return (
-        rf"waits for {device}, held by step speed of other \(user {name}, pid {holder.process.pid}\) since [\d:]{{8}}"
+    holder_text = (
+        rf"step speed of other on .+ \(user {name}(?:, host \S+)?, pid {holder.process.pid}\) since [\d:]{{8}}"
     )
+    return f"waits for {device}, held by {holder_text}"
 
 
 def test_a_waiting_step_names_what_it_waits_for_and_who_holds_it(tmp_path: Path) -> None:
@@ -111,7 +122,7 @@ def test_a_waiting_step_names_what_it_waits_for_and_who_holds_it(tmp_path: Path)
         lines = {holder.says(): holder for holder in (first, second)}
         waiting = next(text for text in lines if text != "holds")
         other = lines["holds"]
-        assert re.fullmatch(f"{waits(other)}|waits for the scales, held by another measurement", waiting)
+        assert re.fullmatch(f"{waits(other)}|waits for scales, held by another process", waiting)
         other.process.communicate("", timeout=60)
         last = lines[waiting].says()
         assert last == "holds" or re.fullmatch(waits(other), last)
@@ -161,24 +172,7 @@ def test_users_with_separate_stores_exclude_each_other(open_folder: Path, monkey
         with Holder(open_folder / "65533", "scales", user=65533) as second:
             assert re.fullmatch(waits(first, user=name), second.says())
             first.process.send_signal(signal.SIGKILL)
-            assert second.says() == "holds"  # the dead one's note stays, as another user may not remove it
-
-
-def tickets(folder: Path) -> list[Path]:
-    return list(folder.glob("ndld_flow-ticket-*"))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_all_users_may_read_a_ticket_but_only_its_owner_writes(tmp_path: Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        with holding("scales", Store(tmp_path / "store"), Claim("step a", print)):
-            modes = [path.stat().st_mode & 0o777 for path in tickets(tmp_path / "shared")]
-    finally:
-        os.umask(before)
-    assert modes == [0o644]
-    assert tickets(tmp_path / "shared") == []
+            assert second.says() == "holds"  # the dead one's file stays, as another user may not remove it
 
 
 def test_a_missing_shared_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +192,9 @@ def test_a_device_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         assert first.says() == "holds"
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        assert len(tickets(tmp_path / "locks")) == 1
         reported: list[str] = []
         with holding("scales", Store(tmp_path), Claim("step a", reported.append)) as hold:
             assert (reported, hold.faults) == ([], ())
-        assert tickets(tmp_path / "locks") == []
 
 
 @pytest.mark.thorough
@@ -224,7 +216,7 @@ def test_sets_of_cpus_exclude_each_other_where_they_overlap(tmp_path: Path) -> N
 def test_cpus_are_named_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 3, 4, 100, 255})
     assert name_devices("cpu") == ("cpu-0", "cpu-1", "cpu-3", "cpu-4", "cpu-100", "cpu-255")
-    assert device_locks._describe_device("cpu") == "cpu 0-1,3-4,100,255"
+    assert device_locks._describe_devices("cpu") == "cpu 0-1,3-4,100,255"
 
 
 def write_card(folder: Path, address: str, uuid: str) -> None:
@@ -257,10 +249,9 @@ def test_a_folder_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "no locks here")
 
-    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with holding("scales", Store(tmp_path), Claim("step a", print)) as hold:
-        assert len(hold.faults) == 2
-        assert "there is no queue in" in hold.faults[0]
+        assert len(hold.faults) == 1, "the store uses files that exist while they are held"
         assert "no locks here" in hold.faults[0]
 
 
@@ -289,4 +280,87 @@ def test_two_sweeps_at_once_never_measure_on_one_device_together(tmp_path: Path,
     found = intervals([tmp_path / name for name in dict.fromkeys(names)])
     assert len(found) == 8
     assert all(before[1] <= after[0] for before, after in pairwise(found))
-    wait_until(lambda: not tickets(tmp_path / "shared"))
+
+
+def lock_path() -> Path:
+    folder = find_shared_folder()
+    assert folder is not None
+    return folder / f"ndld_flow-{name_machine()}-scales.lock"
+
+
+def test_measuring_without_waiting_is_recorded_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
+    store = Store(tmp_path / "store")
+    with holding("scales", store, Claim("step first", print)) as first:
+        first.observe()
+        alone = first.faults
+        assert alone == ()
+        with holding("scales", store, Claim("step second", print)) as second:
+            first.observe()
+            assert [text.split(" (")[0] for text in second.faults] == ["step first on scales"]
+            assert [text.split(" (")[0] for text in first.faults] == ["step second on scales"]
+    assert take(FileLock(lock_path())), "both have released it"
+
+
+def test_a_step_that_did_not_wait_takes_the_device_when_it_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
+    lock = FileLock(lock_path(), 0o666)
+    lock.acquire(0)
+    with holding("scales", Store(tmp_path / "store"), Claim("step second", print)) as second:
+        lock.release()
+        second.observe()
+        with holding("scales", Store(tmp_path / "store"), Claim("step third", print)) as third:
+            assert third.faults
+    assert len(second.faults) == 1
+
+
+def test_a_removed_lock_is_recorded(tmp_path: Path) -> None:
+    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as hold:
+        lock_path().unlink()
+        hold.observe()
+        assert [fault for fault in hold.faults if "was removed while it measured" in fault]
+
+
+@pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "folder"])
+def test_what_is_no_lock_is_not_written_and_recorded(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target"
+    if kind == "link":
+        target.write_text("precious")
+    if "link" in kind:
+        lock_path().symlink_to(target)
+    else:
+        os.mkfifo(lock_path()) if kind == "pipe" else lock_path().mkdir()
+    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as hold:
+        assert len(hold.faults) == 1
+        assert str(lock_path()) in hold.faults[0]
+    assert (target.read_text() == "precious") if kind == "link" else not target.exists()
+
+
+def test_a_note_of_a_stranger_is_shown_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
+    lock = FileLock(lock_path(), 0o666)
+    lock.acquire(0)
+    lock.write_note(LockNote.of_this_process("\x1b[2J\n" + "x" * 300, run_pid=1))
+    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as hold:
+        assert len(hold.faults) == 1
+        assert hold.faults[0].isprintable()
+    lock.release()
+
+
+def test_an_invalid_timeout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
+    with (
+        pytest.raises(RequestError, match=rf"{TIMEOUT_VARIABLE}: 'soon' is not a quantity"),
+        holding("scales", Store(tmp_path / "store"), Claim("step a", print)),
+    ):
+        pass
+
+
+def test_doctor_shows_who_holds_a_device(tmp_path: Path) -> None:
+    assert describe_holders().found == f"nothing measures (locks in {tmp_path / 'shared'})"
+    with holding("scales", Store(tmp_path / "store"), Claim("step speed of toy", print)):
+        found = describe_holders().found
+    assert found.startswith("step speed of toy on scales (user ")
+    assert f"pid {os.getpid()}) since " in found

@@ -14,8 +14,8 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.users import name_me
 from ndld_flow.records.document import read_tree
-from ndld_flow.runner.disk import name_me
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow

@@ -149,7 +149,7 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
 def test_incomplete_transfers_are_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
-    records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
+    records = compute_steps(make_task(deeds), deeds.store, lambda *_: None)
     assert SharedFolderTransport().receive(records, deeds.store)
     remove_folder(deeds.store.object_folder(records[0].artifact.digest))
     assert not SharedFolderTransport().receive(records, deeds.store)

@@ -75,7 +75,7 @@ def test_no_lease_is_listed_while_lists_are_read(locks: Locks) -> None:
 
 
 def test_lists_are_kept_during_a_collection(locks: Locks) -> None:
-    with locks.collecting():
+    with locks.collecting("gc"):
         with locks.working():
             locks.use(["kept"])
         with locks.used() as used:
@@ -92,7 +92,7 @@ def test_the_list_of_a_living_holder_is_not_removed(locks: Locks) -> None:
     with locks.working():
         locks.use(["kept"])
         locks.sweep_lists()
-        with locks.collecting(), locks.used() as used:
+        with locks.collecting("gc"), locks.used() as used:
             assert used == {"kept"}
 
 
@@ -108,11 +108,11 @@ def test_unheld_locks_are_removed_and_held_ones_are_not(locks: Locks) -> None:
 
 def test_waiting_is_reported_only_when_another_holds_the_lock(locks: Locks) -> None:
     waits: list[str] = []
-    with locks.hold("key", lambda: waits.append("first")):
+    with locks.hold("key", lambda _: waits.append("first")):
         assert waits == []
         released = threading.Event()
 
-        def tell() -> None:
+        def tell(_: str) -> None:
             waits.append("second")
             released.set()
 

@@ -127,11 +127,11 @@ def test_objects_used_by_a_lease_are_listed_until_it_ends(store: Store) -> None:
 
 
 def test_lists_are_kept_while_gc_runs(store: Store) -> None:
-    with store.locks.collecting():
+    with store.locks.collecting("gc"):
         with store.locks.working():
             store.locks.use(["a"])
         assert listed(store) == {"a"}
-    with store.locks.collecting():
+    with store.locks.collecting("gc"):
         assert listed(store) == set()
 
 
@@ -144,7 +144,7 @@ def test_lists_of_killed_runs_are_removed_and_those_of_living_ones_kept(store: S
     with store.locks.working():
         store.locks.use(["living"])
         assert listed(store) == {"killed", "living"}
-        with store.locks.collecting():
+        with store.locks.collecting("gc"):
             assert listed(store) == {"living"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-import filelock  # noqa: F401
 import hydra
 import hydra.compose
 import hydra.core.override_parser.overrides_parser  # noqa: F401

@@ -33,7 +33,7 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
         raise RequestError(f"--jobs {jobs}: use at least 1.")
     alone = (jobs or 1) == 1 and not needs_timeout  # this process cannot stop itself
     if alone and is_one_process():
-        return InProcess(lambda name: listener(wait_for_other_run(name)))
+        return InProcess(lambda *step: listener(wait_for_other_run(*step)))
     return Workers(jobs or 1, listener, trust=trust)
 
 

@@ -80,12 +80,12 @@ def join_threads(threads: Iterable[threading.Thread]) -> None:
 
 
 def compute_steps(
-    task: Task, store: Store, report_wait: Callable[[str], None], report_start: Callable[[], None] = lambda: None
+    task: Task, store: Store, report_wait: Callable[[str, str], None], report_start: Callable[[], None] = lambda: None
 ) -> Sequence[StepRecord]:
     """Lock a task's keys, look up its records in the store, and compute them if they are missing.
 
-    `report_wait` is called with the name of a step that another process is computing, `report_start` when all locks are
-    held and the work starts. Raises as `execute_steps` does.
+    `report_wait` is called with the name of a step that another process is computing and a description of that,
+    `report_start` when all locks are held and the work starts. Raises as `execute_steps` does.
     """
     if task.held:
         return execute_steps(task.works, store, report_start)
@@ -104,7 +104,7 @@ def find_or_compute(
     keys: Iterable[tuple[str, str]],
     find: Callable[[], T | None],
     compute: Callable[[], T],
-    report_wait: Callable[[str], None],
+    report_wait: Callable[[str, str], None],
 ) -> T:
     """Lock the keys of steps, given with the steps' names, and return the result of `find`, or else of `compute`.
 
@@ -141,7 +141,7 @@ class InProcess:
 
     slots = 1
 
-    def __init__(self, report_wait: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, report_wait: Callable[[str, str], None] = lambda *_: None) -> None:
         self._report_wait = report_wait
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:

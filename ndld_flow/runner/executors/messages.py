@@ -68,6 +68,8 @@ class Waits(Line):
 
     kind: Literal["waits"] = "waits"
     name: str
+    holder: str
+    """A description of that process."""
 
 
 class Started(Line):

@@ -99,9 +99,8 @@ def _answer(order: TaskOrder, output: _Output) -> Answer:
             os.chdir(order.directory)
         with naming_step(" and ".join(work.name for work in order.works)), explaining_disk("", store.root):
             task = read_order(order, store, output.progress, output.log)
-            records = compute_steps(
-                task, store, lambda name: output.send(Waits(name=name)), lambda: output.send(Started())
-            )
+            report_wait = lambda name, holder: output.send(Waits(name=name, holder=holder))  # noqa: E731
+            records = compute_steps(task, store, report_wait, lambda: output.send(Started()))
         return Done(records=tuple(records))
     except NdldFlowError as error:
         return Refused(error=_known_class(error), text=error.message, step=error.step)

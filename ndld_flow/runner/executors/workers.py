@@ -52,7 +52,7 @@ class ProgressListener(Protocol):
 
     def logged(self, place: int, line: str) -> None: ...
 
-    def waits(self, name: str) -> None: ...
+    def waits(self, name: str, holder: str) -> None: ...
 
 
 class WorkerDiedError(Exception):
@@ -169,7 +169,7 @@ def forward(message: News, listener: ProgressListener) -> None:
     elif isinstance(message, Logged):
         listener.logged(message.place, message.text)
     else:
-        listener.waits(message.name)
+        listener.waits(message.name, message.holder)
 
 
 @contextlib.contextmanager
@@ -296,9 +296,9 @@ class TaskListener:
             for work in self.task.works[place : place + 1]:
                 work.logged(line)
 
-    def waits(self, name: str) -> None:
+    def waits(self, name: str, holder: str) -> None:
         with self.lock:
-            self.listener(wait_for_other_run(name))
+            self.listener(wait_for_other_run(name, holder))
 
 
 class _WorkerPool:

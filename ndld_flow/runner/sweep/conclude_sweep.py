@@ -12,12 +12,12 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.text import visible_name
+from ndld_flow.base.users import name_me
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.runner.disk import name_me
 from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.run_record import library_versions, model_digests
 from ndld_flow.runner.run_state import RunState

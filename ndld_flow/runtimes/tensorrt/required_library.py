@@ -124,11 +124,11 @@ def provide_library(library: Library, report: Callable[[str], None]) -> Library:
         return library
     root, title = supply.folder.parent, f"{TITLES[library.backend]} {library.version}"
 
-    def report_wait() -> None:
-        report(f"waiting for another process, which installs {title}")
+    def report_wait(holder: str) -> None:
+        report(f"waiting for {holder}, which installs {title}")
 
     try:
-        with Locks(root / "locks").hold(supply.folder.name, report_wait):
+        with Locks(root / "locks").hold(supply.folder.name, report_wait, title):
             kept = _open_kept(library, supply)
             if kept is None:
                 _create(library, supply, report)

@@ -159,5 +159,5 @@ class _NodeTask:
     def logged(self, place: int, line: str) -> None:
         self.outbox.put(Logged(place=place, text=line))
 
-    def waits(self, name: str) -> None:
-        self.outbox.put(Waits(name=name))
+    def waits(self, name: str, holder: str) -> None:
+        self.outbox.put(Waits(name=name, holder=holder))

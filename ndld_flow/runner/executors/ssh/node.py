@@ -205,8 +205,8 @@ class Node:
     def logged(self, place: int, line: str) -> None:
         self._write(Logged(place=place, text=line))
 
-    def waits(self, name: str) -> None:
-        self._write(Waits(name=name))
+    def waits(self, name: str, holder: str) -> None:
+        self._write(Waits(name=name, holder=holder))
 
 
 def _describe_step(question: Describe) -> Described:
