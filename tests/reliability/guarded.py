@@ -31,8 +31,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _look(event, [path] if writes else [])
     elif event in _WRITES:
         _look(event, [arguments[place] for place in _TO.get(event, (0,))], _folder_of(event, arguments))
-    elif event in _CODE:
+    elif event in _CODE and not _asks_git(event, arguments):
         _seen.append(f"{event} {arguments}")
+
+
+def _asks_git(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a process is the question for the commit, which each run asks of the installed git."""
+    return event == "subprocess.Popen" and str(arguments[0]).startswith("/usr/") and "rev-parse" in arguments[1]
 
 
 def _folder_of(event: str, arguments: tuple[Any, ...]) -> str:
