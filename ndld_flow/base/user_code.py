@@ -50,19 +50,27 @@ def list_files(path: Path) -> dict[str, Path]:
     Left out are hidden folders, `__pycache__`, virtual environments, and outputs folders, whatever their name.
     Raises RequestError if the folder is too large to be read for each plan.
     """
-    folder, files, size, seen = path.absolute().parent, dict[str, Path](), 0, set[str]()
+    folder, files, size, folders = path.absolute().parent, dict[str, Path](), 0, 0
+    around = {str(folder): frozenset({os.path.realpath(folder)})}
+    """Folder -> the real paths of it and of those that it was reached through."""
     for place, names, leaves in os.walk(folder, followlinks=True):
-        seen.add(os.path.realpath(place))
+        above, folders = around.pop(place), folders + 1
         left_out = _OF_OUTPUTS if _is_outputs(Path(place)) else frozenset[str]()
         inner = [Path(place, name) for name in sorted(names) if not name.startswith(".") and name not in left_out]
-        names[:] = [each.name for each in inner if os.path.realpath(each) not in seen and not _is_generated(each)]
+        names[:] = []
+        for each in inner:
+            # Only a link to a folder around it is left out: one to another folder counts, although that counts too, as
+            # it may be made to point elsewhere.
+            if (real := os.path.realpath(each)) not in above and not _is_generated(each):
+                around[os.path.join(place, each.name)] = above | {real}  # noqa: PTH118 - as `os.walk` writes it
+                names.append(each.name)
         for leaf in sorted(Path(place, name) for name in leaves if name not in left_out):
             with contextlib.suppress(OSError):  # a link to nothing
                 status = leaf.stat()
                 if stat.S_ISREG(status.st_mode):
                     files[leaf.relative_to(folder).as_posix()] = leaf
                     size += status.st_size
-        if size > MAX_BYTES or len(files) > MAX_FILES:
+        if size > MAX_BYTES or len(files) + folders > MAX_FILES:
             raise RequestError(
                 f"{path}: all files in its folder and below are part of the key of a step that uses it, and {folder} "
                 f"has more than {MAX_BYTES // 10**6} MB or {MAX_FILES:,} files. Give it a folder of its own, with the "

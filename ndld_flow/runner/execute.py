@@ -318,7 +318,9 @@ def _refuse_changed(work: Work, store: Store) -> None:
     """
     digests = {name: artifact.digest for name, artifact in work.artifacts.items()}
     now = describe_key(work.step, digests, work.inputs, store).reads
-    changed = [name for name, digest in work.parts.reads.items() if name != HIDDEN_VALUES and now.get(name) != digest]
+    before = work.parts.reads
+    # A file that has appeared next to its code counts too: it may have come before the step read the folder.
+    changed = [name for name in {**before, **now} if name != HIDDEN_VALUES and now.get(name) != before.get(name)]
     changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
     if changed:
         own = any(NEXT_TO in name for name in changed)

@@ -201,7 +201,9 @@ def _is_exported(export: Export, run: RunRecord, artifact: ArtifactRecord, targe
         return False
     complete = {export.name_of(path) for path in targets} == written.sha256.keys()
     complete = complete and all(path.is_file() for path in targets)
-    return complete and written == _describe(run, artifact, export.step, written.sha256)
+    described = _describe(run, artifact, export.step, written.sha256)
+    # The first run that gave it stays: a record that changed with each run would change the key of code next to it.
+    return complete and described.model_copy(update={"run": written.run, "started_at": written.started_at}) == written
 
 
 def _describe(run: RunRecord, artifact: ArtifactRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:

@@ -193,6 +193,31 @@ def test_what_programs_write_next_to_a_step_does_not_count(in_folder: Path, name
     assert word(toy) == ("2", [])
 
 
+def test_a_linked_folder_counts_although_its_target_does(in_folder: Path) -> None:
+    """The link may be made to point to another folder that counts."""
+    toy = make(in_folder, "from helper import word", files={"helper.py": TWO, "a1/x": "1", "a2/x": "2", "z/y": "3"})
+    (in_folder / "z" / "around").symlink_to("..")  # a loop
+    for target in ("a1", "a2"):
+        (in_folder / "z" / "now").unlink(missing_ok=True)
+        (in_folder / "z" / "now").symlink_to(f"../{target}")
+        assert word(toy) == ("2", ["first"])
+    assert word(toy) == ("2", [])
+
+
+def test_a_result_is_not_kept_if_a_file_appears_next_to_the_code_before_it_is_read(in_folder: Path) -> None:
+    """It may come while the step waits for its device: the key is of a folder without it."""
+    late = "Path(__file__).with_name('late.txt').touch(); word = lambda: len([*Path(__file__).parent.glob('*.txt')])"
+    with pytest.raises(RequestError, match=r"late\.txt .*changed while it ran"):
+        make(in_folder, late=late).run()
+
+
+def test_a_result_that_is_exported_next_to_the_code_is_reused(in_folder: Path) -> None:
+    """The second run sees files that the first one has written, which then stay as they are."""
+    toy = make(in_folder, late="word = lambda: 1")
+    toy.recipe.write_text(f"{RECIPE}export: {{faster.onnx: first}}\n")
+    assert [started(toy.run()[1]) for _ in range(3)] == [["first"], ["first"], []]
+
+
 def test_a_folder_too_large_to_read_is_refused(in_folder: Path) -> None:
     toy = make(in_folder, files={"helper.py": TWO})
     with (in_folder / "weights.bin").open("wb") as file:
