@@ -1,7 +1,6 @@
 """Files of earlier versions are always opened; files of later versions are refused and left unchanged.
 
-The golden stores in `tests/golden/` are never made again. `store-0` is by the first version that could run a recipe
-(before stores had a format, and before documents said what they are), `store-1` by the one that gave them both,
+The golden stores in `tests/golden/` are never made again. `store-1` is by the version that gave stores a format,
 `store-2` by the one that judged outputs by slices, keyed true values and recorded what measurements depend on.
 Promised: every verb opens them; runs, tags and results in them stay as they are; a step is reused where its key is the
 same still, and else done again for a reason that `plan` tells.
@@ -25,7 +24,6 @@ from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records import document as formats
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.document import Document, Record
-from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Reason
@@ -91,7 +89,7 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
                 "run",
                 "golden.yaml",
                 *PURE,
-                *(("~steps.half", "~steps.agree", "~gates") if name == "store-0" else ("~steps.decide",)),
+                "~steps.decide",
             ),
             "report.html",
         ),
@@ -111,7 +109,7 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
     assert not (folder / "outputs" / "store" / "damaged").exists()
 
 
-@pytest.mark.representatives("store-1", "store-0")
+@pytest.mark.representatives("store-1")
 @pytest.mark.parametrize("name", STORES)
 def test_a_plan_reports_why_a_golden_result_is_not_reused(name: str, open_copy: Callable[[str], Path]) -> None:
     ran = ndld_flow("plan", "golden.yaml", "--json", cwd=open_copy(name))
@@ -331,11 +329,3 @@ def test_an_older_store_is_upgraded_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store_format, "FORMAT", 2)
     with pytest.raises(NewerFormatError, match="store was written by a newer ndld-flow: it has format version 3"):
         _ = outputs.store
-
-
-def test_runs_of_the_first_version_keep_their_recipe_syntax(unpacked: dict[str, Path]) -> None:
-    """The first golden store is unchanged since its release."""
-    (path,) = (unpacked["store-0"] / "outputs/runs/golden").glob("2*/run.json")
-    assert '"document"' not in path.read_text("utf-8")
-    assert not (unpacked["store-0"] / "outputs/store/FORMAT").exists()
-    assert read_run_record(path.parent).document == "run"
