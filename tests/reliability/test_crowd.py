@@ -148,6 +148,7 @@ def make_crowd(in_folder: Path) -> Iterator[Callable[[int], Crowd]]:
 
     def make(rounds: int = 1) -> Crowd:
         make_toy(in_folder)
+        (in_folder / ".log").mkdir(exist_ok=True)  # a hidden folder is in no key
         (in_folder / "slow.py").write_text(STEP)
         (in_folder / "turns.py").write_text(TURNS)
         for name, steps in RECIPES.items():

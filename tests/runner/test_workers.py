@@ -197,7 +197,7 @@ def test_waiting_for_another_is_reported_and_not_counted(deeds: Deeds) -> None:
             wait_until(lambda: told)
             time.sleep(2.2)
         assert future.result()[0].summary == "fine"
-        assert told == [StepWaits(name="one", waits_for="another run that computes the same step")]
+        assert told == [StepWaits(name="one", waits_for="another process, which computes the same step")]
 
 
 @pytest.mark.thorough
