@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
@@ -133,7 +133,7 @@ def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> 
         digest = store.digests.digest(path)
         names = _external_files(path, digest, store)
         # A copy of the model elsewhere may have other data.
-        data = {name: external_file(path, name) for name in names}
+        data = {PurePosixPath(name).as_posix(): external_file(path, name) for name in names}  # `./w.bin` is `w.bin`
         files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
         for name, file in data.items():
             data_digest = store.digests.digest(file.path)

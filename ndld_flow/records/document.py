@@ -218,7 +218,7 @@ def is_inner_path(name: str) -> bool:
 
 
 def _refuse_way_out(name: str) -> str:
-    if not is_inner_path(name):
+    if not is_inner_path(name) or "." in name.split("/"):  # one name for each file
         raise ValueError("not a path inside a folder")
     return name
 

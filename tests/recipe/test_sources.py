@@ -20,6 +20,7 @@ from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe import wheels
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_ext
 from tests.support.samples import SAMPLES
@@ -73,6 +74,18 @@ def test_external_data_is_part_of_the_model(find: Callable[..., FoundModel], in_
     result = find("m.onnx")
     assert len(result.record.files) == 2
     assert result.record.size_bytes > 10**5
+
+
+def test_a_data_file_has_one_name_however_the_model_spells_it(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    make_ext(in_folder / "m.onnx")
+    before = {file.path for file in find("m.onnx").record.files}
+    model = onnx.load("m.onnx", load_external_data=False)
+    for entry in (entry for weight in model.graph.initializer for entry in weight.external_data):
+        entry.value = f"./{entry.value}" if entry.key == "location" else entry.value
+    onnx.save(model, "m.onnx")
+    assert {file.path for file in find("m.onnx").record.files} == before == {"model.onnx", "m.onnx.bin"}
+    with pytest.raises(ValidationError, match="not a path inside a folder"):
+        ArtifactFile(path="./model.onnx", digest="0" * 64, size_bytes=1)
 
 
 def test_only_the_contents_of_a_model_matter_and_not_its_name(find: Callable[..., FoundModel], in_folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import JsonValue
 
@@ -108,7 +108,9 @@ class _Collector:
         if artifact.path.absolute().is_relative_to(self.store.root.absolute()):
             self._add(describe_folder(artifact.kind, artifact.folder, self.store.digests.digest))
             return artifact
-        names = {Onnx.main: artifact.path} | {name: artifact.folder / name for name in external_files(artifact.path)}
+        names = {Onnx.main: artifact.path} | {
+            PurePosixPath(name).as_posix(): artifact.folder / name for name in external_files(artifact.path)
+        }
         record = self._keep(artifact.kind, names)
         if record.digest != artifact.digest:
             raise RequestError(f"model {artifact.path}: it changed during the run. Run again.")
