@@ -22,9 +22,10 @@ def is_settled(stamp: list[int], now_ns: int | None = None) -> bool:
     return (now_ns or time.time_ns()) - max(stamp[1], stamp[2]) > SETTLED_AFTER_S * 1e9
 
 
-_FOLLOW_WRITES = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "xfs", "zfs"})
+_FOLLOW_WRITES = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 """Linux file systems that change a file's times whenever it is written. tmpfs does not where a program writes through a
-memory map, and network file systems show changes of other hosts late.
+memory map, and network file systems show changes of other hosts late. An overlay is like the file system below it,
+which may be tmpfs and cannot be known.
 """
 
 

@@ -31,6 +31,8 @@ MAX_BYTES = 200_000_000
 """Size of a folder above which a recipe is refused: all of it would be read for each plan."""
 MAX_FILES = 20_000
 _GENERATED = frozenset({"outputs", "__pycache__"})
+_STORE_MARK = "store/FORMAT"
+"""The file that every outputs folder has before anything else is written to it."""
 _OF_OUTPUTS = frozenset({"runs", "runs.jsonl", "store", "sweeps"})
 """Contents of an outputs folder, for one that users share with their own files."""
 _LIBRARIES = frozenset(
@@ -84,7 +86,7 @@ def _is_generated(folder: Path) -> bool:
 
 
 def _is_outputs(folder: Path) -> bool:
-    return any((folder / "store" / name).is_dir() for name in ("digests", "locks", "objects", "records"))
+    return (folder / _STORE_MARK).is_file()
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,16 @@ class UserCode:
     search: tuple[str, ...] = ()
     """Entries that it added to `sys.path`."""
     elsewhere: Mapping[str, Path] = field(default_factory=dict)
-    """Those that are not in its folder, by name."""
+    """The modules that it imported from other folders, by name."""
     digest: str = ""
     """Digest of the Python files in its folder and of `elsewhere` when it was imported."""
 
     @property
     def installed(self) -> list[str]:
         """The top-level modules of installed distributions that the Python files in its folder import."""
-        local = {part for name in list_files(self.path) for part in _words(name)} | self.modules.keys()
-        names = _imports_of(self.path) - sys.stdlib_module_names - {"ndld_flow"}
+        files = list_files(self.path)
+        local = {part for name in files for part in _words(name)} | self.modules.keys()
+        names = _imported_by(files) - sys.stdlib_module_names - {"ndld_flow"}
         return sorted(name for name in names if name in _LIBRARIES or name not in local)
 
     def conflict_with(self, other: UserCode) -> str:
@@ -124,15 +127,16 @@ def _words(name: str) -> Iterator[str]:
     yield leaf.partition(".")[0]
 
 
-def _imports_of(path: Path) -> frozenset[str]:
-    """Return the top-level names that the Python files in a folder and below import, anywhere in them."""
-    files = (file for name, file in list_files(path).items() if name.endswith(".py"))
-    return frozenset().union(*(_imported_names(file.read_bytes()) for file in files))
+def _imported_by(files: Mapping[str, Path]) -> frozenset[str]:
+    """Return the top-level names that the Python files among these import, anywhere in them."""
+    sources = (file.read_bytes() for name, file in files.items() if name.endswith(".py"))
+    return frozenset().union(*map(_imported_names, sources))
 
 
 def _local_imports(path: Path) -> frozenset[str]:
-    beside = {name.split("/")[0].partition(".")[0] for name in list_files(path)}
-    return _imports_of(path) & beside - _LIBRARIES - sys.stdlib_module_names
+    files = list_files(path)
+    beside = {name.split("/")[0].partition(".")[0] for name in files}
+    return _imported_by(files) & beside - _LIBRARIES - sys.stdlib_module_names
 
 
 @lru_cache(maxsize=2000)
@@ -175,7 +179,7 @@ def import_code(path: Path) -> UserCode:
         return known
     with user_imports():
         before = [*sys.path]
-        module = load_user_module(path, locate=False)
+        module = _run_file(path)
         modules, search = dict(_users_modules()), tuple(entry for entry in sys.path if entry not in before)
         code = UserCode(path, module, modules, search, _find_elsewhere(path))
     code = _IMPORTED[path.absolute()] = replace(code, digest=_digest_code(code))
@@ -187,7 +191,7 @@ def _find_elsewhere(path: Path) -> dict[str, Path]:
 
     A program that uses the API may have imported one before, so that importing the file loads nothing.
     """
-    folder, own, imported = path.absolute().parent, _users_modules(), _imports_of(path)
+    folder, own, imported = path.absolute().parent, _users_modules(), _imported_by(list_files(path))
     named = {name: module for name, module in sys.modules.items() if name in own or name.partition(".")[0] in imported}
     files = {name: module.__file__ for name, module in named.items() if getattr(module, "__file__", None)}
     found = {name: Path(file) for name, file in sorted(files.items()) if file and not is_installed(file)}
@@ -218,7 +222,10 @@ def user_imports(code: UserCode | None = None) -> Iterator[None]:
 
     Those of an enclosing block are hidden: two files may have different modules of one name next to them.
     """
-    path, folders, hidden = [*sys.path], _FINDER.folders, _users_modules()
+    path, folders, hidden, writes_none = [*sys.path], _FINDER.folders, _users_modules(), sys.dont_write_bytecode
+    sys.dont_write_bytecode = (
+        True  # code that loads a file by its path would run what it has cached, see `_SourceLoader`
+    )
     _forget(hidden)
     _FINDER.folders = ()
     try:
@@ -231,6 +238,7 @@ def user_imports(code: UserCode | None = None) -> Iterator[None]:
         _forget(_users_modules())
         sys.path[:] = path
         sys.modules.update(hidden)
+        sys.dont_write_bytecode = writes_none
         _FINDER.folders = folders
         if not folders and _FINDER in sys.meta_path:
             sys.meta_path.remove(_FINDER)
@@ -248,12 +256,17 @@ def unseen_modules(codes: Mapping[str, UserCode]) -> list[str]:
     return [name for name, module in _users_modules().items() if module.__file__ and module.__file__ not in seen]
 
 
-def load_user_module(path: Path, *, locate: bool = True) -> ModuleType:
+def load_user_module(path: Path) -> ModuleType:
     """Import a file, which may import modules from its own folder, from the source that it has now.
 
-    Raises RequestError with the failing line if the file cannot be read, is not Python, or fails; without `locate`,
-    whatever it raises.
+    Raises RequestError with the failing line if the file cannot be read, is not Python, or fails.
     """
+    with locating_errors(path):
+        return _run_file(path)
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Import a file as `load_user_module` does, but raise what its code raises."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -266,12 +279,11 @@ def load_user_module(path: Path, *, locate: bool = True) -> ModuleType:
         raise RequestError(f"{path}: it is not Python: its name does not end in `.py`")
     # It is in `sys.modules` before its code runs, because dataclasses and pydantic look annotations up there.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with locating_errors(path) if locate else contextlib.nullcontext():
-        try:
-            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is trusted
-        except BaseException:
-            del sys.modules[name]
-            raise
+    try:
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - it is trusted
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -85,6 +85,13 @@ WAYS = {
         "helper",
         {"outer.py": "def word():\n    import helper\n    return helper.word()"},
     ),
+    "by its path": (
+        "import importlib.util",
+        "spec = importlib.util.spec_from_file_location('near', Path(__file__).with_name('helper.py')); "
+        "near = importlib.util.module_from_spec(spec); spec.loader.exec_module(near); word = near.word",
+        "helper",
+        {},
+    ),
     "namespace package": ("import spaces.inner", "word = spaces.inner.word", "spaces/inner", {}),
     "import_module": ("import importlib", "word = importlib.import_module('helper').word", "helper", {}),
     "folder added to the path": (
@@ -166,9 +173,11 @@ def test_a_file_next_to_a_step_counts_however_it_is_read(in_folder: Path, spelli
     assert word(toy) == ("one", [])
 
 
-@pytest.mark.parametrize("name", ["other.py", "lists/a.txt", "lists/deeper/b.bin", ".hidden"])
+@pytest.mark.parametrize(
+    "name", ["other.py", "lists/a.txt", "lists/deeper/b.bin", ".hidden", "shop/store/records/a.csv"]
+)
 def test_every_file_of_the_folder_and_below_counts(in_folder: Path, name: str) -> None:
-    """Whether the step reads it cannot be known."""
+    """No program can know which of them the step reads."""
     toy = make(in_folder, "from helper import word", files={"helper.py": TWO, name: "1"})
     assert word(toy) == ("2", ["first"])
     (in_folder / name).write_text("2")
@@ -185,7 +194,7 @@ def test_every_file_of_the_folder_and_below_counts(in_folder: Path, name: str) -
     [".git/HEAD", "outputs/note.txt", "__pycache__/a.pyc", "results/runs/a.json", "venv/lib/a.py", "runs/a.json"],
 )
 def test_what_programs_write_next_to_a_step_does_not_count(in_folder: Path, name: str) -> None:
-    files = {"helper.py": TWO, name: "1", "venv/pyvenv.cfg": "", "results/store/locks/a": "", "store/locks/a": ""}
+    files = {"helper.py": TWO, name: "1", "venv/pyvenv.cfg": "", "results/store/FORMAT": "", "store/FORMAT": ""}
     toy = make(in_folder, "from helper import word", files=files)
     assert word(toy) == ("2", ["first"])
     (in_folder / name).write_text("2")

@@ -127,7 +127,9 @@ def test_a_write_through_a_memory_map_is_noticed(
 
 
 def test_only_file_systems_known_to_follow_writes_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stamps, "_file_systems", lambda: {1: "ext4", 2: "tmpfs", 3: "nfs4", 4: "fuse.sshfs"})
+    monkeypatch.setattr(
+        stamps, "_file_systems", lambda: {1: "ext4", 2: "tmpfs", 3: "nfs4", 4: "fuse.sshfs", 5: "overlay"}
+    )
     assert [device for device in range(6) if follows_writes(device)] == [1]
 
 
