@@ -223,9 +223,7 @@ def user_imports(code: UserCode | None = None) -> Iterator[None]:
     Those of an enclosing block are hidden: two files may have different modules of one name next to them.
     """
     path, folders, hidden, writes_none = [*sys.path], _FINDER.folders, _users_modules(), sys.dont_write_bytecode
-    sys.dont_write_bytecode = (
-        True  # code that loads a file by its path would run what it has cached, see `_SourceLoader`
-    )
+    sys.dont_write_bytecode = True  # what code loads by a path gets Python's own loader: see `_SourceLoader`
     _forget(hidden)
     _FINDER.folders = ()
     try:

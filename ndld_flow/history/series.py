@@ -61,7 +61,7 @@ class Subject:
 
     @classmethod
     def read(cls, text: str) -> Subject:
-        """Return the subject in a text of the index."""
+        """Return the subject of its JSON."""
         return cls(**json.loads(text))
 
     @property

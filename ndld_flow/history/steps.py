@@ -108,13 +108,8 @@ class StepRules:
     """The values have no noise: every change is a step."""
 
 
-def find_steps(
-    values: Sequence[float], rules: StepRules | None = None, known: Sequence[tuple[int, int]] = (), start: int = 0
-) -> list[Step]:
-    """Return the steps of a series, in order.
-
-    `known` has (`tested_place`, `found_at`) of the steps among the first `start` points, which are not tested again.
-    """
+def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[Step]:
+    """Return the steps of a series, in order."""
     rules = rules or StepRules()
     if rules.exact:
         return _exact_steps(values)
@@ -126,7 +121,7 @@ def find_steps(
     logs = bool(np.all(raw > 0))
     series = np.log(raw) if logs else raw
     limited = _limited(series)
-    found, last = list(known), start
+    found, last = list[tuple[int, int]](), 0
     while (last := _next_suspicious(limited, found[-1][0] if found else 0, last)) < len(series):
         first = max(found[-1][0] if found else 0, last - WINDOW + 1)
         window = slice(first, last + 1)

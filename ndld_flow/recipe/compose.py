@@ -257,7 +257,7 @@ def _needs_hydra(file: YamlFile) -> bool:
 
 
 def _copy(values: dict[Any, Any]) -> dict[str, Any]:
-    """Return values of which no part is another's, as aliases of YAML are."""
+    """Return a copy in which each alias of YAML is a value of its own, as OmegaConf makes it."""
 
     def copied(value: Any) -> Any:  # noqa: ANN401 - plain data
         if isinstance(value, dict):

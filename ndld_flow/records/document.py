@@ -323,6 +323,10 @@ def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
         raise error.at(path) from None
 
 
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+"""Errors that reading a damaged record as plain values raises."""
+
+
 def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
     """Return a file of JSON as plain values. Raises OSError, and ValueError for invalid or too deep JSON."""
     return from_json(read_bounded(path))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
-from ndld_flow.records.document import Record, Tree, read_tree
+from ndld_flow.records.document import DAMAGE, Record, Tree, read_tree
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
@@ -42,8 +42,6 @@ _MOST_METRICS = 3
 _MAIN = "latency.median"
 """The metric that is shown of a run without gates."""
 _END = object()
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
-"""What a damaged record or line raises."""
 _MANY = 200
 """Number of records from which the index is quicker than reading them."""
 _LEAST_DIGITS = 6
@@ -265,14 +263,14 @@ class _Reader:
                 continue
             brief = self.briefs.get(name_in_history(folder)) if record == RUN_RECORD else None
             if brief:
-                with contextlib.suppress(*_DAMAGE):  # a line may hold anything: its record decides
+                with contextlib.suppress(*DAMAGE):  # a line may hold anything: its record decides
                     yield self._summarize(folder, brief, record, tags)
                     continue
             try:
                 yield self._summarize(folder, read_tree(folder / record), record, tags)
             except OSError as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
-            except _DAMAGE:
+            except DAMAGE:
                 yield _describe_unreadable(folder, record, self.outputs, None, tags)
 
     def _summarize(self, folder: Path, record: Tree, name: str, tags: tuple[str, ...]) -> RunSummary | None:

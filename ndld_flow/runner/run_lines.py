@@ -24,14 +24,12 @@ from pydantic_core import from_json, to_json
 
 from ndld_flow import __version__
 from ndld_flow.history.series import Measured, Subject, read_measurements
-from ndld_flow.records.document import Tree, read_tree
+from ndld_flow.records.document import DAMAGE, Tree, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
-"""What reading a damaged record or line raises."""
 _FORMAT = f"{__version__} 1"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
 _HEAD = re.compile(rb'{"format":"%b","run":"([^"\\/]+)/([^"\\/]+)","stamp":"([0-9 ]+)"' % re.escape(_FORMAT.encode()))

@@ -21,7 +21,6 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, SourceRecord, metrics_of
-from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.history_gates import decide_by_history
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.step_results import skip_step
@@ -85,7 +84,7 @@ def describe_ended(run: RunState, ended: Ended) -> RunRecord:
         directory=str(Path.cwd()),
         user=visible_name(name_me()),
         host=visible_name(platform.node()),
-        commit=read_commit(Path.cwd()),
+        commit=run.commit,
         started_at=run.started_at,
         wall_s=time.perf_counter() - run.start,
         source=models.pop(SOURCE),

@@ -21,6 +21,7 @@ from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.executors.ssh.targets import send_to
+from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
@@ -90,6 +91,11 @@ class RunState:
     def resolved(self) -> dict[str, JsonValue]:
         """Return the recipe as its record has it. Each step's progress is recorded, and the recipe stays the same."""
         return resolve_recipe(self.recipe, {name: model.record.digest for name, model in self.models.items()})
+
+    @cached_property
+    def commit(self) -> str:
+        """Return the git commit of the current directory; git is asked once, and not by a run without a record."""
+        return read_commit(Path.cwd())
 
 
 @dataclass

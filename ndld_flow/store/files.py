@@ -220,24 +220,17 @@ def find_leftovers(folder: Path, is_left_out: Callable[[str], bool] = lambda _: 
 
     Links to folders are not followed, and folders whose path `is_left_out` are not read.
     """
-    found = list[Path]()
-    for path in find_temporary(folder, is_left_out):
-        with contextlib.suppress(OSError):  # a running process has renamed it
-            if time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
-                found.append(path)
-    return found
-
-
-def find_temporary(folder: Path, is_left_out: Callable[[str], bool] = lambda _: False) -> Iterator[Path]:
-    """Yield the temporary files and folders below a folder, as `find_leftovers` does, of any age."""
-    waiting = [str(folder)]
+    found, waiting = list[Path](), [str(folder)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.name.startswith(".") and _LEFTOVER.fullmatch(entry.name):
-                    yield Path(entry.path)
+                    with contextlib.suppress(OSError):  # a running process has renamed it
+                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > _LEFT_AFTER_S:
+                            found.append(Path(entry.path))
                 if entry.is_dir(follow_symlinks=False) and not is_left_out(entry.path):
                     waiting.append(entry.path)
+    return found
 
 
 def copy_file(source: Path, target: Path) -> None:

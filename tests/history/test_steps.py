@@ -53,13 +53,6 @@ def test_a_step_that_was_found_is_never_withdrawn() -> None:
     assert len(seen) == 1
 
 
-def test_continuing_from_known_steps_gives_the_same_steps() -> None:
-    values = step_of(step_of(simulate("normal 1 %", 400, 5), 1.05, 120), 0.93, 300)
-    for start in (0, 122, 200, 301):
-        known = [(step.tested_place, step.found_at) for step in find_steps(values[:start])]
-        assert find_steps(values, known=known, start=start) == find_steps(values)
-
-
 @pytest.mark.representatives("drift", "two modes")
 @pytest.mark.parametrize(
     "noise",

@@ -77,7 +77,7 @@ def test_other_keys_have_other_comments(forge: Forge) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_any_text_is_posted_as_it_is(forge: Forge, service: str) -> None:
-    """It is no argument, of which `@file` would be read, `{owner}` replaced, and 130 kB refused."""
+    """As an argument, `gh` would read `@file` and replace `{owner}`, and the system would refuse 130 kB."""
     text = "@/etc/passwd {owner} :id $(id) \u20ac \"'\\ " + "x" * 60_000
     post(forge, service, text)
     assert forge.comments[0]["body"] == f"{MARKER}\n{text}"

@@ -188,16 +188,16 @@ def test_a_step_that_takes_too_long_is_stopped_with_its_children(deeds: Deeds, w
 
 @pytest.mark.thorough
 def test_waiting_for_another_is_reported_and_not_counted(deeds: Deeds) -> None:
-    told: list[Event] = []
-    with closing(Workers(1, told.append, trust=True)) as workers:
+    events: list[Event] = []
+    with closing(Workers(1, events.append, trust=True)) as workers:
         assert workers.submit(deeds.task(name="zero"), deeds.store).result()  # it has imported what it needs
         task = deeds.task("word: fine", timeout_s=2)
         with deeds.store.locks.hold(make_key(task.works[0].parts)):
             future = workers.submit(task, deeds.store)
-            wait_until(lambda: told)
+            wait_until(lambda: events)
             time.sleep(2.2)
         assert future.result()[0].summary == "fine"
-        assert told == [StepWaits(name="one", waits_for="another process, which computes the same step")]
+        assert events == [StepWaits(name="one", waits_for="another process, which computes the same step")]
 
 
 @pytest.mark.thorough

@@ -112,12 +112,12 @@ def test_waiting_is_reported_only_when_another_holds_the_lock(locks: Locks) -> N
         assert waits == []
         released = threading.Event()
 
-        def tell(_: str) -> None:
+        def note_second(_: str) -> None:
             waits.append("second")
             released.set()
 
         def wait() -> None:
-            with locks.hold("key", tell):
+            with locks.hold("key", note_second):
                 waits.append("taken")
 
         worker = threading.Thread(target=wait)

@@ -1,4 +1,4 @@
-"""Parametrized tests of which the quick tests hold a few representatives."""
+"""Parametrized tests: a few cases of each are quick, the others thorough."""
 
 from __future__ import annotations
 
