@@ -71,7 +71,7 @@ def pytest_configure() -> None:
     locks = tempfile.mkdtemp(prefix="ndld_flow-tests-")
     os.environ[FOLDER_VARIABLE] = locks
     atexit.register(shutil.rmtree, locks, ignore_errors=True)
-    # Receipts of tests, which patch anything, are no user's.
+    # What tests install is none of the user's.
     mock.patch.object(user_folders, "cache_folder", lambda: Path(locks) / "cache").start()
 
 

@@ -1,7 +1,7 @@
 """Properties of this machine that identify it in keys and records.
 
-Every plan needs them, and so does the repetition of an unchanged command: only light modules of the standard library
-are imported, and not `dataclasses`, which imports `inspect`.
+Every plan needs them: only light modules of the standard library are imported, and not `dataclasses`, which imports
+`inspect`.
 """
 
 from __future__ import annotations

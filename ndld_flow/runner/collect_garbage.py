@@ -128,7 +128,7 @@ def collect_garbage(
         if not dry_run:
             for path in leftovers:
                 remove_any(path)
-            for name in ("recipes", "digests", "externals"):  # cheap to rebuild, and their sources may be gone
+            for name in ("digests", "externals"):  # cheap to rebuild, and their sources may be gone
                 remove_folder(store.root / name)
             store.locks.remove_unheld()
     return Freed(

@@ -151,7 +151,7 @@ def test_functions_show_their_bodies() -> None:
 
 
 def test_every_operator_has_a_page() -> None:
-    for one in operators().values():  # `api.ops` looks each up among all, and the verb keeps a receipt of it
+    for one in operators().values():  # `api.ops` looks each up among all
         listed = ListedOperator(one.name, one.domain, one.family, one, one.newest)
         assert one.full_name in explain_operators([listed]).splitlines()[0]
     assert say("Abs") == f"{click.unstyle(explain_operators(api.ops('Abs')))}\n"

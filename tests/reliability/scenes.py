@@ -16,7 +16,7 @@ from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan
 from tests.reliability.outputs_state import age_leftovers, find_halves, find_unfinished, list_leftovers, take_stock
 from tests.support.tally import Tally
 
-_NO_MATTER = ("outputs/store/locks/", "outputs/store/recipes/", "outputs/store/externals/", "outputs/store/digests/")
+_NO_MATTER = ("outputs/store/locks/", "outputs/store/externals/", "outputs/store/digests/", "outputs/runs.jsonl")
 """Locks, and what can be found out anew: they may come and go."""
 _GROWS = "outputs/order.txt"
 """In which order runs were finished."""

@@ -14,7 +14,7 @@ from ndld_flow.cli.app import main
 
 
 def ndld_flow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `ndld-flow` with these arguments, without a replay; its output is a pipe for it."""
+    """Run `ndld-flow` with these arguments; its output is a pipe for it."""
     command = ["ndld-flow", *arguments]
     out, err = io.StringIO(), io.StringIO()
     before = signal.getsignal(signal.SIGTERM)
