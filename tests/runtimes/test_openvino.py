@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-openvino = pytest.importorskip("openvino", reason="needs the extra [openvino]")
+pytest.importorskip("openvino", reason="needs the extra [openvino]")
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.models.files import model_inputs
@@ -309,6 +309,8 @@ def test_trials_of_a_search_run_in_the_runtime(cnn: Path, tmp_path: Path) -> Non
 def test_a_search_is_refused_where_its_rounding_is_removed(cnn: Path, tmp_path: Path) -> None:
     assert rounds_to(OnnxruntimeRequest(), "fp16")
     assert rounds_to(OnnxruntimeRequest(), "bf16")
+    import openvino
+
     # Where the CPU has no bfloat16, OpenVINO removes those Casts too.
     assert rounds_to(F32, "bf16") == ("BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
     assert not rounds_to(F32, "fp16")  # OpenVINO removes the Casts: every trial would pass
