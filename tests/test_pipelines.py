@@ -46,7 +46,7 @@ SWEEPS = {
     "sweep_runtimes": ("det", 3),
 }
 """Recipe -> its model, and how many points it has."""
-NO_PRESETS = {"ppocr_det_rtx", "inspect_activations", "render_images", "export_cpp", "denoiser", "upgrade"}
+NO_PRESETS = {"ppocr_det_rtx", "inspect_activations", "render_images", "export_cpp", "denoiser", "triton", "upgrade"}
 MEASURING = [path for path in RECIPES if path.stem not in NO_PRESETS | EDITS.keys() | SWEEPS.keys()]
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""

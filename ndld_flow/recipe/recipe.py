@@ -32,7 +32,7 @@ from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
 from ndld_flow.runtimes.one_runtime import OneRuntime
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
+from ndld_flow.step import DataFile, Held, Reads, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx
 
 TRITON = "triton"
@@ -215,13 +215,7 @@ class RecipeStep:
     @property
     def data_files(self) -> dict[str, str]:
         """Paths of settings marked `DataFile`, by setting; several paths of one setting are `NAME.0`, `NAME.1`."""
-        paths: dict[str, str] = {}
-        for held in self.step.held(DataFile):
-            if isinstance(held.value, tuple):
-                paths |= {f"{held.dotted}.{place}": str(path) for place, path in enumerate(held.value)}
-            else:
-                paths[held.dotted] = str(held.value)
-        return paths
+        return {name: path for held in self.step.held(DataFile) for name, path in name_files(held).items()}
 
     @property
     def other_files(self) -> dict[str, str]:
@@ -240,14 +234,17 @@ class RecipeStep:
         return {name: path for name, path in paths.items() if _is_file(path)}
 
     def code(self) -> dict[str, UserCode]:
-        """Return its own file and that of each setting that names a Python file, by the name of the step or setting.
+        """Return its own file and that of each setting that names Python code, by the name of the step or setting.
 
-        Raises RequestError if two of them import different modules by one name: a process has only one.
+        Finding these imports them, so other settings do not count: without `--trust` they may name any file. Raises
+        RequestError if two of them import different modules by one name: a process has only one.
         """
         codes = {self.type.name: self.type.code} if self.type.code is not None else {}
-        for name, path in self.data_files.items():
-            if path.endswith(".py"):
-                codes[name] = find_code(Path(path))
+        trusted = {held.place for held in self.step.named_code()}
+        for held in self.step.held(DataFile):
+            for name, path in name_files(held).items() if held.place in trusted else ():
+                if path.endswith(".py"):
+                    codes[name] = find_code(Path(path))
         for first, second in combinations(codes, 2):
             module = codes[first].conflict_with(codes[second])
             if module:
@@ -295,6 +292,13 @@ def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
         return
     for name, each in inner:
         yield from _walk(each, (*place, name))
+
+
+def name_files(held: Held[DataFile]) -> dict[str, str]:
+    """Return the paths of a setting by its name; several are `NAME.0`, `NAME.1`."""
+    if isinstance(held.value, tuple):
+        return {f"{held.dotted}.{place}": str(path) for place, path in enumerate(held.value)}
+    return {held.dotted: str(held.value)}
 
 
 def _is_file(path: str) -> bool:

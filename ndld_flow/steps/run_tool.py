@@ -154,8 +154,8 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             name = f"file {path.name}"  # files in different folders may have the same name
             names = chain([name], (f"{name} {number}" for number in count(2)))
             versions[next(each for each in names if each not in versions)] = cached_digest(path)[:_SHORT]
-        for path in used:
-            if path.suffix == ".py":
+        for path in (*used, *self.files):
+            if path.suffix == ".py" and path.is_file():
                 beside: list[JsonValue] = [[each, cached_digest(file)] for each, file in list_files(path).items()]
                 versions[f"files next to {path.name}"] = digest_json(beside)[:_SHORT]
         return versions

@@ -192,10 +192,10 @@ def test_a_package_offers_checks_and_runtimes(other_kinds: Path, monkeypatch: py
     profile = read_document(Profile, Path("outputs/runs/r/latest/speed/profile.json"))
     assert (profile.backend, profile.providers) == ("reference", ("Reference",))
     assert reasons() == {"lint": "reused", "other": "reused", "speed": "reused"}
-    for name, changed in {"long_name": "lint", "reference": "speed"}.items():
+    for name in ("long_name", "reference"):  # each may read the other's file, which is next to it
         path = other_kinds / f"kinds_{name}.py"
         path.write_text(path.read_text() + "\nCHANGED = True\n")
-        assert {step for step, reason in reasons().items() if reason != "reused"} == {changed}
+        assert {step for step, reason in reasons().items() if reason != "reused"} == {"lint", "speed"}
         path.write_text(path.read_text().replace("\nCHANGED = True\n", ""))
 
 

@@ -144,7 +144,7 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
         return None
 
 
-@pytest.mark.representatives("profile", "export_cpp")
+@pytest.mark.representatives("profile", "export_cpp", "check_accuracy", "build_engine")
 @pytest.mark.parametrize(
     "found",
     [

@@ -227,6 +227,25 @@ def test_a_result_that_is_exported_next_to_the_code_is_reused(in_folder: Path) -
     assert [started(toy.run()[1]) for _ in range(3)] == [["first"], ["first"], []]
 
 
+def test_files_next_to_a_script_count_and_the_script_is_not_imported(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    (in_folder / "tools").mkdir()
+    (in_folder / "tools" / "helper.py").write_text(TWO)
+    (in_folder / "tools" / "tool.py").write_text(
+        "import pathlib, shutil, sys, helper\n"
+        "if __name__ != '__main__': pathlib.Path('imported').touch()\n"
+        "shutil.copy(*sys.argv[1:])\n"
+    )
+    step = "{step: run_tool, command: [$Python, '$File{tool.py}', $Model, $Output], files: [tools/tool.py]}"
+    toy.recipe.write_text(f"model: model.onnx\nsteps: {{copy: {step}}}\n")
+    assert started(toy.run()[1]) == ["copy"]
+    assert toy.plan()["copy"][0] == "reused"
+    (in_folder / "tools" / "helper.py").write_text(THREE)
+    assert toy.plan()["copy"][0] != "reused"
+    assert started(toy.run()[1]) == ["copy"]
+    assert not (in_folder / "imported").exists()
+
+
 def test_a_folder_too_large_to_read_is_refused(in_folder: Path) -> None:
     toy = make(in_folder, files={"helper.py": TWO})
     with (in_folder / "weights.bin").open("wb") as file:

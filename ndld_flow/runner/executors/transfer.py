@@ -11,10 +11,11 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
-from ndld_flow.base.user_code import find_code, list_files
+from ndld_flow.base.user_code import UserCode, find_code, list_files
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.places import put_value
+from ndld_flow.recipe.recipe import name_files
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
@@ -58,7 +59,7 @@ def transfer_files(task: Task, store: Store, *, trust: bool) -> Transfer:
             "works": tuple(
                 _transfer_data(each, work, collector) for each, work in zip(order.works, works, strict=True)
             ),
-            "step_files": tuple(collector.collect_file(Path(path)) for path in order.step_files),
+            "step_files": tuple(collector.collect_code(find_code(Path(path))) for path in order.step_files),
         }
     )
     return Transfer(transferred, list(collector.artifacts.values()), collector.originals)
@@ -76,20 +77,20 @@ class _Collector:
     def collect_artifacts(self, artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
         return {name: self._collect_artifact(artifact) for name, artifact in artifacts.items()}
 
-    def collect_file(self, path: Path) -> str:
-        """Return the path of a file in the store; a Python file is stored with its folder and the modules that it
-        imports from elsewhere.
-        """
-        files = {path.name: path.absolute()}
-        if path.suffix == ".py":
-            files |= list_files(path)
-            for name, module in find_code(path).elsewhere.items():
-                place = name.replace(".", "/")
-                files[f"{place}/__init__.py" if module.name == "__init__.py" else f"{place}{module.suffix}"] = module
-        record = self._keep("file", files)
+    def collect_file(self, path: Path, beside: Mapping[str, Path] = {}) -> str:
+        """Return the path of a file in the store, kept with further files next to it."""
+        record = self._keep("file", {**beside, path.name: path.absolute()})
         copied = str(self.store.object_folder(record.digest).absolute() / path.name)
         self.originals[copied] = str(path)
         return copied
+
+    def collect_code(self, code: UserCode) -> str:
+        """Return the path of a user's Python file in the store, with its folder and the modules from elsewhere."""
+        files = list_files(code.path)
+        for name, module in code.elsewhere.items():
+            place = name.replace(".", "/")
+            files[f"{place}/__init__.py" if module.name == "__init__.py" else f"{place}{module.suffix}"] = module
+        return self.collect_file(code.path, files)
 
     def collect_samples(self, data: Data) -> Data:
         """Return the same data with all files in the store, in folders that keep their labels."""
@@ -146,9 +147,12 @@ class _Collector:
 def _transfer_data(order: WorkOrder, work: Work, collector: _Collector) -> WorkOrder:
     """Return the order of a step with its data files in the store."""
     settings: dict[str, JsonValue] = order.model_dump(mode="json")["settings"]
+    codes = work.step.code()
     for held in work.step.step.held(DataFile):
-        paths = held.value if isinstance(held.value, tuple) else (held.value,)
-        transferred = [collector.collect_file(Path(str(path))) for path in paths]
+        transferred = [
+            collector.collect_code(codes[name]) if name in codes else collector.collect_file(Path(path))
+            for name, path in name_files(held).items()
+        ]
         put_value(settings, held.place, transferred if isinstance(held.value, tuple) else transferred[0])
     for samples in work.step.step.held(SampleData):
         transferred_data = {name: collector.collect_samples(data) for name, data in samples.value.items()}
