@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import suggest
+from ndld_flow.recipe.compose_plain import compose_plain, copy_values
 from ndld_flow.recipe.config_files import check_used_files, find_config, find_folders
 from ndld_flow.recipe.foreign_forms import hint_at_override, hint_at_variable
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
@@ -236,35 +237,16 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool =
     if "hydra" in file.values:
         raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
     followed = _in_hydras_grammar(overrides, folders)
-    if followed or _needs_hydra(file):
+    if not followed and (plain := compose_plain(file, folders)) is not None:
+        both = [plain, copy_values(plain)]
+    else:
         with reading_environment(allowed=trust):
             both = _compose(file, followed, folders)
-    else:
-        both = [_copy(file.values), _copy(file.values)]
     for values in both:
         if WITHOUT_SWEEP in overrides:
             values.pop("sweep", None)
         values["steps"] = order_steps(values.get("steps"), file, folders)
     return Composed(file, overrides, both[0], both[-1], trust)
-
-
-def _needs_hydra(file: YamlFile) -> bool:
-    """Return whether a file is more than its values: it has `defaults:`, or text that OmegaConf or Hydra interpret.
-
-    Importing both takes longer than everything else that an unchanged recipe needs.
-    """
-    return "defaults" in file.values or any(mark in file.text for mark in ("${", "???", "@package", "!!"))
-
-
-def _copy(values: dict[Any, Any]) -> dict[str, Any]:
-    """Return a copy in which each alias of YAML is a value of its own, as OmegaConf makes it."""
-
-    def copied(value: Any) -> Any:  # noqa: ANN401 - plain data
-        if isinstance(value, dict):
-            return {key: copied(inner) for key, inner in value.items()}
-        return [copied(inner) for inner in value] if isinstance(value, list) else value
-
-    return {str(key): copied(value) for key, value in values.items()}
 
 
 def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.compose_plain import compose_plain
+from ndld_flow.recipe.config_files import find_folders
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml
+from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml, read_yaml
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
@@ -284,3 +286,63 @@ def test_a_recipe_without_hydras_grammar_means_what_hydra_composes(folder: Path)
     assert repr(plain) == repr(composed)
     plain["more"]["y"]["x"].append(2)
     assert plain["base"] == {"x": [1]}
+
+
+DEFAULTS = (
+    "[]", "[_self_]", "[speed: quick]", "[speed@steps.base: quick, _self_]", "[_self_, speed@steps.base: quick]",
+    "[speed@steps.base: quick, speed@steps.late: quick]", "[speed@steps.base: quick, speed@steps.base.deep: slow-one]",
+    "[_self_, speed@name: quick]", "[speed@steps: empty, speed@other: empty]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("defaults", DEFAULTS)
+def test_plain_defaults_mean_what_hydra_composes(folder: Path, defaults: str) -> None:
+    """A recipe whose `defaults:` only choose presets has the same values, in the same order, with and without Hydra."""
+    presets = {
+        "quick": "runs: 3\nstable: 0 %\ndeep: {kept: 1, changed: [1]}\nown: null\n",
+        "slow-one": "runs: 30\n",
+        "empty": "# nothing\n",
+    }
+    (folder / "configs/speed").mkdir(parents=True)
+    for name, text in presets.items():
+        (folder / f"configs/speed/{name}.yaml").write_text(text)
+    path = folder / "plain.yaml"
+    own = "steps: {late: 5, base: {step: profile, deep: {changed: [2], new: {}}, own: {a: 1}}}\n"
+    text = f"name: first\ndefaults: {defaults}\n{own}"
+    path.write_text(text)
+    assert compose_plain(read_yaml(path), find_folders(path)) is not None
+    plain = compose_recipe(path).values
+    path.write_text(text + "unused: '${name}'\n")
+    composed = compose_recipe(path).values
+    composed.pop("unused")
+    assert repr(plain) == repr(composed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: null\n",
+        "defaults: [other]\n",
+        "defaults: [speed: nothing]\n",
+        "defaults: [speed: [quick]]\n",
+        "defaults: [speed: null]\n",
+        "defaults: [optional speed: quick]\n",
+        "defaults: [override speed: quick]\n",
+        "defaults: [speed@_global_: quick]\n",
+        "defaults: [speed: quick, speed: quick]\n",
+        "defaults: [_self_, _self_]\n",
+        "defaults: [speed: nested]\n",
+        "defaults: [speed: packaged]\n",
+        "a: '${b}'\n",
+        "a: ???\n",
+        "defaults: [speed@a: quick]\na: [1]\n",
+    ],
+)
+def test_everything_else_is_composed_by_hydra(folder: Path, text: str) -> None:
+    (folder / "configs/speed").mkdir(parents=True)
+    (folder / "configs/speed/quick.yaml").write_text("runs: 3\n")
+    (folder / "configs/speed/nested.yaml").write_text("defaults: [quick]\n")
+    (folder / "configs/speed/packaged.yaml").write_text("# @package _global_\nruns: 3\n")
+    path = folder / "plain.yaml"
+    path.write_text(text)
+    assert compose_plain(read_yaml(path), find_folders(path)) is None
