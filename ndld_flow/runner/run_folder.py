@@ -12,17 +12,15 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.outcomes import is_complete, outcome_of_code
-from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Notice, RunFailed
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
 from ndld_flow.runner.run_lines import note_run
@@ -43,6 +41,11 @@ from ndld_flow.store.files import (
 from ndld_flow.store.hidden_credentials import find_redacted
 from ndld_flow.store.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.profile import Profile
+    from ndld_flow.records.sweep import SweepRecord
 
 PICTURE = "comparison.png"
 WORKBOOK = "layers.xlsx"

@@ -21,7 +21,6 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, SourceRecord, metrics_of
-from ndld_flow.runner.history_gates import decide_by_history
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.step_results import skip_step
 from ndld_flow.store.digest import digest_json
@@ -114,6 +113,8 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
             continue  # it is decided once, at the end
         try:
             if gate.history:
+                from ndld_flow.runner.history_gates import decide_by_history
+
                 results.append(decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics))
             else:
                 results.append(gate.decide(metrics))
