@@ -10,7 +10,7 @@ _VERBS: Mapping[str, str] = {
     **dict.fromkeys(("convert", "quantize", "build", "export", "simplify", "fp16"), _A_RECIPE),
     "optimise": "did you mean `optimize`?",
     **dict.fromkeys(("check", "validate", "lint", "accuracy"), f"this is a step of a recipe: {_A_RECIPE}"),
-    **dict.fromkeys(("ls", "list", "history", "log", "status"), "did you mean `runs`?"),
+    **dict.fromkeys(("ls", "list", "log", "status"), "did you mean `runs`?"),
     **dict.fromkeys(("show", "info", "print", "model", "summary"), "did you mean `inspect`?"),
     **dict.fromkeys(("view", "visualize", "plot", "graph", "netron"), "did you mean `draw`?"),
     **dict.fromkeys(("clean", "prune", "delete", "rm"), "did you mean `gc`?"),
@@ -31,7 +31,6 @@ _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("multi-run", "sweep", "matrix"), "did you mean `--multirun`?"),
     **dict.fromkeys(("dry-run", "dryrun", "noop", "explain"), "`ndld-flow plan RECIPE.yaml` shows what a run would do"),
     **dict.fromkeys(("rerun", "clean"), "`--force all` computes every step again"),
-    "remote-store": "the machines of a cluster exchange files through a cache: `--cache URL --push`",
     **dict.fromkeys(
         ("out", "output-dir", "output-path", "o"), "`-o` takes the result, `--outputs` the folder of the store"
     ),

@@ -28,35 +28,6 @@ from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 ENTRY_POINTS = "ndld_flow.operations"
 """Group in which an installed package lists its operations: `name = "package.module:Class"`."""
 
-_RENAMED = {
-    "add_subgraph": "set_subgraph: {scope: NODE/ATTRIBUTE, ...}",
-    "delete_attributes": "remove_attributes",
-    "delete_functions": "remove_functions: {select: ...}",
-    "drop_initializer_inputs": "remove_initializer_inputs",
-    "drop_shapes": "remove_shapes",
-    "duplicate_subgraph": "set_subgraph: {scope: NEW, copy_of: ORIGINAL}",
-    "externalise_weights": "externalize_weights",
-    "fix_dims": "set_shapes",
-    "order_inputs": "reorder: {inputs: [...]}",
-    "order_outputs": "reorder: {outputs: [...]}",
-    "rename_inputs": "rename_tensors: {names: ...}",
-    "rename_outputs": "rename_tensors: {names: ...}",
-    "replace_subgraph": "set_subgraph",
-    "split_gemm": "decompose: {select: {op_type: Gemm}}",
-}
-"""Former name of an operation -> how to write it now."""
-_RENAMED_SETTINGS = {
-    "add_outputs": {"outputs": "select"},
-    "free_dims": {"inputs": "select"},
-    "inline_functions": {"functions": "select"},
-    "make_batch_dynamic": {"inputs": "select"},
-    "remove_functions": {"functions": "select"},
-    "remove_inputs": {"inputs": "select"},
-    "remove_outputs": {"outputs": "select"},
-    "rename_functions": {"functions": "select"},
-}
-"""Operation -> former name of a setting -> its name now."""
-
 
 @cache
 def operation_names() -> tuple[str, ...]:
@@ -142,13 +113,8 @@ def _read_entry(value: object) -> OperationEntry:
         raise ValueError("an operation is a mapping with one key, its name: `- remove_nodes: {...}`")
     name = str(next(iter(entry)))
     if name not in operation_names():
-        if name in _RENAMED:
-            raise ValueError(f"the operation `{name}` has been replaced: write `{_RENAMED[name]}`")
         raise ValueError(f"there is no operation `{name}`; {suggest(name, operation_names())}")
     given = {} if entry[name] is None else entry[name]
-    for old, new in _RENAMED_SETTINGS.get(name, {}).items():
-        if isinstance(given, dict) and old in given:
-            raise ValueError(f"`{name}`: the setting `{old}` is now called `{new}`")
     # JSON, because strict validation of JSON accepts a list for a tuple and still rejects "10" for 10
     return entry_type(name).model_validate_json(json.dumps({name: given}, default=str))
 
