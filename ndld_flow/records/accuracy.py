@@ -203,11 +203,7 @@ class SequenceAgreement(Record):
 
 
 class Accuracy(Document):
-    """The comparison of two models on the same inputs.
-
-    Version 2 added the fields with a default, except `output_tolerance` and `notes`; version 4 `sequence`; version 6
-    what ran the models.
-    """
+    """The comparison of two models on the same inputs."""
 
     document: Literal["accuracy"] = "accuracy"
     format_version: int = VERSIONS["accuracy"]
@@ -216,14 +212,14 @@ class Accuracy(Document):
     provider_reference: str
     provider_candidate: str
     execution_reference: Execution | None = None
-    """What ran the reference; None before version 6, where only `provider_reference` is known."""
+    """What ran the reference; None if single operators were compared with their references."""
     execution_candidate: Execution | None = None
     layers_built: BuiltFile | None = None
     """The file whose layers were compared, with marked outputs: it is not the candidate's, and fuses layers
     differently. None if the candidate's own layers were."""
-    arithmetic: Literal["stored", "native", "untold"] = "native"
+    arithmetic: Literal["stored", "native"] = "native"
     """`stored`: every fp16 and bf16 tensor is rounded to its type, even where ONNX Runtime would compute in fp32.
-    `native`: the arithmetic of the execution provider. `untold`: not recorded, in version 1."""
+    `native`: the arithmetic of the execution provider."""
     emulated: tuple[Literal["reference", "candidate"], ...] = ()
     """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
@@ -235,7 +231,7 @@ class Accuracy(Document):
     """Output -> its own tolerance, which replaces `tolerance` there."""
     outputs: tuple[OutputAgreement, ...]
     samples: tuple[SampleAgreement, ...] = ()
-    """In the order in which they ran; empty in version 1."""
+    """In the order in which they ran; empty with `sequence`, and if single operators were compared."""
     worst_sample: str | None = None
     """The sample that is worst by the first metric of `tolerance`; None if all are alike."""
     metric_file: str | None = None

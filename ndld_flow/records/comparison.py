@@ -77,10 +77,9 @@ class MetricVerdict(Record):
     verdict: Verdict
     ratio: float
     """Candidate over base."""
-    base_value: float | None = None
-    """The value from which the ratio was computed: for paired runs the median pair, else the medians. None in older
-    records."""
-    candidate_value: float | None = None
+    base_value: float
+    """The value from which the ratio was computed: for paired runs the median pair, else the medians."""
+    candidate_value: float
     low: float
     """95 % interval of the ratio; equal to it for exact values, 0 where it is not known."""
     high: float
@@ -114,13 +113,13 @@ class LayerRow(Record):
     """For each compared profile, how its layers were matched; the row's first profile has the best method."""
     confidence: float
     """0 to 1, of the weakest link; 1 for a row of only one profile."""
-    confidences: tuple[float, ...] = ()
+    confidences: tuple[float, ...]
     """For each compared profile, the probability that its layers do the work of the row's first profile, which has the
-    best of the others'; empty in records of earlier versions."""
+    best of the others'."""
 
     def confidence_between(self, first: int, second: int) -> float:
         """Return the probability that the layers of two profiles do the same work, judged by the first profile."""
-        return min(self.confidences[first], self.confidences[second]) if self.confidences else self.confidence
+        return min(self.confidences[first], self.confidences[second])
 
 
 class LayerVerdict(Record):

@@ -79,9 +79,8 @@ class LatencyOutcome:
     def figures_ms(self) -> tuple[float, float]:
         """Base and candidate values with this ratio: for paired runs, those of the median pair."""
         assert self.base is not None  # only asked for if there is a base
-        medians = self.base.latency.median_ms, self.candidate.latency.median_ms
-        if self.verdict is None or self.verdict.base_value is None or self.verdict.candidate_value is None:
-            return medians
+        if self.verdict is None:
+            return self.base.latency.median_ms, self.candidate.latency.median_ms
         return self.verdict.base_value, self.verdict.candidate_value
 
     @property

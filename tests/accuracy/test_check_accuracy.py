@@ -17,7 +17,6 @@ from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
 from ndld_flow.records.measurement import Metric
-from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.samples.model_matching import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
@@ -418,24 +417,6 @@ def test_empty_outputs_are_undecided(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [0, 4]}})
     assert (ran.result.passed, ran.result.inconclusive) == (False, True)
     assert accuracy.outputs[0].metrics == {}
-
-
-def test_records_of_version_1_are_read() -> None:
-    accuracy = Accuracy.model_validate_json(VERSION_1)
-    assert accuracy.format_version == 6
-    assert accuracy.passed
-    assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
-    assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy
-    assert collect_accuracy({"agree": accuracy})[0].rows[0].output == "y"
-
-
-VERSION_1 = """{"format_version": 1, "reference": "source", "candidate": "half",
- "provider_reference": "CPUExecutionProvider", "provider_candidate": "CPUExecutionProvider", "sample_count": 1,
- "inputs": {"x": "random uniform [0, 1), seed 0, float32 1x4"}, "tolerance": {"cosine": 0.999, "snr_db": 25.0},
- "output_tolerance": {}, "outputs": [{"output": "y", "dtype": "float32", "shape": [1, 4],
- "metrics": {"cosine": 0.9999, "max_abs": 0.001, "mean_abs": 0.0005, "max_rel": 0.01, "snr_db": 60.0, "top1": 1.0},
- "failed": []}], "notes": []}"""
-"""As 0.1 wrote it."""
 
 
 def test_outputs_are_paired_by_name_then_by_order() -> None:

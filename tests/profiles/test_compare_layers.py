@@ -351,7 +351,6 @@ def test_coverage_is_the_share_of_time_with_a_partner() -> None:
 
 
 def test_two_layers_are_as_certain_as_the_weaker_link_between_them() -> None:
-    row = LayerRow(layers=((0,), (1,), (2,)), methods=("weights",) * 3, confidence=0.25)
-    assert row.confidence_between(1, 2) == 0.25
-    row = row.model_copy(update={"confidences": (1.0, 0.75, 0.25)})
+    confidences = (1.0, 0.75, 0.25)
+    row = LayerRow(layers=((0,), (1,), (2,)), methods=("weights",) * 3, confidence=0.25, confidences=confidences)
     assert [row.confidence_between(*pair) for pair in ((0, 1), (1, 2), (2, 0))] == [0.75, 0.25, 0.25]

@@ -77,8 +77,8 @@ def test_measured_roofs_apply_to_their_precision_only() -> None:
     roofs = Roofs(macs_per_s=4e12, bytes_per_s=1e10, how="measured", dtype="float32")
     assert shares(on(layer=product(precision="float32"), roofs=roofs)) == pytest.approx((0.25, 0.1))
     assert shares(on(layer=product(precision="int8"), roofs=roofs))[0] is None
-    older = roofs.model_copy(update={"dtype": ""})
-    assert shares(on(layer=product(precision=""), roofs=older))[0] is None, "an older record has no type"
+    untyped = roofs.model_copy(update={"dtype": ""})
+    assert shares(on(layer=product(precision=""), roofs=untyped))[0] is None
 
 
 def test_a_peak_that_a_layer_exceeds_is_no_peak() -> None:

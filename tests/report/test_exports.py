@@ -110,13 +110,16 @@ def metric_of(name: str, profiles: Sequence[Profile], **changes: Any) -> Compare
 
 
 def verdict_of(metric: ComparedMetric, candidate: int, verdict: Verdict) -> MetricVerdict:
-    ratio = (metric.values[candidate] or math.nan) / (metric.values[0] or math.nan)
+    base_value, candidate_value = (metric.values[place] or math.nan for place in (0, candidate))
+    ratio = candidate_value / base_value
     return MetricVerdict(
         metric=metric.metric,
         base=0,
         candidate=candidate,
         verdict=verdict,
         ratio=ratio,
+        base_value=base_value,
+        candidate_value=candidate_value,
         low=ratio * 0.98,
         high=ratio * 1.03,
         threshold=0.03,
@@ -132,6 +135,7 @@ def section(name: str, profiles: Sequence[Profile], verdicts: Sequence[Verdict])
             layers=tuple((place,) if place < last or not subject else () for subject in range(len(profiles))),
             methods=("onnx nodes",) * len(profiles),
             confidence=1.0,
+            confidences=(1.0,) * len(profiles),
         )
         for place in range(len(profiles[0].layers))
     ]
@@ -140,6 +144,7 @@ def section(name: str, profiles: Sequence[Profile], verdicts: Sequence[Verdict])
             layers=tuple((last,) if other == subject else () for other in range(len(profiles))),
             methods=("unmatched",) * len(profiles),
             confidence=1.0,
+            confidences=(1.0,) * len(profiles),
         )
         for subject in range(1, len(profiles))
     ]

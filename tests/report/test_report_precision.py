@@ -245,21 +245,6 @@ def test_the_layers_with_the_largest_errors_come_first_in_text() -> None:
 # --- accuracy ---
 
 
-def test_a_document_of_the_first_version_is_drawn_as_before() -> None:
-    plain = accuracy()
-    old = {name: value for name, value in json.loads(plain.to_json()).items()
-           if name in ("reference", "candidate", "provider_reference", "provider_candidate", "sample_count", "inputs",
-                       "tolerance")}  # fmt: skip
-    outputs = [{name: value for name, value in one.items() if name != "worst_samples"}
-               for one in json.loads(plain.to_json())["outputs"]]  # fmt: skip
-    document = type(plain).model_validate_json(json.dumps({**old, "format_version": 1, "outputs": outputs}))
-    (view,) = collect_accuracy({"agree": document})
-    assert view.arithmetic == ""
-    assert view.samples is None
-    assert view.depth is None
-    assert [row.metric for row in view.limits] == ["cosine", "max_abs"]
-
-
 @pytest.mark.parametrize(
     ("metric", "value", "bound", "used"),
     [

@@ -167,8 +167,7 @@ def _rows(comparison: ProfileComparison) -> RowColumns:
             [_METHODS.index(row.methods[profile]) for row in rows] for profile in range(len(comparison.subjects))
         ],
         "confidences": [
-            [_number((row.confidences or (row.confidence,) * (profile + 1))[profile]) for row in rows]
-            for profile in range(len(comparison.subjects))
+            [_number(row.confidences[profile]) for row in rows] for profile in range(len(comparison.subjects))
         ],
     }
 

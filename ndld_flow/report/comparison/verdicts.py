@@ -78,7 +78,7 @@ def paired_values(metric: ComparedMetric, verdict: MetricVerdict | None, pair: t
 
     The medians of each side may contradict the ratio of pairs if the machine drifted.
     """
-    if verdict is None or verdict.base_value is None or verdict.candidate_value is None:
+    if verdict is None:
         values = (metric.values[place] for place in pair)
         return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in values)
     return apart((verdict.base_value, verdict.candidate_value), metric.unit)

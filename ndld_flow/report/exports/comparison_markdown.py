@@ -144,7 +144,7 @@ def _chart(comparison: Comparison, compared: ProfileComparison, measured: Sequen
         return mermaid_bars("Median latency", medians, "ms")
     values: Sequence[float | None] = metric.values
     verdicts = [verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == (metric.metric, 0)]
-    if len(names) == 2 and verdicts and None not in (verdicts[0].base_value, verdicts[0].candidate_value):
+    if len(names) == 2 and verdicts:
         values = (verdicts[0].base_value, verdicts[0].candidate_value)
     shown = {name: value for name, value in zip(names, values, strict=False) if value is not None}
     return mermaid_bars(metric.metric, shown, metric.unit)

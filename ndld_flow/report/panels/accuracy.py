@@ -316,8 +316,6 @@ def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
 def _arithmetic(accuracy: Accuracy) -> str:
     if accuracy.emulated:
         return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
-    if accuracy.arithmetic == "untold":
-        return ""
     return "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
 
 
