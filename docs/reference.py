@@ -363,8 +363,8 @@ def _records() -> str:
     documents = {_document_name(cls): cls for cls in _document_classes()}
     assert set(documents) == set(VERSIONS) == set(FILES), "a document is not described in docs/reference.py"
     lead = (
-        "# Records\n\nEvery document is JSON with `document`, its kind, and `format_version`. Every version reads the "
-        "documents of earlier releases; a newer document is refused and left unchanged. Unknown is `null`, never zero. "
+        "# Records\n\nEvery document is JSON with `document`, its kind, and `format_version`. A document of another "
+        "version is refused and left unchanged. Unknown is `null`, never zero. "
         "NaN and infinity are the texts `NaN`, `Infinity` and `-Infinity`.\n\n"
     )
     rows = [f"| [`{name}`](#{slug(name)}) | {VERSIONS[name]} | {FILES[name]} |" for name in sorted(documents)]

@@ -26,10 +26,10 @@ from ndld_flow.runner.public_functions import public
 _TYPES = {
     "ndld_flow.base.errors": (
         "BackendError",
+        "FormatError",
         "KilledError",
         "ModelError",
         "NdldFlowError",
-        "NewerFormatError",
         "OutputsError",
         "Problem",
         "RecipeError",
@@ -104,10 +104,10 @@ if TYPE_CHECKING:
 
     from ndld_flow.base.errors import (
         BackendError,
+        FormatError,
         KilledError,
         ModelError,
         NdldFlowError,
-        NewerFormatError,
         OutputsError,
         Problem,
         RecipeError,
@@ -168,6 +168,7 @@ __all__ = [
     "Decision",
     "EngineComparison",
     "Event",
+    "FormatError",
     "Freed",
     "Inspection",
     "KilledError",
@@ -182,7 +183,6 @@ __all__ = [
     "ModelDiff",
     "ModelError",
     "NdldFlowError",
-    "NewerFormatError",
     "NodeSelect",
     "Noise",
     "OfferedChange",

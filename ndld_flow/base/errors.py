@@ -9,7 +9,7 @@
     │   │   └── MissingDataError    weights of a model were removed, or are in a file that is missing or too short
     │   ├── SourceError         a model could not be fetched, or its digest differs
     │   ├── BackendError        a library, execution provider or device is missing
-    │   ├── NewerFormatError    a document or a store was written by a later version
+    │   ├── FormatError         a document or a store is of another version
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
     │       └── PageError       a page cannot be written
     └── KilledError         5   a worker process was killed by a signal, or ran out of memory
@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow import __version__
 from ndld_flow.base.text import short_name, shortened, visible_text
 
 NOT_UTF8 = "a name is not UTF-8, which records and pages cannot contain; rename the file or folder"
@@ -100,19 +99,16 @@ class KilledError(NdldFlowError):
     exit_code = 5
 
 
-class NewerFormatError(RequestError):
-    """A file was written by a later version of ndld_flow. It is left unchanged."""
+class FormatError(RequestError):
+    """A file is of another version of ndld_flow. It is left unchanged."""
 
-    def __init__(self, where: str, version: int, known: int) -> None:
-        self.found, self.known = version, known
-        super().__init__(
-            f"{where} was written by a newer ndld-flow: it has format version {version}, and {__version__} reads up to "
-            f"{known}. Upgrade: pip install -U ndld-flow."
+    @classmethod
+    def of(cls, name: str, found: int, known: int) -> FormatError:
+        """Return the error for a named thing with a format other than the known one."""
+        return cls(
+            f"{name} is of another version of ndld-flow: its format is {found}, and this one reads {known}. Use the "
+            "version that wrote it, or move it away and compute it again."
         )
-
-    def at(self, where: object) -> NewerFormatError:
-        """Return the same error for a named file."""
-        return NewerFormatError(str(where), self.found, self.known)
 
 
 class OutputsError(RequestError):

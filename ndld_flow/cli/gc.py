@@ -136,7 +136,5 @@ def _collect_cache(cache: str, max_size: str | None, max_age: str | None, *, dry
         f"{counted(freed.object_count, 'artifact')}; {counted(freed.kept_record_count, 'result')} and "
         f"{size(freed.kept_bytes)} remain"
     )
-    if freed.newer_record_count:
-        click.echo(
-            f"skipped {counted(freed.newer_record_count, 'result')} of a newer ndld-flow: upgrade to manage them"
-        )
+    if freed.other_version_count:
+        click.echo(f"skipped {counted(freed.other_version_count, 'result')} of another version of ndld-flow")

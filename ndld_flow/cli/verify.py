@@ -19,7 +19,7 @@ Every stored artifact is checked, and its copies in run folders too. A damaged a
 that needs it computes it again.
 
 \b
-Exit codes:  0 success; 1 something is damaged
+Exit codes:  0 success; 1 something is damaged; 2 a record of another version of ndld-flow could not be checked
 """
 
 
@@ -32,7 +32,7 @@ def command(outputs: Path, as_json: bool) -> int:
         print_json("verify", verified)
     else:
         _print_store(verified, outputs)
-    return 0 if verified.all_well else 1
+    return 0 if verified.all_well else 1 if verified.is_damaged else 2
 
 
 def _print_store(checked: Verified, outputs: Path) -> None:
@@ -47,5 +47,7 @@ def _print_store(checked: Verified, outputs: Path) -> None:
         click.echo(
             "run the recipe again for an intact folder; `gc --keep` deletes the damaged one, or delete it yourself"
         )
+    for path in checked.other_versions:
+        click.echo(f"of another version of ndld-flow, not checked: {path}")
     if checked.all_well:
         click.echo("all artifacts match their digests")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import JsonValue, ValidationError
 
-from ndld_flow.base.errors import BackendError, NewerFormatError, RequestError
+from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
@@ -43,11 +43,9 @@ _MAX_CACHE_BYTES = 2**30
 
 
 def read_lock(path: Path) -> EngineLock:
-    """Read a lock. Raises RequestError for a file that is none."""
+    """Read a lock. Raises RequestError for a file that is none, or of another version."""
     try:
         return read_document(EngineLock, path)
-    except NewerFormatError as error:
-        raise RequestError(f"`lock`: {error}") from None
     except (OSError, ValidationError):
         raise RequestError(
             f"`lock`: {short_name(str(path))} is not the `engine.lock` of a build, which is beside the engine in the "

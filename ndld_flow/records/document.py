@@ -1,29 +1,23 @@
-"""Documents: typed, versioned JSON. Their base class, their formats' versions and upgrades, and reading their files.
+"""Documents: typed, versioned JSON. Their base class, their formats' versions, and reading their files.
 
-Every version opens the documents that earlier released versions wrote. The document of a later version is rejected with
-its version number and left as it is: it is neither treated as damaged nor overwritten.
-
-To change a document, even by one field, raise its version here and add an upgrade to `_UPGRADES`. `tests/golden/` has
-stores of earlier versions, and the fields of each version."""
+A document of another version is rejected with its version number and left as it is: it is neither treated as damaged
+nor overwritten. To change a document, even by one field, raise its version here."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import from_json
 
-from ndld_flow.base.errors import NewerFormatError
-
-if TYPE_CHECKING:
-    from ndld_flow.records.layer_arithmetic import Operand
+from ndld_flow.base.errors import FormatError
 
 Tree: TypeAlias = dict[str, Any]
 """A document as plain JSON."""
@@ -51,149 +45,6 @@ VERSIONS: Mapping[str, int] = {
     "sweep": 3,
 }
 """Document -> the version that is written."""
-
-
-def upgrade(document: str, tree: object) -> object:
-    """Return a document of an earlier version in the current format; other data is returned unchanged."""
-    if not isinstance(tree, dict):
-        return tree
-    whole = _upgrade_inner(tree) if document == "run" else tree
-    written = whole.get("format_version")
-    if not isinstance(written, int):
-        return whole
-    for version in range(max(written, 1), VERSIONS[document]):
-        whole = _UPGRADES[document, version](whole) | {"format_version": version + 1}
-    return whole
-
-
-def _upgrade_inner(run: Tree) -> Tree:
-    """Upgrade the step documents inside a run."""
-    steps = run.get("steps")
-    if not isinstance(steps, list):
-        return run
-    return run | {
-        "steps": [
-            step | {"record": upgrade("step", step.get("record"))} if isinstance(step, dict) else step for step in steps
-        ]
-    }
-
-
-def _accuracy_2(tree: Tree) -> Tree:
-    """Mark the arithmetic, which was not recorded before, as unknown. Samples, layers and labelled metrics are new."""
-    return tree | {"arithmetic": "untold"}
-
-
-def _run_2(tree: Tree) -> Tree:
-    """Add the outcome: previously, only finished runs had a record."""
-    return tree | {"outcome": "passed" if tree.get("passed") else "failed"}
-
-
-def _layers_2(tree: Tree) -> Tree:
-    """Derive precisions again: they were the types of the first outputs, and are now the types of the computation."""
-    layers = tree.get("layers")
-    return tree | {"layers": list(map(_layer_2, layers))} if isinstance(layers, list) else tree
-
-
-def _layer_2(layer: object) -> object:
-    if not isinstance(layer, dict):
-        return layer
-    name, kind, role, provider, tactic = (
-        str(layer.get(key, "")) for key in ("name", "type", "role", "provider", "tactic")
-    )
-    from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, conclude
-
-    if kind in QUANTIZING_TYPES or (role == "cast" and kind.lower() != "cast"):
-        role = "quantize"  # a separate role since then
-    inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
-    arithmetic = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
-    concluded = {"precision": arithmetic.precision, "precision_basis": arithmetic.basis, "unit": arithmetic.unit}
-    return layer | concluded | ({"role": role} if "role" in layer else {})
-
-
-def _operands(tensors: object) -> list[Operand]:
-    """Return the operands in an unvalidated document."""
-    from ndld_flow.records.layer_arithmetic import Operand
-
-    return [
-        Operand(str(tensor.get("dtype", "")), tuple(dim for dim in tensor.get("shape", ()) if isinstance(dim, int)))
-        for tensor in (tensors if isinstance(tensors, list) else [])
-        if isinstance(tensor, dict) and isinstance(tensor.get("shape", ()), list | tuple)
-    ]
-
-
-def _profile_2(tree: Tree) -> Tree:
-    """Add `profiler`: in measurements of this tool, the timing pass never had one attached."""
-    conditions = tree.get("conditions")
-    measured_here = isinstance(conditions, dict) and "before" in conditions
-    return _known_machine(_layers_2(tree)) | {"profiler": "off" if measured_here else ""}
-
-
-def _profile_4(tree: Tree) -> Tree:
-    """Add the facts of the runtime, which were concluded from its name."""
-    return tree | {"runtime": _runtime_of(tree)}
-
-
-def _profile_6(tree: Tree) -> Tree:
-    """Remove the counts of instructions and allocations, which are no longer recorded."""
-    return {name: value for name, value in tree.items() if name != "counts"}
-
-
-def _runtime_of(tree: Tree) -> Tree:
-    backend, providers, conditions = (tree.get(name) for name in ("backend", "providers", "conditions"))
-    before = conditions.get("before") if isinstance(conditions, dict) else None
-    if backend in ("tensorrt", "tensorrt_rtx", "trtexec"):
-        library = "" if backend == "trtexec" else str(backend).replace("_", "-")
-        return {"library": library, "runs_engine": True, "on_gpu": True}
-    if backend == "onnxruntime":
-        facts = dict.fromkeys(("separates_copies", "inserts_casts", "times_layers_on_host"), True)
-        on_gpu = providers[0] != "CPUExecutionProvider" if isinstance(providers, list) and providers else None
-        return {"library": "onnxruntime", "on_gpu": on_gpu, **facts}
-    # Runtimes other than ONNX Runtime and TensorRT name their devices freely.
-    return {"on_gpu": "gpus" in before if isinstance(before, dict) and before else None}
-
-
-def _known_machine(tree: Tree) -> Tree:
-    """Replace 0 CPUs and 0 bytes of memory, which imports wrote for an unknown machine."""
-    machine = tree.get("machine")
-    if not isinstance(machine, dict):
-        return tree
-    unknown = {name: None for name in ("cpu_count", "memory_bytes") if machine.get(name) == 0}
-    return tree | {"machine": machine | unknown}
-
-
-def _unchanged(tree: Tree) -> Tree:
-    """Return a document whose new fields have defaults that mean unknown, or only new values."""
-    return tree
-
-
-_UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
-    ("accuracy", 1): _accuracy_2,
-    ("accuracy", 2): _unchanged,
-    ("accuracy", 3): _unchanged,
-    ("accuracy", 4): _unchanged,
-    ("accuracy", 5): _unchanged,
-    ("build", 1): _layers_2,
-    ("build", 2): _unchanged,
-    ("build", 3): _unchanged,
-    ("comparison", 1): _unchanged,
-    ("comparison", 2): _unchanged,
-    ("engine comparison", 1): _unchanged,
-    ("noise", 1): _unchanged,
-    ("profile", 1): _profile_2,
-    ("profile", 2): _unchanged,
-    ("profile", 3): _profile_4,
-    ("profile", 4): _unchanged,
-    ("profile", 5): _profile_6,
-    ("run", 1): _run_2,
-    ("run", 2): _unchanged,
-    ("run", 3): _unchanged,
-    ("run", 4): _unchanged,
-    ("step", 1): _unchanged,
-    ("step", 2): _unchanged,
-    ("sweep", 1): _unchanged,
-    ("sweep", 2): _unchanged,
-}
-"""Document and earlier version -> function that upgrades it to the next version."""
 
 
 _LAST_VERSION = 9_999
@@ -271,39 +122,22 @@ class Document(Record):
     document: str
     format_version: int
 
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes | bytearray, **settings: Any) -> Self:  # noqa: ANN401
-        """Read a document of this version or an earlier one, which is upgraded.
-
-        Raises NewerFormatError for one of a later version, and ValidationError for an invalid one.
-        """
-        try:
-            return super().model_validate_json(json_data, **settings)
-        except _OlderFormatError:
-            return cls.model_validate_json(json.dumps(upgrade(cls._document(), json.loads(json_data))), **settings)
-
     @field_validator("format_version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        """Check the version. The errors are not ValueErrors, so that they take precedence over pydantic's other
-        errors."""
-        known = VERSIONS[cls._document()]
-        if not 0 < version <= _LAST_VERSION:
-            raise ValueError("not the version of a format")
-        if version > known:
-            raise NewerFormatError(f"a `{cls._document()}`", version, known)
-        if version < known:
-            raise _OlderFormatError
+        _refuse_other_version(cls.model_fields["document"].default, version)
         return version
 
-    @classmethod
-    def _document(cls) -> str:
-        name: str = cls.model_fields["document"].default
-        return name
 
+def _refuse_other_version(document: str, version: int) -> None:
+    """Raise FormatError for a document of another version, ValueError for a number that is no version.
 
-class _OlderFormatError(Exception):
-    """A document is of an earlier version, or one inside it is."""
+    FormatError is no ValueError, so that it takes precedence over pydantic's other errors.
+    """
+    if not 0 < version <= _LAST_VERSION:
+        raise ValueError("not the version of a format")
+    if version != VERSIONS[document]:
+        raise FormatError.of(f"this `{document}`", version, VERSIONS[document])
 
 
 MAX_BYTES = 500_000_000
@@ -313,14 +147,21 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 
 def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
-    """Read a document; one of an earlier version is upgraded.
+    """Read a document.
 
-    Raises OSError and ValidationError for an unreadable or invalid one, and NewerFormatError for a later version's.
+    Raises OSError and ValidationError for an unreadable or invalid one, and FormatError for one of another version.
     """
-    try:
+    with naming_file(path):
         return kind.model_validate_json(read_bounded(path))
-    except NewerFormatError as error:
-        raise error.at(path) from None
+
+
+@contextlib.contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add the path of a file to a FormatError of the block."""
+    try:
+        yield
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
 
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
@@ -328,8 +169,16 @@ DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 
 def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
-    """Return a file of JSON as plain values. Raises OSError, and ValueError for invalid or too deep JSON."""
-    return from_json(read_bounded(path))
+    """Return a document as plain values, of which only the version is checked.
+
+    Raises OSError, FormatError, and one of `DAMAGE` for invalid or too deep JSON.
+    """
+    tree = from_json(read_bounded(path))
+    document, version = tree.get("document"), tree.get("format_version")
+    if document in VERSIONS and isinstance(version, int):
+        with naming_file(path):
+            _refuse_other_version(document, version)
+    return tree
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import AnyDocument, Document, read_document
 
@@ -35,7 +35,7 @@ def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unr
     """Read a record from its folder.
 
     `absent` describes a folder without it, `give` the remedy, and `unreadable` a damaged file. Raises a `RequestError`
-    if it is missing or cannot be read, or a later version wrote it.
+    if it is missing, cannot be read, or is of another version.
     """
     try:
         return read_document(kind, path)
@@ -219,7 +219,7 @@ def _read_all(
             documents[step.name] = read(kind, step, file_name)
         except FileNotFoundError:
             continue  # not the kind that this step produces
-        except NewerFormatError as error:
+        except FormatError as error:
             unreadable.append(str(error))
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
@@ -239,8 +239,7 @@ SWEEP_RECORD = "sweep.json"
 def read_sweep_record(folder: Path) -> SweepRecord:
     """Read `sweep.json`.
 
-    Raises a `RequestError` if the folder is not that of a sweep, its record cannot be read, or another version wrote
-    it.
+    Raises a `RequestError` if the folder is not that of a sweep, or its record cannot be read.
     """
     from ndld_flow.records.sweep import SweepRecord
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -14,15 +13,12 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.history import AcceptedChange, AcceptedChanges, HistoryStep, MetricSeries
 from ndld_flow.records.run_folder import first_problem
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.outputs import ACCEPTED, IGNORED, Outputs
+from ndld_flow.runner.outputs import ACCEPTED, Outputs
 from ndld_flow.store.files import share, write_text_atomically
-
-_IGNORED_BEFORE = "# written by ndld-flow\n*\n"
-"""The `.gitignore` of an outputs folder of an earlier version."""
 
 
 def read_accepted(outputs: Outputs) -> AcceptedChanges:
-    """Return the accepted changes. Raises RequestError for a damaged file, NewerFormatError for a later version's."""
+    """Return the accepted changes. Raises RequestError for a damaged file, FormatError for one of another version."""
     path = outputs.root / ACCEPTED
     try:
         return read_document(AcceptedChanges, path)
@@ -59,14 +55,7 @@ def accept_change(outputs: Outputs, series: MetricSeries, step: HistoryStep, not
         text = AcceptedChanges(changes=(*others, change)).to_json()
         write_text_atomically(outputs.root / ACCEPTED, text)
         share(outputs.root / ACCEPTED)
-        _let_git_see(outputs.root / ".gitignore")
     return change
-
-
-def _let_git_see(ignored: Path) -> None:
-    """Except the file from a `.gitignore` that an earlier version wrote; those of users stay as they are."""
-    if ignored.is_file() and ignored.read_bytes() == _IGNORED_BEFORE.encode():
-        write_text_atomically(ignored, IGNORED)
 
 
 def find_step(series: Sequence[MetricSeries], metric: str, run: str) -> tuple[MetricSeries, HistoryStep]:

@@ -51,7 +51,7 @@ class Cache:
         self._pushed: set[str] = set()
         """Keys of records that `push` has already pushed."""
         self._threads = _DaemonThreads(THREADS)
-        self._connected = self._given_up = False
+        self._connected = self._given_up = self._warned_of_versions = False
 
     def ask(self, keys: Iterable[str]) -> None:
         """Start to look up the records of these keys, all at the same time."""
@@ -74,6 +74,9 @@ class Cache:
         except BackendError as error:
             self._give_up(str(error))
             return None
+        if self.remote.other_versions and not self._warned_of_versions:
+            self._warned_of_versions = True
+            self._warn(f"cache {self.remote}: it has results of another version of ndld-flow, which are not used")
         found = self.remote.match(records)
         self._patience_s = self._wait_s if found else max(self._patience_s - (time.monotonic() - started), 0.0)
         return found

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ndld_flow.base.errors import NewerFormatError, RequestError
+from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
 from ndld_flow.records.document import Record
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE, PROJECT_FILE, CacheChoice, choose_cache
@@ -35,8 +35,8 @@ class CacheFreed(Record):
     """Number of artifacts that were removed."""
     freed_bytes: int
     kept_record_count: int
-    newer_record_count: int
-    """Number of results of later versions of ndld-flow among these: they are kept, whatever their age."""
+    other_version_count: int
+    """Number of results of other versions of ndld-flow among these: they are kept, whatever their age."""
     kept_bytes: int
     dry_run: bool
 
@@ -48,8 +48,7 @@ class _Entry:
     file: RemoteFile
     artifact: str
     """Digest of its artifact; empty if the record is damaged."""
-    is_newer: bool = False
-    """True if a later version wrote it."""
+    of_other_version: bool = False
 
 
 def collect_cache(
@@ -57,7 +56,7 @@ def collect_cache(
 ) -> CacheFreed:
     """Remove results older than `max_age_s`, then the oldest until the rest has at most `max_bytes`.
 
-    The age of a result is the time since it was pushed. Results of later versions stay. Raises BackendError if the
+    The age of a result is the time since it was pushed. Results of other versions stay. Raises BackendError if the
     cache cannot be read or changed, and RequestError if it does not list times.
     """
     now_s = time.time()
@@ -83,7 +82,7 @@ def collect_cache(
         object_count=len(unused),
         freed_bytes=freed_bytes,
         kept_record_count=len(kept),
-        newer_record_count=sum(entry.is_newer for entry in kept),
+        other_version_count=sum(entry.of_other_version for entry in kept),
         kept_bytes=sum(file.size_bytes for file in whole) - freed_bytes,
         dry_run=dry_run,
     )
@@ -112,8 +111,8 @@ def _read_entries(remote: RemoteStore) -> list[_Entry]:
         key = file.name.removesuffix(".json")
         try:
             record = remote.read_known_record(key)
-        except NewerFormatError:
-            return _Entry(file, remote.read_artifact_digest(key), is_newer=True)
+        except FormatError:
+            return _Entry(file, remote.read_artifact_digest(key), of_other_version=True)
         return _Entry(file, record.artifact.digest if record is not None else "")
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -142,7 +141,7 @@ def _choose(
     dropped: list[_Entry] = []
     kept: list[_Entry] = []
     for entry in sorted(entries, key=lambda entry: entry.file.modified_s or now_s):
-        limit_s = None if entry.is_newer else max_age_s if entry.artifact else GRACE_S
+        limit_s = None if entry.of_other_version else max_age_s if entry.artifact else GRACE_S
         old = limit_s is not None and _is_older(entry.file, now_s - limit_s)
         (dropped if old else kept).append(entry)
     if max_bytes is None:
@@ -151,7 +150,7 @@ def _choose(
     sizes = {digest: sum(file.size_bytes for file in objects.get(digest, ())) for digest in uses}
     total_bytes = sum(sizes.values()) + sum(entry.file.size_bytes for entry in kept)
     for entry in kept:
-        if total_bytes <= max_bytes or entry.is_newer or not entry.artifact:
+        if total_bytes <= max_bytes or entry.of_other_version or not entry.artifact:
             continue
         dropped.append(entry)
         uses[entry.artifact] -= 1

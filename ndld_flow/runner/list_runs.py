@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
 from ndld_flow.records.document import DAMAGE, Record, Tree, read_tree
@@ -268,7 +268,7 @@ class _Reader:
                     continue
             try:
                 yield self._summarize(folder, read_tree(folder / record), record, tags)
-            except OSError as error:
+            except (OSError, FormatError) as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
             except DAMAGE:
                 yield _describe_unreadable(folder, record, self.outputs, None, tags)
@@ -393,11 +393,13 @@ def _objectives(record: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 def _describe_unreadable(
-    folder: Path, record: str, outputs: Outputs, error: OSError | None, tags: tuple[str, ...] = ()
+    folder: Path, record: str, outputs: Outputs, error: OSError | FormatError | None, tags: tuple[str, ...] = ()
 ) -> RunSummary:
     """Return the summary of a run that cannot be read, with the reason and the remedy."""
     remedy = f"Its other files are unchanged: run its recipe again, then remove {folder}."
-    if isinstance(error, PermissionError):
+    if isinstance(error, FormatError):
+        damage = str(error)
+    elif isinstance(error, PermissionError):
         damage = explain_disk(error, outputs.root)
     elif isinstance(error, FileNotFoundError):
         damage = f"{record} is missing. {remedy}"

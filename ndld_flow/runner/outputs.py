@@ -11,15 +11,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ndld_flow.base.errors import OutputsError, RequestError, require_utf8
+from ndld_flow.base.errors import FormatError, OutputsError, RequestError, require_utf8
 from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.records.document import read_bounded, read_tree
+from ndld_flow.records.document import DAMAGE, read_bounded, read_tree
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.cache_settings import shares_new_outputs
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.store.files import follow, make_folder, place_folder, point_to, share, write_text_atomically
-from ndld_flow.store.store import Store, mark_store, open_store
+from ndld_flow.store.store import Store, mark_store, refuse_other_store
 
 if TYPE_CHECKING:
     from ndld_flow.records.run_record import RunRecord
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Order:
     """The position of each finished folder, from 1 on, the newest last.
 
-    A folder without an entry, from an earlier version of ndld-flow, another machine or a truncated file, comes after
-    all listed folders that started no later, by the time in their names.
+    A folder without an entry, from another machine or a truncated file, comes after all listed folders that started no
+    later, by the time in their names.
     """
 
     noted: Mapping[str, int]
@@ -121,10 +121,9 @@ class Outputs:
 
     @property
     def store(self) -> Store:
-        """Return the store. Raises NewerFormatError if a later version of ndld-flow wrote it."""
-        store = Store(self.root / "store")
-        open_store(store.root)
-        return store
+        """Return the store. Raises FormatError if it is of another version of ndld-flow."""
+        refuse_other_store(self.root / "store")
+        return Store(self.root / "store")
 
     @property
     def runs(self) -> Path:
@@ -401,7 +400,7 @@ def read_outcome(record: Path) -> RunOutcome | None:
     """Return the outcome in a record of a run or a sweep; None if it cannot be read."""
     try:
         return outcome_in(read_tree(record))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, FormatError, *DAMAGE):
         return None
 
 
@@ -409,7 +408,7 @@ def outcome_in(tree: Mapping[str, Any]) -> RunOutcome:
     """Return the outcome in a record. Raises KeyError, and ValueError for an unknown one."""
     undecided = any(point.get("outcome") == "inconclusive" for point in tree.get("points", ()))
     judged = judge(failed=not tree["passed"] and not undecided, undecided=not tree["passed"])
-    outcome: RunOutcome = tree.get("outcome") or judged  # a sweep, or a run of an earlier version
+    outcome: RunOutcome = tree.get("outcome") or judged  # a sweep has none
     if outcome not in ENDINGS:
         raise ValueError("no outcome")
     return outcome
@@ -465,9 +464,9 @@ def _find_point(sweep: Path, reference: str, point: str) -> Path:
 
 
 def _best_point(sweep: Path) -> int | None:
-    """Return the number of the best point, without validation: sweeps of other versions have points too."""
+    """Return the number of the best point, without validation: the points of a damaged sweep can be read."""
     try:
         best = read_tree(sweep / SWEEP_RECORD)["best"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, FormatError, *DAMAGE):
         return None
     return best if isinstance(best, int) else None

@@ -211,15 +211,12 @@ def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
 
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
-    """Return the noise of a profile's machine, backend and provider; None if none was learned.
-
-    Raises NewerFormatError if a later version wrote it.
-    """
+    """Return the noise of a profile's machine, backend and provider; None if none was learned. Raises FormatError."""
     return next((noise for noise in read_noise(outputs) if applies(noise, profile)), None)
 
 
 def read_noise(outputs: Outputs) -> Iterator[Noise]:
-    """Yield learned noise. Raises NewerFormatError for files of a later version, which must not be ignored or
+    """Yield learned noise. Raises FormatError for files of another version, which must not be ignored or
     overwritten."""
     for path in sorted(outputs.noise.glob("*.json")):
         # `ndld-flow noise` rewrites damaged files.

@@ -23,14 +23,15 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from ndld_flow import __version__
+from ndld_flow.base.errors import FormatError
 from ndld_flow.history.series import Measured, Subject, read_measurements
-from ndld_flow.records.document import DAMAGE, Tree, read_tree
+from ndld_flow.records.document import DAMAGE, VERSIONS, Tree, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-_FORMAT = f"{__version__} 1"
+_FORMAT = f"{__version__} {VERSIONS['run']} 1"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
 _HEAD = re.compile(rb'{"format":"%b","run":"([^"\\/]+)/([^"\\/]+)","stamp":"([0-9 ]+)"' % re.escape(_FORMAT.encode()))
 _LONGEST = 2**22
@@ -155,7 +156,7 @@ def _read(folder: Path, stamp: str) -> tuple[KnownRun, bytes]:
         run = _describe(folder.name, brief, measured)
         head = {"format": _FORMAT, "run": name_in_history(folder), "stamp": stamp}
         line = to_json({**head, "brief": brief, "measured": _MEASURED.dump_json(measured).decode()}) + b"\n"
-    except (OSError, *DAMAGE):
+    except (OSError, FormatError, *DAMAGE):
         return KnownRun(folder.name, "", _DAMAGED, "", (), {}, ()), b""
     return run, b"" if run.outcome == "running" or len(line) > _LONGEST or not _HEAD.match(line) else line
 

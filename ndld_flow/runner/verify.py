@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import Record
 from ndld_flow.records.outcomes import is_complete
@@ -80,10 +80,17 @@ class Verified(Record):
     """Keys of records that cannot be read; they were set aside too."""
     damaged_copies: tuple[str, ...] = ()
     """Damaged files in the folders of runs, with the damage; they were left as they are."""
+    other_versions: tuple[str, ...] = ()
+    """Paths of records of another version of ndld-flow: they were not checked, nor the copies that they name."""
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.damaged or self.damaged_records or self.damaged_copies)
 
     @property
     def all_well(self) -> bool:
-        return not (self.damaged or self.damaged_records or self.damaged_copies)
+        """True if everything was checked and nothing is damaged."""
+        return not (self.is_damaged or self.other_versions)
 
 
 def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
@@ -103,18 +110,29 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
             else:
                 checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         progress(len(folders), len(folders), "done")
-        keys = sorted(path.stem for path in (store.root / "records").glob("*/*.json"))
-        types = StepTypes()
-        broken = {key: fault for key in keys if (fault := _find_record_fault(key, store, types))}
-        for key, fault in broken.items():
-            store.clear(key, fault)
+        others = list[Path]()
         return Verified(
             object_count=len(folders),
             checked_bytes=checked_bytes,
             damaged=tuple(damaged),
-            damaged_records=tuple(broken),
-            damaged_copies=tuple(_find_damaged_copies(outputs)),
+            damaged_records=tuple(_clear_damaged_records(store, others)),
+            damaged_copies=tuple(_find_damaged_copies(outputs, others)),
+            other_versions=tuple(map(str, others)),
         )
+
+
+def _clear_damaged_records(store: Store, others: list[Path]) -> Iterator[str]:
+    """Set the damaged records of the store aside, and yield their keys; those of another version come to `others`."""
+    types = StepTypes()
+    for path in sorted((store.root / "records").glob("*/*.json")):
+        try:
+            fault = _find_record_fault(path.stem, store, types)
+        except FormatError:
+            others.append(path)
+            continue
+        if fault:
+            store.clear(path.stem, fault)
+            yield path.stem
 
 
 def _find_record_fault(key: str, store: Store, types: StepTypes) -> str:
@@ -127,10 +145,14 @@ def _find_record_fault(key: str, store: Store, types: StepTypes) -> str:
     return find_misfit(record, step_type.cls.kinds()[1])
 
 
-def _find_damaged_copies(outputs: Outputs) -> Iterator[str]:
+def _find_damaged_copies(outputs: Outputs, others: list[Path]) -> Iterator[str]:
+    """Yield the damaged copies in the folders of runs; records of another version come to `others`."""
     for folder in outputs.folders():
         try:
             run = read_run_record(folder)
+        except FormatError:
+            others.append(folder / RUN_RECORD)
+            continue
         except RequestError:
             continue  # `runs` lists it as damaged
         if not is_complete(run.outcome):

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from pydantic_core import from_json
 
-from ndld_flow.base.errors import BackendError, NewerFormatError
+from ndld_flow.base.errors import BackendError, FormatError
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
@@ -65,6 +65,8 @@ class RemoteStore:
         self.url = url
         self.damaged: set[str] = set()
         """Digests of artifacts that are damaged there: the next push writes them again."""
+        self.other_versions: set[str] = set()
+        """Keys of records of another version of ndld-flow, which are neither used nor replaced."""
         self._credentials = Credentials(url)
 
     def __str__(self) -> str:
@@ -178,14 +180,16 @@ class RemoteStore:
         return f"{self._place[1]}/records/{key[:2]}/{key}.json"
 
     def read_record(self, key: str) -> StepRecord | None:
-        """Return the record under a key, in one request; None if it is missing, damaged, or not that of the key."""
+        """Return the record under a key, in one request; None if it is missing, damaged, not that of the key, or of
+        another version."""
         try:
             return self.read_known_record(key)
-        except NewerFormatError:
+        except FormatError:
+            self.other_versions.add(key)
             return None
 
     def read_known_record(self, key: str) -> StepRecord | None:
-        """Return the record under a key as `read_record` does. Raises NewerFormatError for one of a later version."""
+        """Return the record under a key as `read_record` does. Raises FormatError for one of another version."""
         try:
             record = StepRecord.model_validate_json(unseal(self._read_bounded(self._record(key))))
         except (FileNotFoundError, ValueError):
@@ -196,7 +200,7 @@ class RemoteStore:
         return record if record.key == key and plain and literal and not find_record_fault(record) else None
 
     def read_artifact_digest(self, key: str) -> str:
-        """Return the digest of the artifact that a record of a later version names; empty if there is none."""
+        """Return the digest of the artifact that a record of another version names; empty if there is none."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             tree = from_json(unseal(self._read_bounded(self._record(key))))
             artifact = tree.get("artifact")
@@ -246,7 +250,7 @@ class RemoteStore:
         place = self._record(record.key)
         try:
             self.read_known_record(record.key)
-        except NewerFormatError:
+        except FormatError:
             return  # it is neither damaged nor ours to replace
         # When two processes write a first record at once, one wins, if the protocol supports it.
         mode = "create" if self._size(place) is None else "overwrite"

@@ -12,8 +12,7 @@
     store/damaged/                            files that did not match their digest or seal
 
 Everything is built in a temporary folder, synced and renamed: a killed process leaves at most a folder in `building/`,
-which the next run removes. A store without a `FORMAT` file is older than that file and has format 1. The form of the
-file itself never changes.
+which the next run removes. The form of the file `FORMAT` itself never changes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +30,9 @@ from uuid import uuid4
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import BackendError, NewerFormatError, OutputsError, RequestError
+from ndld_flow.base.errors import BackendError, FormatError, OutputsError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.records.document import read_bounded
+from ndld_flow.records.document import naming_file, read_bounded
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage, find_fault
 from ndld_flow.store.files import (
@@ -124,7 +123,7 @@ class Store:
     def read_record(self, key: str) -> StepRecord | None:
         """Return the record of a key; None if it is missing or unreadable, and must be recomputed.
 
-        Raises NewerFormatError for one of a later version, which must not be recomputed.
+        Raises FormatError for one of another version, which must not be replaced.
         """
         return self._examine_record(key)[0]
 
@@ -138,9 +137,8 @@ class Store:
         from ndld_flow.records.run_record import StepRecord  # a plan that finds no record does not need its classes
 
         try:
-            record = StepRecord.model_validate_json(text)
-        except NewerFormatError as error:
-            raise error.at(path) from None
+            with naming_file(path):
+                record = StepRecord.model_validate_json(text)
         except ValueError:
             return None, "its record cannot be read"
         fault = "its record is that of another key" if record.key != key else find_record_fault(record)
@@ -306,8 +304,6 @@ def _read_salt(path: Path) -> bytes:
 FORMAT = 1
 FORMAT_FILE = "FORMAT"
 
-_UPGRADES: Mapping[int, Callable[[Path], None]] = {}
-"""Earlier format -> function that upgrades a store to the next one, in place; it can be repeated after a failure."""
 # The number is written twice: if they differ, the file is damaged and counts as unreadable.
 _WRITTEN = lazy_pattern(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
 _LONGEST = 1_000
@@ -321,20 +317,15 @@ def node_store_folder() -> Path:
 def mark_store(root: Path) -> None:
     """Write the format of a new store, or of one without a readable format. Raises OSError."""
     if _read_format(root) is None:
-        _write_format(root, 1 if (root / "objects").exists() else FORMAT)
+        note = f"A store of ndld-flow, format {FORMAT} (results by digest). Manage it with ndld-flow: verify, gc, runs."
+        write_text_atomically(root / FORMAT_FILE, f"{FORMAT}\n{note}\n")
 
 
-def open_store(root: Path) -> None:
-    """Upgrade a store of an earlier format. Raises NewerFormatError for one of a later format."""
-    version = _read_format(root) or 1
-    if version > FORMAT:
-        raise NewerFormatError(f"the store {root}", version, FORMAT)
-    if version == FORMAT or not root.exists():
-        return
-    with Locks(root / "locks").hold("format"):
-        for number in range(_read_format(root) or 1, FORMAT):  # another process may have upgraded it meanwhile
-            _UPGRADES[number](root)
-            _write_format(root, number + 1)
+def refuse_other_store(root: Path) -> None:
+    """Raise FormatError for a store of another version."""
+    version = _read_format(root)
+    if version is not None and version != FORMAT:
+        raise FormatError.of(f"the store {root}", version, FORMAT)
 
 
 def _read_format(root: Path) -> int | None:
@@ -346,8 +337,3 @@ def _read_format(root: Path) -> int | None:
         return None
     written = _WRITTEN.fullmatch(text)
     return int(written[1]) if written else None
-
-
-def _write_format(root: Path, number: int) -> None:
-    sentence = f"A store of ndld-flow, format {number} (results by digest). Manage it with ndld-flow: verify, gc, runs."
-    write_text_atomically(root / FORMAT_FILE, f"{number}\n{sentence}\n")

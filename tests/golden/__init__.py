@@ -1,1 +1,1 @@
-"""Stores that earlier versions made, as they made them. They are never made again: a new format gets a new one."""
+"""Files that tests compare with or read: a store of the present formats, fields of documents, tables, exports."""

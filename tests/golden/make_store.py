@@ -1,16 +1,13 @@
-"""Make a golden store of the formats that this version writes: `python -m tests.golden.make_store NAME`.
+"""Make the golden store: `python -m tests.golden.make_store`, whenever the format of a document has changed.
 
-Do it once for each change of a format, and never again for one that is there: `tests/reliability/test_long_life.py`
-opens each of them with every verb, for ever. It holds one of everything that is kept: a run with all kinds of
-documents that a CPU can make, a sweep, a comparison, what noise was learned, tags. Pages and pictures are left out:
-they are drawn from the rest.
+It holds one of everything that is kept: a run with all kinds of documents that a CPU can make, a sweep, a comparison,
+what noise was learned, tags. Pages and pictures are left out: they are drawn from the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from onnx import TensorProto, helper
 from ndld_flow import api
 from tests.support.models import GraphBuilder
 
-HERE = Path(__file__).parent
+ARCHIVE = Path(__file__).parent / "store.tar.xz"
 PLACE = Path("/tmp/ndld_flow-golden")
 """Where it is made: recipes and records tell the place."""
 RECIPE = """\
@@ -94,4 +91,4 @@ if __name__ == "__main__":
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
     make_store(PLACE)
-    pack(PLACE, HERE / f"{sys.argv[1]}.tar.xz")
+    pack(PLACE, ARCHIVE)

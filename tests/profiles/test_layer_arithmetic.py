@@ -20,7 +20,7 @@ from ndld_flow.records.layer_arithmetic import (
     conclude,
     read_kernel_name,
 )
-from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.records.profile import Layer, TensorInfo
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports
 
@@ -244,19 +244,3 @@ def test_weights_of_rtx_are_found_in_its_constants(tmp_path: Path) -> None:
     conv, plain = read_profile(file).layers
     assert (conv.weights_dtype, conv.precision, conv.unit) == ("int8", "int8", "")
     assert (plain.weights_dtype, plain.precision) == ("", "")
-
-
-def test_precisions_are_inferred_for_profiles_of_the_first_version() -> None:
-    """The former field `precision` held the dtype of the first output."""
-    layer = {
-        "index": 0, "name": "c", "type": "CaskConvolution", "precision": "float16", "samples_ms": [1.0], "tactic": I8,
-        "inputs": [{"name": "x", "dtype": "int8", "shape": [1, 64, 8, 8]}],
-        "outputs": [{"name": "y", "dtype": "float16", "shape": [1, 64, 8, 8]}],
-    }  # fmt: skip
-    tree = {
-        "document": "profile", "format_version": 1, "label": "old", "model_digest": "", "backend": "tensorrt",
-        "machine": {"system": "", "architecture": "", "cpu": "", "cpu_count": 0, "memory_bytes": 0}, "versions": {},
-        "options": {}, "inputs": [], "outputs": [], "warmup_passes": 0, "warmup_ms": 0, "runs": [], "layers": [layer],
-    }  # fmt: skip
-    result = Profile.model_validate_json(json.dumps(tree)).layers[0]
-    assert (result.precision, result.output_precision, result.unit) == ("int8", "float16", "tensor core INT8")

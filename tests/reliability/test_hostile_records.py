@@ -15,7 +15,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import unseal
-from tests.golden.make_store import HERE
+from tests.golden.make_store import ARCHIVE
 from tests.reliability import hostile_trees
 from tests.reliability.guarded import attempt
 from tests.support.tally import Tally
@@ -29,7 +29,7 @@ RECORDS = ("runs/golden/2*/run.json", "runs/golden/2*/*/*.json", "store/records/
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
-    with tarfile.open(HERE / "store-1.tar.xz") as tar:
+    with tarfile.open(ARCHIVE) as tar:
         tar.extractall(folder, filter="data")
     return folder / "golden"
 

@@ -404,7 +404,7 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
     [
         (None, "contains no activations"),
         ("{}", "is not a document of activations this version can read: model"),
-        ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
+        ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "its format is 99"),
     ],
 )
 def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, message: str) -> None:

@@ -305,10 +305,10 @@ def empty_records(team: Team) -> None:
         path.write_text("")
 
 
-def future_records(team: Team) -> None:
+def change_versions(team: Team, version: int = 99) -> None:
     for path in team.records():
         record = record_of(team, path)
-        path.write_text(json.dumps({**json.loads(record.to_json()), "format_version": 99}))
+        path.write_text(json.dumps({**json.loads(record.to_json()), "format_version": version}))
 
 
 ATTACKS = [
@@ -327,7 +327,7 @@ ATTACKS = [
             link_objects,
             nest_files,
             empty_records,
-            future_records,
+            change_versions,
         )
     ),
 ]
@@ -347,6 +347,17 @@ def test_foreign_and_damaged_entries_are_not_used(team: Team, attack: Any) -> No
     assert api.verify(outputs=team.bert.outputs).all_well
     assert not list(team.bert.outputs.parent.rglob("escaped.txt")) or attack is lead_outside
     assert not (team.bert.outputs / "escaped.txt").exists() and not (team.bert.outputs / "store/escaped.txt").exists()
+
+
+@pytest.mark.parametrize("version", [1, 99])
+def test_results_of_another_version_cost_one_warning_and_stay(team: Team, version: int) -> None:
+    team.anna.run(push=True)
+    change_versions(team, version)
+    before = {path: path.read_bytes() for path in team.records()}
+    assert reasons(team.bert.run(push=True)) == ["new"] * 3
+    assert len(team.bert.warnings) == 1
+    assert "another version" in team.bert.warnings[0]
+    assert {path: path.read_bytes() for path in team.records()} == before
 
 
 def test_a_foreign_record_in_the_store_is_found_and_computed_again(team: Team) -> None:

@@ -114,7 +114,7 @@ def test_runs_are_in_recorded_order_and_else_by_time(tmp_path: Path) -> None:
         history.add(tmp_path / name)
     order = history.read()
     assert [order.place(name) for name in noted] == [1, 2, 3], "the clock was set forth, and back"
-    assert order.place("toy/20260101T000000Z-dddddd") == 0, "of an earlier version"
+    assert order.place("toy/20260101T000000Z-dddddd") == 0, "of another machine"
     assert order.place("toy/20260102T120000Z-dddddd") == 1
     assert order.place("toy/20260104T000000Z-dddddd") == 3
     history.forget([tmp_path / noted[0]])

@@ -217,7 +217,7 @@ MESSAGES: list[Callable[[Answers], None]] = [
         instead("compute", {"kind": "refused", "error": error, "text": "x"})
         for error in ("NdldFlowError", "shortened", "Path", "__name__", "", "no such name")
     ),
-    instead("compute", {"kind": "refused", "error": "NewerFormatError", "text": "x"}),
+    instead("compute", {"kind": "refused", "error": "FormatError", "text": "x"}),
     instead("compute", {"kind": "failed", "error": "E", "text": "x", "traceback": "t\n" * 1000}),
     instead("compute", {"kind": "died", "text": "a\nb" * 1000, "killed": True}),
     instead("compute", {"kind": "died", "text": "x", "killed": "yes"}),

@@ -173,13 +173,3 @@ def test_runs_of_another_user_who_keeps_them_private_are_named_with_the_remedy(t
     assert len(listed) == 4
     assert "belongs to root" in damage[newest.run]
     assert "chmod" in damage["hidden"]
-
-
-def test_runs_of_earlier_versions_have_an_unknown_user(toy: SweepToy) -> None:
-    path = Path(api.runs()[0].folder) / "run.json"
-    record = json.loads(path.read_text())
-    del record["user"], record["host"], record["machine"]
-    path.write_text(json.dumps(record | {"format_version": 2}))
-    run = api.runs()[0]
-    assert (run.user, run.host, run.machine, run.damage) == ("", "", "", "")
-    assert ndld_flow("runs", "-n", "1", cwd=toy.folder).returncode == 0

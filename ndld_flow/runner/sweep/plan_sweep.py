@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import FormatError, NdldFlowError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.document import Record, read_tree
+from ndld_flow.records.document import DAMAGE, Record, read_tree
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Notice
@@ -160,7 +160,7 @@ def read_times_of_types(types: set[str], store: Store) -> Durations:
         try:
             record: dict[str, Any] = read_tree(path)
             step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, FormatError, *DAMAGE):
             continue
         if step in types and len(durations["", step]) < _ENOUGH and is_this_machine(machine):
             durations["", step].append(wall_s)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ndld_flow.base.errors import BackendError, NewerFormatError
+from ndld_flow.base.errors import BackendError
 from ndld_flow.base.prompts import asking
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import shortened, visible_text
@@ -127,9 +127,6 @@ class Connection:
     def _understand(self, read: Callable[[bytes], T], line: bytes) -> T:
         try:
             return read(line)
-        except NewerFormatError:
-            self.close()
-            raise
         except Exception:  # pydantic passes on whatever a validator raises
             raise self.refuse("it sent what is no answer of this version of ndld-flow") from None
 
