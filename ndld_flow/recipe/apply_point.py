@@ -20,9 +20,10 @@ from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_file
 from ndld_flow.recipe.places import split_key
 from ndld_flow.recipe.points import Changes, Variations, open_variations
-from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.recipe.resolved import without_credentials, write_yaml
 from ndld_flow.recipe.validate import Checker
 from ndld_flow.recipe.yaml_file import compose_nodes, parse_yaml
+from ndld_flow.store.hidden_credentials import hide_credentials
 
 ALIAS = re.compile(r"\s*:\s*\*[^\s,\[\]{}]+")
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .%/-]*|[0-9]+(\.[0-9]+)? [A-Za-z%]+")
@@ -266,8 +267,10 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
             raise CannotEditError("its presets or aliases set other values")
     except (CannotEditError, RecipeError, RecursionError) as error:
         why = f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]}),"
-        shown = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items())
-        edited = write_yaml(values, f"{path.name} with {shown}\n{why}\nso it is written in full here.")
+        shown = hide_credentials(", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items()))
+        written = wanted.written_with(changes)
+        whole = {key: without_credentials(value, written.get(key)) for key, value in values.items()}
+        edited = write_yaml(whole, f"{path.name} with {shown}\n{why}\nso it is written in full here.")
     return edited.replace("\n", "\r\n") if "\r\n" in raw else edited
 
 

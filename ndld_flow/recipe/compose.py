@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +34,7 @@ from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.targets import ON
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.files import temporary_folder
+from ndld_flow.store.hidden_credentials import is_secret_variable, remember_secrets, remembered_secrets
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -49,7 +51,15 @@ def reading_environment(*, allowed: bool) -> Iterator[None]:
     def refuse(variable: object, _default: object = None) -> NoReturn:
         raise PermissionError(f"{READS_ENVIRONMENT} {variable}")
 
-    OmegaConf.register_new_resolver("oc.env", oc.env if allowed else refuse, replace=True)
+    def read(variable: str, *default: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf passes
+        value = oc.env(variable, *default)
+        if variable in os.environ and is_secret_variable(variable):
+            remember_secrets({str(value): variable})
+            if hasattr(_LEFT, "steps"):
+                _LEFT.read = (*_LEFT.read, variable)
+        return value
+
+    OmegaConf.register_new_resolver("oc.env", read if allowed else refuse, replace=True)
     try:
         yield
     finally:
@@ -67,25 +77,25 @@ MAX_STEPS = 20_000
 TOO_MUCH = "its interpolations expand beyond the limit for recipes"
 
 _LEFT = threading.local()
-"""The remaining `steps` of this thread; without that attribute, nothing is counted."""
+"""The remaining `steps` of this thread, without which nothing is counted, and the secret variables that were `read`."""
 
 
 @contextlib.contextmanager
 def bounded_resolution() -> Iterator[None]:
     """Limit the interpolations that OmegaConf resolves inside the block; beyond, it raises
-    InterpolationResolutionError.
+    InterpolationResolutionError. Whatever they make of a secret variable is hidden from then on.
     """
     _count_resolutions()
-    _LEFT.steps = MAX_STEPS
+    _LEFT.steps, _LEFT.read = MAX_STEPS, ()
     try:
         yield
     finally:
-        del _LEFT.steps
+        del _LEFT.steps, _LEFT.read
 
 
 def _count_resolutions() -> None:
     """Count the interpolations that OmegaConf resolves: each goes through one method, which has no hook."""
-    from omegaconf import Container, OmegaConf
+    from omegaconf import Container, Node, OmegaConf
     from omegaconf.errors import InterpolationResolutionError
 
     follow = Container.resolve_parse_tree
@@ -93,17 +103,32 @@ def _count_resolutions() -> None:
         return
 
     def counted(self: Container, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf passes
+        if not hasattr(_LEFT, "steps"):
+            return follow(self, *args, **kwargs)
+        before = len(_LEFT.read)
         resolved = follow(self, *args, **kwargs)
-        left = getattr(_LEFT, "steps", None)
-        if left is not None:
-            plain = OmegaConf.to_container(resolved, resolve=False) if isinstance(resolved, Container) else resolved
-            _LEFT.steps = left - 10 - _count(plain)
-            if _LEFT.steps < 0:
-                raise InterpolationResolutionError(TOO_MUCH)
+        if not isinstance(resolved, Container):
+            plain = resolved._value() if isinstance(resolved, Node) else resolved
+        else:
+            plain = OmegaConf.to_container(resolved, resolve=False)
+        _LEFT.steps -= 10 + _count(plain)
+        if _LEFT.steps >= 0:
+            remember_secrets(dict.fromkeys(_texts(plain), _LEFT.read[-1]) if len(_LEFT.read) > before else {})
+        else:
+            raise InterpolationResolutionError(TOO_MUCH)
         return resolved
 
     counted.__wrapped__ = follow  # type: ignore[attr-defined]
     Container.resolve_parse_tree = counted  # type: ignore[method-assign]
+
+
+def _texts(plain: object) -> Iterator[str]:
+    """Yield every text and number in plain data, keys included."""
+    if isinstance(plain, dict | list):
+        for inner in (*plain.keys(), *plain.values()) if isinstance(plain, dict) else plain:
+            yield from _texts(inner)
+    elif plain is not None and not isinstance(plain, bool):
+        yield str(plain)
 
 
 def _count(plain: object) -> int:
@@ -246,7 +271,9 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool =
         if WITHOUT_SWEEP in overrides:
             values.pop("sweep", None)
         values["steps"] = order_steps(values.get("steps"), file, folders)
-    return Composed(file, overrides, both[0], both[-1], trust)
+    composed = Composed(file, overrides, both[0], both[-1], trust)
+    _refuse_exposed_secrets(composed.values, composed.written, composed.where)
+    return composed
 
 
 def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:
@@ -289,7 +316,43 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
             values = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
     except Exception as error:  # as in `_compose`
         raise RecipeError([explain_trouble(composed.file, (), error)]) from None
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    resolved = {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    _refuse_exposed_secrets(resolved, written, composed.where)
+    return resolved
+
+
+def _refuse_exposed_secrets(values: object, written: object, where: Callable[[str], str]) -> None:
+    """Raise RecipeError for a secret outside of the settings of steps and the URLs of models: it could not be hidden in
+    the names of folders, the keys of metrics and whatever else the rest of a recipe becomes.
+    """
+    hint = "use it in a setting of a step, or in the URL of a model; another variable needs another name"
+    exposed = [place for place in _find_secrets(values, written, ()) if not _may_hold_secret(*place)]
+    what = "it contains the secret of an environment variable"
+    problems = [Problem(where(".".join(words)), ".".join(words), what, hint) for words, _ in exposed]
+    if problems:
+        raise RecipeError(problems)
+
+
+def _find_secrets(value: object, written: object, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the places, with the values, that interpolations have set to what a recipe made of a secret variable."""
+    interpolated = isinstance(written, str) and "${" in written
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            below = written if interpolated else written.get(key) if isinstance(written, dict) else None
+            yield from _find_secrets(inner, below, (*words, str(key)))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            items = written if isinstance(written, list) and len(written) == len(value) else ()
+            yield from _find_secrets(inner, written if interpolated else items and items[place], (*words, str(place)))
+    elif interpolated and str(value) in remembered_secrets():
+        yield words, str(value)
+
+
+def _may_hold_secret(words: tuple[str, ...], value: str) -> bool:
+    """Return whether a place is a setting of a step, or the URL of a model."""
+    if words[0] == "steps":
+        return len(words) > 2 and words[2] not in ("step", "from", "inputs", ON)
+    return words[0] in ("model", "models") and "://" in value
 
 
 def holds_interpolation(value: object) -> bool:

@@ -173,6 +173,8 @@ class RecipeStep:
     """The target on which it runs; empty for this machine, or where `--on` sends it."""
     inherited: frozenset[str] = frozenset()
     """Settings that come from the recipe's `runtime:`, or would if it had them."""
+    hidden: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Settings with credentials, as they are shown: as in the recipe, since a checked value may have another form."""
 
     def locate_inputs(self, message: str) -> str:
         """Return a message about its inputs with their place, `steps.half.inputs`, instead of the recipe's.

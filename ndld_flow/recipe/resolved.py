@@ -16,7 +16,7 @@ from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.targets import ON
 from ndld_flow.step import DataFile, Reads, SampleData
 from ndld_flow.store.found_files import absolute_pattern
-from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.store.hidden_credentials import find_redacted, hide_all_credentials, hide_credentials
 
 
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
@@ -42,21 +42,21 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
         resolved["inputs"] = {name: _resolve_input(spec) for name, spec in recipe.file.inputs.items()}
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
-    return {key: _without_credentials(value, recipe.written.get(key)) for key, value in resolved.items()}
+    return {key: without_credentials(value, recipe.written.get(key)) for key, value in resolved.items()}
 
 
-def _without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN401 - plain data
-    """Return values without credentials; values from the environment become the names of their variables.
+def without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN401 - plain data
+    """Return values without credentials; those of interpolations stay as written, `${oc.env:NAME}`.
 
     So a run whose password came from a variable can be repeated from its folder if the variable is set.
     """
     if isinstance(resolved, dict) and isinstance(written, dict):
-        return {hide_credentials(key): _without_credentials(value, written.get(key)) for key, value in resolved.items()}
+        return {hide_credentials(key): without_credentials(value, written.get(key)) for key, value in resolved.items()}
     if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
-        return [_without_credentials(*both) for both in zip(resolved, written, strict=True)]
+        return [without_credentials(*both) for both in zip(resolved, written, strict=True)]
     shown = hide_all_credentials(resolved)
-    named = isinstance(written, str) and DEPENDS_ON_SURROUNDINGS.search(written)
-    return hide_credentials(written) if named and shown != resolved else shown
+    is_hidden = shown != resolved or next(find_redacted(shown), None) is not None
+    return hide_credentials(written) if is_hidden and isinstance(written, str) and "${" in written else shown
 
 
 def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - plain data
@@ -93,7 +93,7 @@ def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
         put_value(values, file.place, _absolute(file.value))
     for samples in step.step.held(SampleData):
         put_value(values, samples.place, {name: _absolute_data(data) for name, data in samples.value.items()})
-    return values
+    return {**values, **{name: shown for name, shown in step.hidden.items() if name not in step.inherited}}
 
 
 def _absolute(held: object) -> JsonValue:

@@ -28,7 +28,7 @@ from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
-from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
+from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials, hide_credentials
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 EXPECTED = {
@@ -152,7 +152,7 @@ def _describe_setting(model: type[BaseModel], location: Location) -> str:
 
 
 def _show(value: object) -> str:
-    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    text = hide_credentials(repr(value)) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -538,7 +538,8 @@ def _check_step(
             reads[held.dotted] = held.value
     inputs = _check_own_inputs(prefix, step_type, step, given, mistakes) if has_inputs else None
     owner = () if inputs is None else (name,)
-    return RecipeStep(name, step_type, step, reads, inputs, owner, target) if sound else None
+    hidden = {key: shown for key, value in settings.items() if (shown := hide_all_credentials(value)) != value}
+    return RecipeStep(name, step_type, step, reads, inputs, owner, target, hidden=hidden) if sound else None
 
 
 class _OwnInputs(Settings):

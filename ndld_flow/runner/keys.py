@@ -69,11 +69,11 @@ def describe_key(
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
     samples |= {f"inputs.{name}.tokenizer": spec.tokenizer for name, spec in used.items() if spec.tokenizer is not None}
     settings, specs = step.settings, _describe_inputs(step, inputs)
-    shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
+    shown, shown_specs = describe_settings(step, inputs)
     passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
     true_values: list[JsonValue] = [settings, specs]
     hidden = {}
-    if passed or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
+    if passed or step.hidden or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
         hidden[HIDDEN_VALUES] = store.digest_hidden([*true_values, passed])
     return KeyParts(
         step=step.type.name,
@@ -115,7 +115,9 @@ def describe_settings(
     step: RecipeStep, inputs: Mapping[str, InputSpec]
 ) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
     """Return a step's settings and the recipe's inputs as far as the step reads them, without credentials."""
-    return _without_credentials(step.settings), _without_credentials(_describe_inputs(step, inputs))
+    settings = step.settings
+    settings |= {name: shown for name, shown in step.hidden.items() if name in settings}
+    return _without_credentials(settings), _without_credentials(_describe_inputs(step, inputs))
 
 
 def _describe_inputs(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> dict[str, JsonValue]:

@@ -5,16 +5,19 @@ Only displayed text is redacted: keys are computed from true values, so that no 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import visible_text
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -77,14 +80,50 @@ def hide_credentials(text: str) -> str:
     """Return a text with a mark in place of each secret in it.
 
     Secrets are, in URLs, everything before `@` and the values of parameters with a secret name or a random value; and
-    the values of environment variables with a secret name, wherever they occur. Parameters that only select a file
-    (`?revision=main`) are kept.
+    the values of environment variables with a secret name, wherever they occur; those that a recipe reads also if they
+    are short, or paths. Parameters that only select a file (`?revision=main`) are kept.
     """
     return _hider()(text)
 
 
+_READ: dict[str, str] = {}
+"""Text -> the variable from which a recipe of this process made it."""
+
+
+def remember_secrets(texts: Mapping[str, str]) -> None:
+    """Hide these texts from now on in this process; text -> the environment variable that it comes from."""
+    for text, name in texts.items():
+        _READ.update(dict.fromkeys(filter(None, _forms(text)), name))
+
+
+def remembered_secrets() -> Mapping[str, str]:
+    """Return the texts that are hidden because a recipe read them, for a process that works for this one."""
+    return dict(_READ)
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield the spellings in which messages and logs contain a text: escaped, quoted, as a path, line by line."""
+    yield text
+    yield from (
+        text.strip(),
+        visible_text(text),
+        repr(text)[1:-1],
+        json.dumps(text)[1:-1],
+        quote(text, ""),
+        quote(text),
+    )
+    yield from (line for line in text.splitlines() if len(line) >= _SHORTEST_VARIABLE)
+    if text.startswith(("/", "~", "./", "../")) and "\0" not in text:
+        path = Path(text)
+        with contextlib.suppress(RuntimeError, OSError):  # no home, or a loop of links
+            path = path.expanduser()
+            yield from (str(path), str(path.absolute()), str(path.resolve()))
+
+
 def hide_all_credentials(value: JsonValue) -> JsonValue:
-    """Return plain data with `hide_credentials` applied to all texts, including keys."""
+    """Return plain data with `hide_credentials` applied to all texts, including keys, and to numbers that a recipe read
+    from a variable.
+    """
     return _hide_all(value, _hider())
 
 
@@ -124,10 +163,17 @@ def _hider() -> Callable[[str], str]:
     secrets = {
         value: name for value, name in by_value.items() if len(value) >= _SHORTEST_VARIABLE and not _is_path(value)
     }
+    secrets |= _READ
     if not secrets:
         return _hide_urls
-    pattern = re.compile("|".join(re.escape(value) for value in sorted(secrets, key=len, reverse=True)))
+    pattern = re.compile("|".join(map(_occurrence, sorted(secrets, key=len, reverse=True))))
     return lambda text: _hide_urls(pattern.sub(lambda value: f"***{secrets[value[0]]}***", text))
+
+
+def _occurrence(value: str) -> str:
+    """Return the pattern of a secret; a short one is hidden only as a word, or it would garble digests and times."""
+    escaped = re.escape(value)
+    return escaped if len(value) >= _SHORTEST_VARIABLE else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
 
 
 def _is_path(value: str) -> bool:
@@ -140,6 +186,8 @@ def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
         return hide(value)
     if isinstance(value, dict):
         return {hide(key): _hide_all(inner, hide) for key, inner in value.items()}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"***{_READ[str(value)]}***" if str(value) in _READ else value
     return [_hide_all(inner, hide) for inner in value] if isinstance(value, list) else value
 
 

@@ -26,6 +26,7 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
+from ndld_flow.store.hidden_credentials import remembered_secrets
 from ndld_flow.store.kinds import Artifact, known_kinds
 from ndld_flow.store.store import Store
 
@@ -197,6 +198,8 @@ class TaskOrder(Line):
     """Python files that define steps, in addition to the built-in and the installed ones."""
     trust: bool
     """True if the user allows these files, and the code that settings name."""
+    secrets: Mapping[str, str]
+    """Texts that are hidden in logs and records -> the environment variable that they come from."""
 
 
 def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
@@ -211,6 +214,7 @@ def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
         directory=str(Path.cwd()),
         step_files=tuple(dict.fromkeys(str(path) for path in origins if path.is_absolute())),
         trust=trust,
+        secrets=remembered_secrets(),
     )
 
 

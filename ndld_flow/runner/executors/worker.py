@@ -36,6 +36,7 @@ from ndld_flow.runner.executors.messages import (
     read_order,
 )
 from ndld_flow.store.files import make_folder
+from ndld_flow.store.hidden_credentials import hide_credentials, remember_secrets
 from ndld_flow.store.store import Store
 
 _LONGEST_LINE = 2000
@@ -63,7 +64,7 @@ class _Output:
 
     def log(self, place: int, text: str) -> None:
         """Pass on a line of the log of the step at a position."""
-        self.send(Logged(place=place, text=shortened(text, _LONGEST_LINE)))
+        self.send(Logged(place=place, text=shortened(hide_credentials(text), _LONGEST_LINE)))
 
     def _send_progress(self, place: int, done: int, total: int, what: str) -> None:
         self.send(Progressed(place=place, done=done, total=total, what=what))
@@ -93,6 +94,7 @@ def _listen() -> queue.SimpleQueue[bytes]:
 
 def _answer(order: TaskOrder, output: _Output) -> Answer:
     store = Store(Path(order.store))
+    remember_secrets(order.secrets)
     try:
         make_folder(store.root)
         with contextlib.suppress(OSError):  # another machine may not have this directory; only data files need it
