@@ -31,7 +31,8 @@ The first subject is the base. A metric is `improved` or `regressed` if the whol
 the threshold, `unchanged` if it is inside, and `inconclusive` otherwise; a threshold learned by `ndld-flow noise`
 replaces a lower one. Profiles are incomparable if they differ in hardware, drivers, library versions, clocks, input
 shapes or values, or if one was taken with a profiler attached, unless --allow names the difference. Conditions that
-were not recorded (exports lack many) do not count as equal unless `--allow unknown` is given.
+were not recorded do not count as equal unless `--allow unknown` is given; those that two exports of other programs both
+lack make the verdict conditional.
 
 \b
 A gate:  METRIC <= +5 %      at most 5 % more than the base

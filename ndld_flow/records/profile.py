@@ -310,6 +310,11 @@ class Profile(Document):
     notes: tuple[str, ...] = ()
 
     @property
+    def is_export(self) -> bool:
+        """True if another program measured: its exports do not record the system, which ndld-flow always does."""
+        return not self.machine.system
+
+    @property
     def runs_engine(self) -> bool:
         """True if an engine ran that was built from the model; what other programs export lacks its digest."""
         return bool(self.engine_digest) or self.runtime.runs_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ndld_flow.base.quantities import milliseconds, relative_speed, seconds
@@ -166,7 +166,7 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
         verdict = next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
     if verdict is not None and verdict.verdict != "incomparable":
         # A comparing step may allow conditions that otherwise forbid a verdict.
-        circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
+        circumstances = replace(circumstances, forbidden="")
     return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances)
 
 

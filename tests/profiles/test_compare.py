@@ -21,7 +21,7 @@ from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import Circumstance, Comparison, Subject, Verdict
-from ndld_flow.records.measurement import Metric
+from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
 from tests.support.a100_exports import a100_exports
@@ -351,6 +351,54 @@ def test_unknown_conditions_are_not_equal(unknown: dict[str, Any], both: bool) -
     assert allowed.verdict == "regressed"
     assert f"not recorded for {'both' if both else 'the candidate'}" in allowed.why
     assert all(difference.allowed for difference in allowed.profiles[0].differences if difference.forbids)
+
+
+def export_of(*run_ms: float, **fields: Any) -> Profile:
+    """An export of trtexec: it records the GPU, its clocks and the shapes, and nothing of the rest of the machine."""
+    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=("A100",))
+    clocks = {"device_information": {"Compute Clock Rate": "1.41"}}
+    return steady(
+        *run_ms,
+        **{"machine": machine, "versions": {}, "conditions": clocks, "backend": "tensorrt", "providers": ()} | fields,
+    )
+
+
+def test_exports_that_both_lack_a_condition_get_a_conditional_verdict() -> None:
+    result = compared(export_of(*[10.0] * 5), export_of(*[5.0] * 5), gates=["latency.min <= -10 %"])
+    assert result.verdict == "improved"
+    assert "if both were measured alike: the exports do not record CPU, " in result.why
+    assert [gate.outcome for gate in result.gates] == ["passed"]
+    unrecorded = [each for each in result.profiles[0].differences if not any(each.values)]
+    assert "CPU" in {each.detail for each in unrecorded}
+    assert not any(each.forbids for each in unrecorded)
+
+
+@pytest.mark.parametrize(
+    ("other", "option"),
+    [
+        ({"conditions": {"device_information": {"Compute Clock Rate": "1.0"}}}, "clocks"),  # unequal
+        ({"conditions": {}}, "unknown"),  # only one has it
+        ({"versions": {"tensorrt": "8.6.1"}}, "unknown"),
+        ({"inputs": ()}, "unknown"),
+        ({"inputs": (tensor("x", 8, 3, 8, 8),)}, "batch"),
+        ({"profiler": "on"}, "profiler"),
+        ({"machine": MACHINE}, "unknown"),  # measured by ndld-flow
+    ],
+)
+def test_exports_are_incomparable_where_one_records_more_or_another_value(other: dict[str, Any], option: str) -> None:
+    pair = export_of(*[10.0] * 5), export_of(*[5.0] * 5, **other)
+    for profiles in pair, pair[::-1]:
+        refused = compared(*profiles)
+        assert refused.verdict == "incomparable"
+        assert f"--allow {option}" in refused.why
+
+
+def test_a_measurement_among_exports_is_compared_with_none_of_them() -> None:
+    comparison = comparison_of(export_of(10.0), export_of(5.0), export_of(5.0, machine=MACHINE))
+    assert verdict_on(comparison, candidate=1).verdict == "improved"
+    assert verdict_on(comparison, candidate=2).verdict == "incomparable"
+    (cpu,) = (each for each in comparison.differences if each.detail == "CPU")
+    assert cpu.forbids
 
 
 def test_allowing_the_unknown_allows_no_known_difference() -> None:

@@ -1,7 +1,8 @@
 """The conditions of measurements: differences, values that were not recorded, and those that forbid a verdict.
 
 An unrecorded condition is not equal to anything, including another unrecorded one: it forbids a verdict like a
-difference, until the user allows it.
+difference, until the user allows it. Exports of other programs never record some conditions: one that two exports both
+lack makes their verdict conditional instead.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _MOST_LISTED = 6
 _LONGEST = 200
 """Maximum length of a displayed value."""
 
+_Kind = Literal["different", "unknown", "unrecorded"]
+"""The reason why values are not equal: `unrecorded` if all profiles are exports that lack the value."""
 _Weight = Literal["forbids", "noted", "plan"]
 """`forbids` a verdict, is `noted` as a choice that may be compared on purpose, or belongs to the measurement `plan`."""
 
@@ -60,6 +63,8 @@ class PairCircumstances:
     """`model` or `engine` if both ran the same one."""
     causes: tuple[str, ...] = ()
     """Conditions and settings that are known to differ and may affect the latency."""
+    unrecorded: tuple[str, ...] = ()
+    """Conditions that neither of two exports records, and that forbid a verdict where they differ."""
 
     @property
     def identical(self) -> bool:
@@ -78,7 +83,11 @@ class PairCircumstances:
     @property
     def remark(self) -> str:
         """Clause to add to the verdict; empty if none is needed."""
-        clauses = [f"allowed: {self.caveat}"] if self.caveat else []
+        clauses = []
+        if self.unrecorded:
+            clauses.append(f"if both were measured alike: the exports do not record {_listed(self.unrecorded)}")
+        if self.caveat:
+            clauses.append(f"allowed: {self.caveat}")
         if self.same_artifact and self.causes:
             clauses.append(f"both ran the same {self.same_artifact}, with different {' and '.join(self.causes)}")
         return "; ".join(clauses)
@@ -95,8 +104,8 @@ def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -
             allowed=forbids and all(_allowed(fact, kind, allow) for kind in kinds),
         )
         for fact in _facts(profiles)
-        for kinds in [_kinds(fact.values)]
-        for forbids in [bool(kinds) and fact.weight == "forbids"]
+        for kinds in [_kinds(profiles, fact.values)]
+        for forbids in [fact.weight == "forbids" and kinds not in ([], ["unrecorded"])]
         if kinds or len(set(fact.values)) > 1
         if not (fact.minor and not any(fact.values))
     ]
@@ -107,8 +116,10 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
     """Compare the conditions of two profiles."""
     if _are_one(base, candidate):
         return PairCircumstances()
-    facts = [(fact, kind) for fact in _facts((base, candidate)) for kind in _kinds(fact.values)]
-    stopping = [pair for pair in facts if pair[0].weight == "forbids"]
+    profiles = (base, candidate)
+    facts = [(fact, kind) for fact in _facts(profiles) for kind in _kinds(profiles, fact.values)]
+    weighty = [(fact, kind) for fact, kind in facts if fact.weight == "forbids"]
+    stopping = [(fact, kind) for fact, kind in weighty if kind != "unrecorded"]
     forbidding = [(fact, kind) for fact, kind in stopping if not _allowed(fact, kind, allow)]
     same_artifact = base.artifact_digest != "" and base.artifact_digest == candidate.artifact_digest
     causes = [fact.detail for fact, kind in facts if kind == "different" and fact.weight != "plan"]
@@ -117,6 +128,7 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
         caveat="; ".join(_describe(stopping)) if stopping else "",
         same_artifact=("engine" if base.runs_engine else "model") if same_artifact else "",
         causes=tuple(dict.fromkeys(map(_short, causes))),
+        unrecorded=tuple(_lacking(fact) for fact, kind in weighty if kind == "unrecorded"),
     )
 
 
@@ -127,28 +139,29 @@ def _are_one(base: Profile, candidate: Profile) -> bool:
     return base == candidate.model_copy(update={"label": base.label, "notes": base.notes})
 
 
-def _kinds(values: Sequence[str]) -> list[Literal["different", "unknown"]]:
+def _kinds(profiles: Sequence[Profile], values: Sequence[str]) -> list[_Kind]:
     """Return the reasons why these values are not equal."""
-    known = [value for value in values if value != NOT_APPLICABLE]
-    kinds: list[Literal["different", "unknown"]] = []
-    if len(set(filter(None, known))) > 1:
+    applying = [value for value in values if value != NOT_APPLICABLE]
+    known = set(filter(None, applying))
+    kinds: list[_Kind] = []
+    if len(known) > 1:
         kinds.append("different")
-    if "" in known and len(known) > 1:
-        kinds.append("unknown")
+    if "" in applying and len(applying) > 1:
+        kinds.append("unknown" if known or not all(profile.is_export for profile in profiles) else "unrecorded")
     return kinds
 
 
-def _allowed(fact: _Fact, kind: str, allow: frozenset[Allowance]) -> bool:
+def _allowed(fact: _Fact, kind: _Kind, allow: frozenset[Allowance]) -> bool:
     return fact.circumstance in allow or (kind == "unknown" and "unknown" in allow)
 
 
-def _describe_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
+def _describe_forbidden(forbidding: Sequence[tuple[_Fact, _Kind]]) -> str:
     words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
     options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
     return f"{'; '.join(_describe(forbidding))}; to compare anyway: {options}"
 
 
-def _describe(unequal: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
+def _describe(unequal: Sequence[tuple[_Fact, _Kind]]) -> Iterator[str]:
     """Yield the differing conditions with their values, then the unrecorded ones by profile."""
     different = [fact for fact, kind in unequal if kind == "different"]
     if different:
@@ -160,11 +173,18 @@ def _describe(unequal: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
     for fact, kind in unequal:
         if kind == "unknown":
             missing = ["the base", "the candidate"][bool(fact.values[0])] if any(fact.values) else "both"
-            version = "version of " if fact.circumstance == "versions" else ""
-            lacking.setdefault(missing, []).append(f"{version}{_short(fact.detail)}")
+            lacking.setdefault(missing, []).append(_lacking(fact))
     for owner, details in lacking.items():
-        more = f" and {len(details) - _MOST_LISTED} more" if len(details) > _MOST_LISTED else ""
-        yield f"not recorded for {owner}: {', '.join(details[:_MOST_LISTED])}{more}"
+        yield f"not recorded for {owner}: {_listed(details)}"
+
+
+def _lacking(fact: _Fact) -> str:
+    return f"{'version of ' if fact.circumstance == 'versions' else ''}{_short(fact.detail)}"
+
+
+def _listed(details: Sequence[str]) -> str:
+    more = f" and {len(details) - _MOST_LISTED} more" if len(details) > _MOST_LISTED else ""
+    return f"{', '.join(details[:_MOST_LISTED])}{more}"
 
 
 def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
