@@ -14,7 +14,7 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import find_misfit, make_key
-from ndld_flow.store.store import Store
+from ndld_flow.store.store import Store, find_record_fault
 
 T = TypeVar("T")
 
@@ -134,6 +134,16 @@ def match_records(records: Sequence[StepRecord | None], store: Store) -> list[St
     if len(intact) < len(records) or len({record.started_at for record in intact}) > 1:
         return None
     return intact
+
+
+def are_results_of(task: Task, records: Sequence[StepRecord]) -> bool:
+    """Return whether records that another machine sent are those of a task's steps, before anything of them is kept."""
+    return len(records) == len(task.works) and all(
+        record.key == make_key(work.parts)
+        and record.parts == work.parts
+        and not (find_record_fault(record) or find_misfit(record, work.step.type.cls.kinds()[1]))
+        for record, work in zip(records, task.works, strict=True)
+    )
 
 
 class InProcess:

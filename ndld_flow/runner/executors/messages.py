@@ -30,6 +30,10 @@ from ndld_flow.store.hidden_credentials import remembered_secrets
 from ndld_flow.store.kinds import Artifact, known_kinds
 from ndld_flow.store.store import Store
 
+MAX_LINE_BYTES = 2**28
+"""Size limit of a message, which is read into memory: a record may contain a log and the change of a large model."""
+NO_ANSWER = "it sent what is no answer of this version of ndld-flow"
+
 
 class Line(StrictRecord):
     """A record that is written as one line."""

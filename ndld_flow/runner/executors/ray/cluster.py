@@ -14,17 +14,18 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import require
-from ndld_flow.base.text import shortened, suggest, visible_name
+from ndld_flow.base.text import short_name, shortened, suggest, visible_name
 from ndld_flow.processes.launch import end_group
 from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.document import Record
+from ndld_flow.records.document import StrictRecord
+from ndld_flow.runner.executors.messages import MAX_LINE_BYTES, NO_ANSWER
 from ndld_flow.runner.executors.ray.messages import NodeAnswer
 from ndld_flow.step import Reuse
 
@@ -39,7 +40,7 @@ _QUIET = {
 }
 
 
-class BridgeMessage(Record):
+class BridgeMessage(StrictRecord):
     """A line from the bridge."""
 
     id: int
@@ -133,8 +134,8 @@ class RayCluster:
     def _read(self) -> None:
         """Pass each line to its conversation; when the bridge has ended, report that to all."""
         assert self._process.stdout is not None
-        with contextlib.suppress(ValueError):  # closed
-            for text in self._process.stdout:
+        with contextlib.suppress(ValueError):  # it is closed, or the line is no message
+            while text := self._process.stdout.readline(MAX_LINE_BYTES):
                 line = BridgeMessage.model_validate_json(text)
                 with self._lock:
                     conversation = (
@@ -221,18 +222,34 @@ class Demand:
     """True if the steps measure and so need a whole device."""
 
 
-def read_nodes(answer: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """Return the cluster's nodes from the bridge's answer."""
-    return [Node(each["id"], each["address"], each["resources"], _read_answer(each)) for each in answer]
+class _ListedNode(StrictRecord):
+    """A node in the bridge's answer."""
+
+    id: str
+    address: str
+    resources: dict[str, Annotated[float, Field(ge=0)]]
+    answer: str | None = None
+    refusal: str = NO_ANSWER
 
 
-def _read_answer(answer: Mapping[str, Any]) -> NodeAnswer:
-    if "answer" in answer:
-        return NodeAnswer.from_line(answer["answer"])
-    reason = shortened(visible_name(str(answer["refusal"])), 300)
+_NODES = TypeAdapter(tuple[_ListedNode, ...])
+
+
+def read_nodes(answer: str) -> list[Node]:
+    """Return the cluster's nodes from the bridge's answer. Raises ValidationError."""
+    return [Node(each.id, each.address, each.resources, _read_answer(each)) for each in _NODES.validate_json(answer)]
+
+
+def _read_answer(node: _ListedNode) -> NodeAnswer:
+    reason = node.refusal
+    if node.answer is not None:
+        try:
+            return NodeAnswer.from_line(node.answer)
+        except ValidationError:
+            reason = NO_ANSWER
     return NodeAnswer(
         machine="",
-        complaint=f"Ray's node {answer['address']} cannot work: {reason}. Install the same ndld-flow and Python there",
+        complaint=f"Ray's node {node.address} cannot work: {reason}. Install the same ndld-flow and Python there",
     )
 
 
@@ -256,7 +273,7 @@ def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
     fitting = [node for node in nodes if _fits(demand, node)]
     complaint = next((node.answer.complaint for node in fitting if node.answer.complaint), "")
     if complaint:
-        raise BackendError(f"{complaint}.")
+        raise BackendError(f"{short_name(complaint, 500)}.")
     return fitting
 
 

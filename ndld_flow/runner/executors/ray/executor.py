@@ -7,20 +7,21 @@ that runs twice, does no harm, because every attempt looks into the store first.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ndld_flow.base.errors import BackendError, KilledError, naming_step
-from ndld_flow.base.text import shortened, visible_name
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, naming_step
+from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task, join_threads
-from ndld_flow.runner.executors.messages import Died, News, Stopped
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_results_of, join_threads
+from ndld_flow.runner.executors.messages import NO_ANSWER, Died, News, Stopped
 from ndld_flow.runner.executors.ray.cluster import (
     BridgeMessage,
     Demand,
@@ -37,6 +38,7 @@ from ndld_flow.runner.executors.ray.messages import (
     Alive,
     FinalMessage,
     MissingArtifacts,
+    NodeMessage,
     read_node_message,
 )
 from ndld_flow.runner.executors.ray.transport import RemoteTransport, SharedFolderTransport, Transport
@@ -88,24 +90,38 @@ class TaskMonitor:
             raise BackendError(f"Ray's node cannot work: {shortened(visible_name(line.text), 300)}.")
         if line.kind != "message":
             lost = NotStartedError if self.last_message_s is None else LostError
-            raise lost(line.text or "it ended without an answer")
+            raise lost(short_name(line.text, 500) or "it ended without an answer")
         self.last_message_s = time.monotonic()
-        message = read_node_message(line.text)
+        message = self._read(line.text)
         if isinstance(message, News):
             forward(message, self.listener)
         elif not isinstance(message, Alive):
             return self._conclude(message)
         return None
 
+    def _read(self, line: str) -> NodeMessage:
+        try:
+            return read_node_message(line)
+        except NdldFlowError:
+            raise
+        except Exception:  # pydantic passes on whatever a validator raises
+            raise self._refuse(NO_ANSWER) from None
+
+    def _refuse(self, why: str) -> BackendError:
+        return BackendError(f"Ray's node: {why}. Nothing of it was kept; check that machine.", step=self.task.name)
+
     def _conclude(self, final: FinalMessage) -> Sequence[StepRecord]:
         if isinstance(final, Died):
             lost = LostWorkerError if final.killed else LostError
-            raise lost(f"the process that computed it {final.text}")
+            raise lost(f"the process that computed it {short_name(final.text, 500)}")
         if isinstance(final, MissingArtifacts):
             raise MissingArtifactsError(final.digests)
         if isinstance(final, Stopped):
             raise StepTimeoutError.of(self.task)
-        return read_answer(final)
+        records = read_answer(final)
+        if not are_results_of(self.task, records):
+            raise self._refuse("it returned results of other steps than it was asked for")
+        return records
 
     def check(self) -> None:
         """Raise LostError when the node has been silent for too long."""
@@ -257,7 +273,10 @@ class OnRay:
             answer = conversation.receive(NODES_TIMEOUT_S)
         if answer is None or answer.kind != "ended":
             raise NotStartedError("Ray does not list its nodes")
-        return read_nodes(json.loads(answer.text))
+        try:
+            return read_nodes(answer.text)
+        except ValidationError:
+            raise BackendError(f"Ray at {visible_name(self._address)}: {NO_ANSWER}.") from None
 
     def _connected(self) -> RayCluster:
         """Return the cluster, reconnected if the connection was lost."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from ndld_flow.records.document import Digest
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.runner.executors.messages import Died, Done, Failed, Line, Logged, Progressed, Refused, Stopped, Waits
 
@@ -16,7 +17,7 @@ class Mirror(Line):
 
     url: str
     reads: tuple[ArtifactRecord, ...]
-    damaged: tuple[str, ...]
+    damaged: tuple[Digest, ...]
     """Digests of artifacts that are damaged in the remote store."""
 
 
@@ -59,7 +60,7 @@ class MissingArtifacts(Line):
     """The node cannot start: artifacts could not be read completely from the remote store."""
 
     kind: Literal["missing_artifacts"] = "missing_artifacts"
-    digests: tuple[str, ...]
+    digests: tuple[Digest, ...]
 
 
 NodeMessage = Alive | Progressed | Logged | Waits | Done | Refused | Failed | MissingArtifacts | Stopped | Died

@@ -14,7 +14,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -25,15 +24,13 @@ from ndld_flow.base.prompts import asking
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.recipe.targets import Target
-from ndld_flow.runner.executors.messages import Line
+from ndld_flow.runner.executors.messages import MAX_LINE_BYTES, NO_ANSWER, Line
 from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES
 from ndld_flow.runner.executors.ssh.messages import Alive, FirstReply, Reply, read_first_reply, read_reply
 from ndld_flow.runner.executors.ssh.node import ALIVE_EVERY_S
 
 T = TypeVar("T")
 
-MAX_LINE_BYTES = 2**28
-"""Size limit of a message, which is read into memory: a record may contain a log and the change of a large model."""
 SSH_VARIABLE = "NDLD_FLOW_SSH"
 """Command to use instead of `ssh`, such as `ssh -F my_config`."""
 # An existing master (ControlMaster) is used, and none is started, which would outlive this process.
@@ -75,17 +72,20 @@ class Connection:
         batch = () if _may_ask() else ("-o", "BatchMode=yes")
         command = f"exec sh -c {shlex.quote(script)}"
         with contextlib.ExitStack() as opened:
-            self._stderr = opened.enter_context(tempfile.TemporaryFile())
             if not batch:
                 opened.enter_context(self._asking).enter_context(asking())
             try:
                 self._process = subprocess.Popen(
                     [*ssh, *_OPTIONS, *batch, *target.destination, command],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 )  # fmt: skip
             except OSError as error:
                 raise BackendError(f"{label}: {ssh[0]} cannot be started: {error.strerror}. Install OpenSSH.") from None
             opened.pop_all()
+        self._printed = b""
+        """The end of what `ssh`, and the target through it, have written to standard error, which may have none."""
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._has_node = False
@@ -128,7 +128,7 @@ class Connection:
         try:
             return read(line)
         except Exception:  # pydantic passes on whatever a validator raises
-            raise self.refuse("it sent what is no answer of this version of ndld-flow") from None
+            raise self.refuse(NO_ANSWER) from None
 
     def refuse(self, why: str) -> BackendError:
         """Close the connection, since what follows cannot be understood either; return the error to raise."""
@@ -157,9 +157,16 @@ class Connection:
     def release(self) -> None:
         """Close the connection and its files. Only the thread that uses the connection may call this."""
         self.close()
-        for file in (self._process.stdin, self._process.stdout, self._stderr):
+        for file in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 file.close()  # type: ignore[union-attr]
+
+    def _listen(self) -> None:
+        """Keep the end of standard error until it closes."""
+        assert isinstance(self._process.stderr, io.BufferedReader)
+        with self._process.stderr as source:
+            while chunk := source.read1(CHUNK_BYTES):
+                self._printed = (self._printed + chunk)[-_LAST_BYTES:]
 
     def _read_line(self) -> bytes:
         assert self._process.stdout is not None
@@ -195,11 +202,8 @@ class Connection:
             return "the target closed it"
         if self._closed.is_set():
             return "it was closed here"
-        try:
-            self._stderr.seek(max(0, self._stderr.seek(0, 2) - _LAST_BYTES))
-            printed = visible_text(self._stderr.read().decode(errors="replace"))
-        except ValueError:  # closed by another thread
-            return "it was closed here"
+        self._listening.join(_END_S)  # a program that `ssh` has started may keep it open
+        printed = visible_text(self._printed.decode(errors="replace"))
         explanation = "" if self._has_node else explain_failure(printed, code)
         if explanation:
             raise BackendError(f"{self._label}: {explanation}")

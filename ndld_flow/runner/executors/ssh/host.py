@@ -17,7 +17,7 @@ from ndld_flow.recipe.targets import Target
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Notice
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_results_of
 from ndld_flow.runner.executors.messages import Died, Done, Failed, News, Refused, Stopped
 from ndld_flow.runner.executors.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.runner.executors.ssh.deploy import start_node
@@ -43,10 +43,10 @@ from ndld_flow.runner.executors.ssh.messages import (
 )
 from ndld_flow.runner.executors.transfer import Transfer, transfer_files
 from ndld_flow.runner.executors.workers import ProgressListener, forward, read_answer
-from ndld_flow.runner.keys import Site, find_misfit, installed_modules, make_key
+from ndld_flow.runner.keys import Site, installed_modules, make_key
 from ndld_flow.runner.listener import Listener
 from ndld_flow.step import Foresight
-from ndld_flow.store.store import Store, find_record_fault
+from ndld_flow.store.store import Store
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
@@ -144,7 +144,7 @@ class Host:
             order = transfer.order.model_copy(update={"held": False})
             node.send(Compute(order=order.to_line()))
             records = self._follow(node, task, listener)
-        if not _are_results_of(task, records):
+        if not are_results_of(task, records):
             raise node.refuse("it returned results of other steps than it was asked for")
         for record in records:
             self._fetch_artifact(node, record.artifact, store, listener)
@@ -288,16 +288,6 @@ class Host:
 
     def _report(self, text: str, *, warning: bool = False) -> None:
         self._listener(Notice(text=text, warning=warning))
-
-
-def _are_results_of(task: Task, records: Sequence[StepRecord]) -> bool:
-    """Return whether records that a target sent are those of a task's steps, before anything is fetched for them."""
-    return len(records) == len(task.works) and all(
-        record.key == make_key(work.parts)
-        and record.parts == work.parts
-        and not (find_record_fault(record) or find_misfit(record, work.step.type.cls.kinds()[1]))
-        for record, work in zip(records, task.works, strict=True)
-    )
 
 
 def _reported(chunks: Iterator[bytes], done: int, total: int, what: str, listener: ProgressListener) -> Iterator[bytes]:
