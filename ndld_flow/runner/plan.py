@@ -306,8 +306,6 @@ def _explain_absence(parts: KeyParts, before: StepRecord) -> tuple[Reason, str]:
     """Return the reason why no result is stored although the step has not changed."""
     if before.parts.together != parts.together:
         return Reason.TOGETHER, "a step with which it takes turns changed"
-    if make_key(before.parts) != before.key:
-        return Reason.TOOL, "an earlier ndld-flow computed keys differently"
     return Reason.DAMAGED, "it is no longer in the store"
 
 

@@ -5,8 +5,7 @@ repository, files in a folder that users other than its owner can write to get i
 other folder, and in a sticky one such as /tmp, the umask applies.
 
 Truncated JSON is invalid, but JSON with a wrong digit is still JSON. So an object's first member, its seal, is the
-digest of the remaining text; a file without a seal is older than this scheme. Notes contain values that can be
-recomputed: a damaged note counts as missing.
+digest of the remaining text. Notes contain values that can be recomputed: a damaged note counts as missing.
 """
 
 from __future__ import annotations
@@ -366,7 +365,7 @@ _DIGITS = 64
 
 
 class BrokenSealError(ValueError):
-    """A file's contents have changed since it was written."""
+    """A file has no seal, or its contents have changed since it was written."""
 
 
 def seal(text: str) -> str:
@@ -375,12 +374,10 @@ def seal(text: str) -> str:
 
 
 def unseal(data: bytes) -> bytes:
-    """Return the sealed text, or data without a seal as it is. Raises BrokenSealError."""
-    if not data.startswith(_OPENING):
-        return data
+    """Return the sealed text. Raises BrokenSealError."""
     end = len(_OPENING) + _DIGITS
     text = b"{" + data[end:].removeprefix(b'",')
-    if blake3(text).hexdigest().encode() != data[len(_OPENING) : end]:
+    if data[:end] != _OPENING + blake3(text).hexdigest().encode():
         raise BrokenSealError("its contents have changed since it was written")
     return text
 
@@ -393,8 +390,6 @@ def write_note(path: Path, value: object) -> None:
 def read_note(path: Path) -> Any:  # noqa: ANN401
     """Return the value of a note; None if it is missing or damaged."""
     try:
-        data = path.read_bytes()
-        text = unseal(data)
+        return json.loads(unseal(path.read_bytes()))["note"]
     except (OSError, BrokenSealError):
         return None
-    return json.loads(text)["note"] if text is not data else None

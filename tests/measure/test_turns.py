@@ -18,6 +18,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.devices import find_shared_folder, name_machine
 from ndld_flow.runner.events import Event, StepWaits
 from ndld_flow.store.file_lock import FileLock, LockNote
+from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started
 
@@ -171,7 +172,7 @@ def test_profiles_of_two_measurement_sessions_are_measured_again(toy: Toy) -> No
     record = run.steps[2].record
     assert record is not None
     earlier = record.model_copy(update={"started_at": record.started_at - timedelta(hours=1)})
-    (toy.folder / "outputs" / "store" / "records" / record.key[:2] / f"{record.key}.json").write_text(earlier.to_json())
+    Store(toy.folder / "outputs" / "store").write_record(earlier)
     assert toy.plan()["base"] == ("measured in turns", "with speed")
     assert toy.plan()["speed"] == ("measured in turns", "with base")
 

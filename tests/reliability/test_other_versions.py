@@ -22,7 +22,7 @@ from ndld_flow.records.document import VERSIONS, Document, Record, read_tree
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.store.files import unseal
+from ndld_flow.store.files import seal
 from tests.golden.make_store import ARCHIVE
 from tests.support.command_line import ndld_flow
 from tests.support.representatives import thorough_except
@@ -54,11 +54,13 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def of_version(path: Path, version: int) -> bytes:
     """Let a record be of another version, with a field that this one does not know."""
-    tree = json.loads(unseal(path.read_bytes()))
+    tree = json.loads(path.read_bytes())
+    is_sealed = tree.pop("seal", "")
     assert VERSIONS[tree["document"]] != version
     tree |= {"format_version": version, "unknown": {"answer": 42}}
+    text = json.dumps(tree, indent=1)
     path.chmod(0o644)
-    path.write_text(json.dumps(tree, indent=1), encoding="utf-8")
+    path.write_text(seal(text) if is_sealed else text, encoding="utf-8")
     return path.read_bytes()
 
 

@@ -22,6 +22,7 @@ from ndld_flow.runner.events import Event, Notice, RunFinished, SweepFinished
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import seal
 from ndld_flow.store.store import Store
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 
@@ -228,7 +229,7 @@ def rename_keys(team: Team) -> None:
     """Give each record the key of the next, which its parts do not have."""
     records = [record_of(team, path) for path in team.records()]
     for path, record in zip(team.records(), [*records[1:], records[0]], strict=True):
-        path.write_text(record.model_copy(update={"key": path.stem}).to_json())
+        path.write_text(seal(record.model_copy(update={"key": path.stem}).to_json()))
 
 
 def claim_another_machine(team: Team) -> None:
@@ -236,7 +237,7 @@ def claim_another_machine(team: Team) -> None:
     for path in team.records():
         record = record_of(team, path)
         parts = record.parts.model_copy(update={"machine": "a supercomputer"})
-        path.write_text(record.model_copy(update={"parts": parts}).to_json())
+        path.write_text(seal(record.model_copy(update={"parts": parts}).to_json()))
 
 
 def truncate_objects(team: Team) -> None:
@@ -273,7 +274,7 @@ def _rewrite_files(team: Team, names: list[str]) -> None:
         digest = digest_json([[file["path"], file["digest"], file["size_bytes"]] for file in files])
         tree = json.loads(record.to_json())
         tree["artifact"] = {"kind": "onnx", "digest": digest, "files": files}
-        path.write_text(json.dumps(tree))
+        path.write_text(seal(json.dumps(tree)))
         for name in names:
             target = team.place / "objects" / digest[:2] / digest / name
             if not target.parent.is_file():
@@ -291,13 +292,13 @@ def swap_kinds(team: Team) -> None:
         record = record_of(team, path)
         tree = json.loads(record.to_json())
         tree["artifact"]["kind"] = "no kind of this step"
-        path.write_text(json.dumps(tree))
+        path.write_text(seal(json.dumps(tree)))
 
 
 def control_the_terminal(team: Team) -> None:
     for path in team.records():
         record = record_of(team, path)
-        path.write_text(record.model_copy(update={"summary": "\x1b[2J passed"}).to_json())
+        path.write_text(seal(record.model_copy(update={"summary": "\x1b[2J passed"}).to_json()))
 
 
 def empty_records(team: Team) -> None:
@@ -308,7 +309,7 @@ def empty_records(team: Team) -> None:
 def change_versions(team: Team, version: int = 99) -> None:
     for path in team.records():
         record = record_of(team, path)
-        path.write_text(json.dumps({**json.loads(record.to_json()), "format_version": version}))
+        path.write_text(seal(json.dumps({**json.loads(record.to_json()), "format_version": version})))
 
 
 ATTACKS = [
@@ -368,7 +369,7 @@ def test_a_foreign_record_in_the_store_is_found_and_computed_again(team: Team) -
         tree = json.loads(path.read_text())
         tree.pop("seal", None)
         tree["artifact"] = {"kind": "onnx", "digest": digest_json([]), "files": []}
-        path.write_text(json.dumps(tree))
+        path.write_text(seal(json.dumps(tree)))
     again = team.anna.run()
     assert team.computed() == log + log
     assert [step.record.artifact for step in again.steps if step.record] == [
@@ -377,7 +378,7 @@ def test_a_foreign_record_in_the_store_is_found_and_computed_again(team: Team) -
     path = next((store.root / "records").glob("*/*.json"))
     tree = json.loads(path.read_text())
     tree.pop("seal", None)
-    path.write_text(json.dumps(tree | {"artifact": {"kind": "onnx", "digest": digest_json([]), "files": []}}))
+    path.write_text(seal(json.dumps(tree | {"artifact": {"kind": "onnx", "digest": digest_json([]), "files": []}})))
     verified = api.verify(outputs=team.anna.outputs)
     assert verified.damaged_records == (path.stem,) and not path.exists()
 

@@ -16,6 +16,7 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import seal
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 from tests.support.run_fixtures import STARTED
@@ -131,7 +132,7 @@ def test_damaged_records_are_removed_after_a_day(cache: Cache) -> None:
 def test_results_of_another_version_are_left_alone(cache: Cache, version: int) -> None:
     record = cache.push("new", 40)
     tree = {**json.loads(record.to_json()), "format_version": version}
-    cache.record_path(record).write_text(json.dumps(tree))
+    cache.record_path(record).write_text(seal(json.dumps(tree)))
     old = cache.push("old", 40)
     freed = api.gc_cache(cache.url, max_age="1 day")
     assert (freed.record_count, freed.other_version_count) == (1, 1)
@@ -236,7 +237,7 @@ def test_a_record_that_is_not_one_is_skipped(cache: Cache, change: dict[str, Any
         tree["artifact"] = artifact | change["artifact"]
     else:
         tree |= change
-    cache.record_path(record).write_text(json.dumps(tree))
+    cache.record_path(record).write_text(seal(json.dumps(tree)))
     remote, other = RemoteStore(cache.url), Store(cache.folder.with_name("other"))
     assert remote.pull([record.key], other) is None
     assert not list(other.root.glob("records/*/*"))

@@ -16,6 +16,7 @@ from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.runner.keys import make_key
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.digest import describe_folder
+from ndld_flow.store.files import seal
 from ndld_flow.store.store import Store
 
 AN_HOUR = timedelta(hours=1)
@@ -74,7 +75,7 @@ def _link_stored(store: Store, record: dict[str, Any], stored: Path) -> None:
     path, target = store.record_path(record["key"]), store.object_folder(record["artifact"]["digest"])
     for parent in (path.parent, target):
         parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record))
+    path.write_text(seal(json.dumps(record)))
     for file in stored.iterdir():
         os.link(file, target / file.name)
 
@@ -119,7 +120,7 @@ def _remake(step: RunStep, number: int, store: Store) -> RunStep:
 def _write_record(record: StepRecord, store: Store) -> None:
     path = store.record_path(record.key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(record.to_json())
+    path.write_text(seal(record.to_json()))
     (store.root / "locks" / f"{record.key}.lock").touch()
 
 
