@@ -80,8 +80,7 @@ class OutputAgreement(Record):
     elements outside), ...; only those that are defined for this output."""
     worst_samples: dict[str, str] = {}
     """Metric -> the sample where it is worst; without metrics that are equal on all samples."""
-    judged_as: OutputKind | None = None
-    """None in versions 1 and 2, which judged whole outputs."""
+    judged_as: OutputKind
     slice_axis: int | None = None
     """The axis whose indices are judged one by one (`channels` in messages); None if the output has none."""
     slice_count: int = 0

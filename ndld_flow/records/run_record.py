@@ -36,14 +36,13 @@ class StepRecord(Document, StrictRecord):
     log: str = ""
     started_at: Time
     """Start of the step; for a measuring step, the time when its device was locked."""
-    ended_at: Time | None = None
+    ended_at: Time
     wall_s: Seconds
     """Seconds that it took; of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on this machine during the measurement."""
-    shared_device: tuple[str, ...] | None = None
-    """Reasons why others may have measured on its device at the same time; empty if it held the device alone, None if
-    that was not recorded."""
+    shared_device: tuple[str, ...] = ()
+    """Reasons why others may have measured on its device at the same time; empty if it held the device alone."""
 
 
 class RunStep(Record):

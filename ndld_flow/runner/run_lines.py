@@ -165,9 +165,8 @@ def _describe(identifier: str, brief: Tree, measured: Sequence[Measured]) -> Kno
     started_at = str(brief["started_at"])
     if datetime.fromisoformat(started_at).tzinfo is None:
         raise ValueError("a time without its zone")
-    outcome = str(brief.get("outcome") or ("passed" if brief["passed"] else "failed"))
     gates = tuple(str(gate) for gate in brief["recipe"].get("gates") or ())
-    return KnownRun(identifier, started_at, outcome, str(brief.get("commit", "")), gates, brief, measured)
+    return KnownRun(identifier, started_at, str(brief["outcome"]), str(brief.get("commit", "")), gates, brief, measured)
 
 
 _BRIEF = ("started_at", "passed", "outcome", "wall_s", "command", "user", "host", "commit")

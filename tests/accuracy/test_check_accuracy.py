@@ -405,7 +405,9 @@ def test_the_worst_sample_is_chosen_by_the_first_bounded_metric() -> None:
     def output(name: str, cosine: float, max_abs: float) -> OutputAgreement:
         metrics = {"cosine": cosine, "max_abs": max_abs}
         worst = {metric: f"{metric} of {name}" for metric in metrics}
-        return OutputAgreement(output=name, dtype="float32", shape=(), metrics=metrics, worst_samples=worst)
+        return OutputAgreement(
+            output=name, dtype="float32", shape=(), judged_as="numbers", metrics=metrics, worst_samples=worst
+        )
 
     outputs = (output("y", 0.5, 1.0), output("z", 0.9, 2.0))
     assert worst_sample(outputs, ["max_abs", "cosine"]) == "max_abs of z"

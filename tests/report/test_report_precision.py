@@ -288,7 +288,9 @@ def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
 def test_only_the_named_metric_fails() -> None:
     metrics = {"snr_db": 40.0, "psnr_db": 20.0}
     failed = ("psnr_db 20 is less than 30",)
-    output = OutputAgreement(output="y", dtype="float32", shape=(1,), metrics=metrics, failed=failed)
+    output = OutputAgreement(
+        output="y", dtype="float32", shape=(1,), judged_as="numbers", metrics=metrics, failed=failed
+    )
     (view,) = collect_accuracy({"agree": deep_accuracy(1).model_copy(update={"outputs": (output,)})})
     cells = dict(zip(view.metrics, view.rows[0].cells, strict=True))
     assert [name for name, cell in cells.items() if cell and cell.failed] == ["psnr_db"]
@@ -430,7 +432,7 @@ def test_hostile_names_are_exported_as_text(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_outputs_without_metrics_are_reported(tmp_path: Path) -> None:
     # Integers that nothing can be said of, in a comparison that has no bound for them.
-    bare = OutputAgreement(output="ids", dtype="int64", shape=(), metrics={})
+    bare = OutputAgreement(output="ids", dtype="int64", shape=(), judged_as="exact", metrics={})
     compared = deep_accuracy(3).model_copy(update={"outputs": (bare,), "samples": ()})
     folder = write_search(tmp_path, search(8, kept=(2,)), agree__accuracy=compared)
     write_precision_exports(read_run(folder), folder)

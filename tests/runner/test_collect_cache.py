@@ -39,7 +39,7 @@ class Cache:
         parts = KeyParts(step="dye", version="1", settings={"w": word}, inputs={}, reads={}, libraries={}, machine="")
         key = digest_json(parts.model_dump(mode="json"))
         facts: dict[str, Any] = {"parents": {}, "passed": True, "summary": "", "metrics": {}, "wall_s": 1.0}
-        return StepRecord(key=key, parts=parts, artifact=artifact, started_at=STARTED, **facts)
+        return StepRecord(key=key, parts=parts, artifact=artifact, started_at=STARTED, ended_at=STARTED, **facts)
 
     def push(self, word: str, age_days: float, content: str = "") -> StepRecord:
         """Push a result, as if that had been some days ago."""

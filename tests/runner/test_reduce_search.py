@@ -123,7 +123,12 @@ def test_the_smallest_set_that_failed_is_returned_when_the_trials_are_spent() ->
 def accuracy(failed: tuple[str, ...], output: str = "y") -> Failure:
     """Return the failure of a check with these sentences."""
     agreement = OutputAgreement(
-        output=output, dtype="float32", shape=(1,), metrics={"max_abs": 1, "cosine": 0}, failed=failed
+        output=output,
+        dtype="float32",
+        shape=(1,),
+        judged_as="numbers",
+        metrics={"max_abs": 1, "cosine": 0},
+        failed=failed,
     )
     document = Accuracy(
         reference="a",

@@ -67,6 +67,7 @@ def make_record(store: Store, word: str, content: bytes = b"", began: datetime =
         summary=word,
         metrics={},
         started_at=began,
+        ended_at=began,
         wall_s=1.0,
     )
     store.write_record(record)

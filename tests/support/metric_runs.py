@@ -148,6 +148,7 @@ def _step(
         summary="",
         metrics=metrics,
         started_at=measured[0],
+        ended_at=measured[0],
         wall_s=1.0,
         beside=tuple(measured[1]),
     )

@@ -148,6 +148,7 @@ def step_record(sketch: StepSketch) -> StepRecord:
         change=sketch.change,
         log=sketch.log,
         started_at=STARTED + timedelta(seconds=sketch.started_s),
+        ended_at=STARTED + timedelta(seconds=sketch.started_s + sketch.wall_s),
         wall_s=sketch.wall_s,
     )
 
@@ -417,6 +418,7 @@ def accuracy(cosine: float = 0.99999987, max_abs: float = 9.2e-7, failed: tuple[
                 output="sigmoid_0.tmp_0",
                 dtype="float32",
                 shape=(1, 1, 320, 320),
+                judged_as="numbers",
                 metrics={
                     "max_abs": max_abs,
                     "mean_abs": max_abs / 11,
