@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.sparse_tensors import SparseInitializer, refuse_external
 
 MOST_NODES = 1_000_000
 """Maximum number of nodes with all local functions inlined, as in runtimes: a few functions that call each other twice
@@ -114,6 +114,7 @@ def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
     where = f"{path}: tensor {short_name(tensor.name or '')!r}"
     _element_count(where, tensor.dtype, tuple(tensor.shape.numpy()))
     if isinstance(tensor, SparseInitializer):
+        refuse_external(tensor.proto)
         for proto in (tensor.proto.values, tensor.proto.indices):
             _check_proto(where, proto)
     elif isinstance(tensor, ir.serde.TensorProtoTensor):

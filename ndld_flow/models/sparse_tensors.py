@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.text import short_name
 
 _MARK = "ndld_flow:sparse:"
 _MAX_DENSE_BYTES = 2**31
@@ -48,6 +49,7 @@ class SparseInitializer(ir.LazyTensor):
 
 def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     """Return the dense array. Raises `ModelError` for positions outside the shape or a dense size over 2 GiB."""
+    refuse_external(proto)
     values = numpy_helper.to_array(proto.values)
     size = math.prod(proto.dims)
     if size * values.itemsize > _MAX_DENSE_BYTES:
@@ -58,6 +60,16 @@ def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     flat = np.zeros(size, dtype=values.dtype)
     flat[_flat_positions(proto, tuple(proto.dims))] = values
     return flat.reshape(tuple(proto.dims))
+
+
+def refuse_external(proto: onnx.SparseTensorProto) -> None:
+    """Raise `ModelError` for a sparse tensor with external data: onnx would read them from the current directory, and
+    prefer them to those in the tensor."""
+    if onnx.TensorProto.EXTERNAL in (proto.values.data_location, proto.indices.data_location):
+        raise ModelError(
+            f"Sparse tensor {short_name(proto.values.name)!r} has external data, which no runtime reads. Export the "
+            "model with dense weights."
+        )
 
 
 def _flat_positions(proto: onnx.SparseTensorProto, dims: tuple[int, ...]) -> npt.NDArray[np.int64]:

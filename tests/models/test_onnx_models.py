@@ -17,7 +17,15 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.models import external_data, files
 from ndld_flow.models.derived_tensors import byte_pieces
-from ndld_flow.models.files import check_model, describe_change, external_files, load_model, save_model, summarize_model
+from ndld_flow.models.files import (
+    check_model,
+    describe_change,
+    external_files,
+    load_model,
+    load_structure,
+    save_model,
+    summarize_model,
+)
 from tests.support import models
 
 
@@ -234,6 +242,45 @@ def test_external_data_outside_the_model_folder_is_refused(tmp_path: Path, kind:
     relocate(path, make(tmp_path))
     with pytest.raises(ModelError, match=message):
         load_model(path)
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+@pytest.mark.parametrize("part", ["values", "indices"])
+@pytest.mark.parametrize("where", ["initializer", "constant", "function"])
+def test_external_data_of_sparse_tensors_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, part: str, has_data: bool
+) -> None:
+    """onnx reads them from the current directory, wherever the model is."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "w.bin").write_bytes(np.arange(4).tobytes())
+    (tmp_path / "w.bin").write_bytes(bytes(32))
+    values = helper.make_tensor("w", TensorProto.FLOAT, [4], bytes(16), raw=True)
+    indices = helper.make_tensor("i", TensorProto.INT64, [4], np.arange(4).tobytes(), raw=True)
+    sparse = helper.make_sparse_tensor(values, indices, [8])
+    tensor = sparse.values if part == "values" else sparse.indices
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    if not has_data:
+        tensor.ClearField("raw_data")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8]) for name in "xy"]
+    nodes = [helper.make_node("Constant", [], ["w"], sparse_value=sparse)] if where != "initializer" else []
+    nodes.append(helper.make_node("Add", ["x", "w"], ["y"]))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    functions = []
+    if where == "function":
+        functions = [helper.make_function("own", "F", ["x"], ["y"], nodes, opsets[:1])]
+        nodes = [helper.make_node("F", ["x"], ["y"], domain="own")]
+    graph = helper.make_graph(
+        nodes, "g", ends[:1], ends[1:], sparse_initializer=[sparse] if where == "initializer" else []
+    )
+    model = helper.make_model(graph, functions=functions, opset_imports=opsets)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="external data"):
+        load_model(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="external data"):
+        load_structure(tmp_path / "model.onnx")
 
 
 def test_external_data_in_a_constant_inside_a_function_is_checked_too(tmp_path: Path) -> None:
