@@ -16,7 +16,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.import_weights import ImportWeights
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.changed_model import check_changed_model
-from ndld_flow.models.external_files import external_files
+from ndld_flow.models.external_files import external_file, external_files
 from ndld_flow.models.files import load_model, model_inputs
 from ndld_flow.processes.program import Program, run_program
 from ndld_flow.records.model_diff import GraphChange
@@ -30,7 +30,7 @@ def copy_model(source: Path, folder: Path) -> Path:
     target = folder / Onnx.main
     copy_file(source, target)
     for name in external_files(source):
-        copy_file(source.parent / name, folder / name)
+        copy_file(external_file(source, name).path, folder / name)
     return target
 
 

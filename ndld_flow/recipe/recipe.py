@@ -28,6 +28,7 @@ from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.targets import HERE, Target
+from ndld_flow.records.document import is_inner_path
 from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
 from ndld_flow.runtimes.one_runtime import OneRuntime
@@ -79,8 +80,7 @@ class ModelSource(Settings):
         if self.files and not self.is_fetched:
             raise ValueError("`files` is for a model that is fetched: other models are read with the data next to them")
         for name in self.files:
-            is_inside = not (name.startswith("/") or ".." in PurePosixPath(name).parts)
-            if not name or not is_inside or any(sign in name for sign in "\0\\") or name.casefold() == Onnx.main:
+            if not is_inner_path(name) or PurePosixPath(name).as_posix().casefold() == Onnx.main:
                 raise ValueError(f"`files`: {name!r} is no name of a data file in the model's folder")
         return self
 

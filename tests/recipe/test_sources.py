@@ -307,7 +307,9 @@ def test_models_with_other_data_are_stored_under_other_keys(
     assert fetch().record.digest != first.record.digest
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../m.data", "a/../../m.data", "", "Model.onnx", "a\\b"])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../m.data", "a/../../m.data", "", "Model.onnx", "a\\b", "./model.onnx", "C:m.data"]
+)
 def test_names_of_data_files_outside_the_folder_are_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="is no name of a data file"):
         ModelSource(source="https://host/m.onnx", sha256="0" * 64, files={name: "0" * 64})
