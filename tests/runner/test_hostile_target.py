@@ -14,9 +14,10 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.recipe.targets import Target
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.executors.ssh import bootstrap
-from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE
+from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE, Connection, ConnectionLostError
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn
 
@@ -249,6 +250,16 @@ def attack(change: Callable[[Answers], None], here: Path, honest: Path, monkeypa
 
 def test_a_digest_that_is_a_path_appends_to_no_file(here: Path, honest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attack(of_record(*FILE, "digest", value="../../../../.bashrc"), here, honest, monkeypatch)
+
+
+def test_only_the_end_of_what_a_target_prints_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; sys.stdin.read(1); sys.stderr.write('x' * 10**7 + '\\nthe end\\n')"
+    monkeypatch.setenv(SSH_VARIABLE, shlex.join([sys.executable, "-c", program]))
+    connection = Connection(Target(host="ssh://evil"), "evil")
+    with pytest.raises(ConnectionLostError, match="the end"):
+        connection.receive()
+    assert len(connection._printed) <= 4096
+    connection.release()
 
 
 @pytest.mark.thorough
