@@ -11,11 +11,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import to_json
 
 from ndld_flow.records.document import Tree
+from ndld_flow.records.history import Cause
 
 _MEANING = ("backend", "provider", "device", "gpu", "streams", "steps", "optimization_profile", "transfers")
 """Settings that change what is measured, not how fast it is."""
@@ -28,24 +30,36 @@ ANY_MACHINE = "any machine"
 
 
 @dataclass(frozen=True)
+class MeasuredStep:
+    """What a step measures: equal in most runs of a recipe."""
+
+    step: str
+    subject: str
+    """JSON of `Subject`: equal for measurements that belong to one series."""
+    exact: bool
+    """Its results have no noise."""
+    units: dict[str, str]
+    """Name of each metric -> its unit."""
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Return name -> the place of the metric's value in `Measured.values`."""
+        return {name: place for place, name in enumerate(self.units)}
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """The metrics of one step in one run."""
 
-    step: str
+    what: MeasuredStep
     measurement: str
     """Equal in all runs that show the same measurement."""
-    subject: str
-    """JSON of `Subject`: equal for measurements that belong to one series."""
-    facts: str
-    """JSON of the facts, by name."""
-    metrics: Mapping[str, tuple[float, str]]
-    """Name -> value and unit."""
     doubt: str
     """The reason why it is no baseline; empty for a good measurement."""
     disturbed: bool
-    """Others used the machine: the value is not evidence of a level."""
-    exact: bool
-    """Its result has no noise."""
+    """Others used the machine: the values are not evidence of a level."""
+    values: Sequence[float]
+    """The metrics, in the order of their units."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +90,33 @@ class Subject:
 
 
 def read_measurements(run: Tree) -> list[Measured]:
-    """Return the metrics of a run's finished steps. Raises KeyError, TypeError, ValueError and AttributeError for a
-    damaged record."""
-    records = {step["name"]: step["record"] for step in run["steps"] if step.get("record")}
+    """Return the metrics of a run's finished steps. Raises the errors of `DAMAGE` for a damaged record."""
     doubt = _doubt_of_run(run)
     return [
         Measured(
-            step=name,
-            measurement=f"{record['key']} {record['started_at']}",
-            subject=_dump(_subject(record)),
-            facts=_dump(dict(sorted(_facts(name, run, records)))),
-            metrics={
-                metric: (float(each["value"]), str(each.get("unit", ""))) for metric, each in record["metrics"].items()
-            },
+            what=MeasuredStep(
+                step=name,
+                subject=_dump(_subject(record)),
+                exact=not record["parts"]["machine"],
+                units={metric: str(each.get("unit", "")) for metric, each in record["metrics"].items()},
+            ),
+            measurement=f"{record['key'][:_DIGITS]} {record['started_at']}",
             doubt=_disturbance(record) or _doubt_of_step(record) or doubt,
             disturbed=bool(_disturbance(record)),
-            exact=not record["parts"]["machine"],
+            values=[float(each["value"]) for each in record["metrics"].values()],
         )
-        for name, record in records.items()
+        for name, record in _records(run).items()
         if record["metrics"]
     ]
+
+
+def read_facts(run: Tree, step: str) -> dict[str, str]:
+    """Return everything that a step's result depends on, by name. Raises as `read_measurements` does."""
+    return dict(_facts(step, run, _records(run)))
+
+
+def _records(run: Tree) -> dict[str, Tree]:
+    return {step["name"]: step["record"] for step in run["steps"] if step.get("record")}
 
 
 def _dump(value: object) -> str:
@@ -209,31 +230,19 @@ def _text(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A fact that differs between two measurements."""
-
-    fact: str
-    before: str
-    """Empty if the fact did not apply."""
-    after: str
-
-
-def differing(before: str, after: str) -> list[Difference]:
-    """Return the facts of two measurements that differ; both are JSON, as in `Measured.facts`."""
-    if before == after:
-        return []
-    first, second = json.loads(before), json.loads(after)
-    names = (name for name in {**first, **second} if first.get(name) != second.get(name))
-    return sorted((Difference(name, first.get(name, ""), second.get(name, "")) for name in names), key=_importance)
+def differing(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Cause, ...]:
+    """Return the facts of two measurements that differ."""
+    names = (name for name in {**before, **after} if before.get(name) != after.get(name))
+    causes = (Cause(fact=name, before=before.get(name, ""), after=after.get(name, "")) for name in names)
+    return tuple(sorted(causes, key=_importance))
 
 
 _ORDER = ("model", "library", "driver", "step", "setting", "system", "host")
 
 
-def _importance(difference: Difference) -> tuple[int, str]:
-    word = difference.fact.split()[0]
-    return _ORDER.index(word) if word in _ORDER else len(_ORDER), difference.fact
+def _importance(cause: Cause) -> tuple[int, str]:
+    word = cause.fact.split()[0]
+    return _ORDER.index(word) if word in _ORDER else len(_ORDER), cause.fact
 
 
 def joined(names: Sequence[str]) -> str:

@@ -153,3 +153,9 @@ class RunRecord(Document):
     """The failure of a run that did not finish."""
     verdict: tuple[str, ...] = ()
     """The lines that the terminal showed at its end."""
+
+    def needs(self) -> tuple[set[str], set[str]]:
+        """Return the keys of the results that it has, and the digests of these and of its models."""
+        records = [step.record for step in self.steps if step.record is not None]
+        sources = [source.artifact.digest for source in (self.source, *self.models.values())]
+        return {record.key for record in records}, {*sources, *(record.artifact.digest for record in records)}

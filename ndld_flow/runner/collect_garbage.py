@@ -15,12 +15,12 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder
+from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder, name_in_history
+from ndld_flow.runner.run_lines import Needs, read_runs
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.store import Store, node_store_folder
 
 if TYPE_CHECKING:
-    from ndld_flow.records.run_record import RunRecord
     from ndld_flow.records.sweep import SweepRecord
     from ndld_flow.runtimes.kept_library import KeptLibrary
 
@@ -69,16 +69,15 @@ class _Needed:
     keys: set[str] = field(default_factory=set)
     digests: set[str] = field(default_factory=set)
 
-    def add_run(self, run: RunRecord) -> None:
-        self.digests |= {source.artifact.digest for source in (run.source, *run.models.values())}
-        records = [step.record for step in run.steps if step.record is not None]
-        self.keys |= {record.key for record in records}
-        self.digests |= {record.artifact.digest for record in records}
+    def add(self, needs: Needs) -> None:
+        """Add the keys and digests that a run needs."""
+        self.keys |= needs[0]
+        self.digests |= needs[1]
 
     def add_folder_of_sweep(self, folder: Path, store: Store) -> None:
         """Add what a sweep and its points need. Raises RequestError if a record cannot be read."""
         for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
-            self.add_run(read_run_record(point.parent))
+            self.add(read_run_record(point.parent).needs())
         self.add_sweep(read_sweep_record(folder), store)
 
     def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
@@ -113,7 +112,7 @@ def collect_garbage(
         for folder, name in outputs.damaged_folders():
             raise _lost_record(folder, name)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
-        needed = _read_runs({*outputs.folders()} - {*dropped_runs})
+        needed = _read_runs(outputs, {*outputs.folders()} - {*dropped_runs}, by_lines=dry_run)
         for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
             needed.add_folder_of_sweep(folder, store)
         records = _remove_records(
@@ -122,7 +121,7 @@ def collect_garbage(
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
-            *find_leftovers(outputs.root, _is_in_artifact(store)),
+            *find_leftovers(outputs.root, is_result(outputs)),
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
         if not dry_run:
@@ -352,18 +351,25 @@ def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
     return older[::-1]
 
 
-def _read_runs(folders: Iterable[Path]) -> _Needed:
-    """Return what runs need, from their records."""
-    needed = _Needed()
+def _read_runs(outputs: Outputs, folders: Iterable[Path], *, by_lines: bool) -> _Needed:
+    """Return what runs need: from their records, because whoever may write the lines could have results deleted.
+
+    With `by_lines`, for a look only, from the lines.
+    """
+    needed, known = _Needed(), dict[str, Needs | None]()
+    if by_lines:
+        known = read_runs(outputs, folder_names(outputs.runs), lambda _, line: line.needs())
     for folder in folders:
-        needed.add_run(read_run_record(folder))
+        needed.add(known.get(name_in_history(folder)) or read_run_record(folder).needs())
     return needed
 
 
-def _is_in_artifact(store: Store) -> Callable[[str], bool]:
-    """Return whether a path is the folder of a stored artifact, whose files may have any names."""
-    objects = f"{store.root / 'objects'}{os.sep}"
-    return lambda path: path.startswith(objects) and path.count(os.sep, len(objects)) == 1
+def is_result(outputs: Outputs) -> Callable[[str], bool]:
+    """Return whether a path is the folder of a stored artifact, or of a step in a run: their files may have any
+    names."""
+    depths = {outputs.store.root / "objects": 1, outputs.runs: 2, outputs.sweeps: 4}
+    starts = [(f"{folder}{os.sep}", depth) for folder, depth in depths.items()]
+    return lambda path: any(path.startswith(start) and path.count(os.sep, len(start)) == at for start, at in starts)
 
 
 def _size_bytes(path: Path) -> int:

@@ -57,8 +57,7 @@ def _absent(series: MetricSeries | None) -> str:
 def _earlier(outputs: Outputs, recipe: str, steps: Sequence[RunStep], metric: str) -> MetricSeries | None:
     step = next(step for step in steps if step.name == metric.partition(".")[0])
     alone = step.model_dump(mode="json", include={"name", "record"})
-    alone["record"]["parents"] = {}
     tree = {"steps": [alone], "gates": [], "passed": True}
     name = metric.partition(".")[2]
-    own = next(each for each in read_measurements(tree) if name in each.metrics)
+    own = next(each for each in read_measurements(tree) if name in each.what.units)
     return read_earlier(outputs, recipe, metric, own)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.text import suggest, visible_name
@@ -36,6 +36,10 @@ from ndld_flow.runner.outputs import (
     outcome_in,
 )
 
+if TYPE_CHECKING:
+    from ndld_flow.history.series import Measured
+
+_Brief: TypeAlias = "tuple[Tree, Sequence[Measured]]"
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, as displayed."""
 _MOST_METRICS = 3
@@ -129,12 +133,12 @@ def list_runs(
     return [*found, *unreadable]
 
 
-def _read_briefs(outputs: Outputs, recipe: str) -> dict[str, Tree]:
-    """Return `<recipe>/<id>` -> the parts of a run's record that its line has."""
+def _read_briefs(outputs: Outputs, recipe: str) -> Mapping[str, _Brief | None]:
+    """Return `<recipe>/<id>` -> the parts of a run's record that its line has, and its measurements."""
     from ndld_flow.runner.run_lines import read_runs  # only for many runs
 
     recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]
-    return {name: run.brief for name, run in read_runs(outputs, recipes).items()}
+    return read_runs(outputs, recipes, lambda _, line: (line.brief(), line.measured()))
 
 
 def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:
@@ -251,8 +255,8 @@ class _Reader:
     tags: Tags
     wanted: RunFilter
     conditions: _Conditions
-    briefs: Mapping[str, Tree]
-    """`<recipe>/<id>` -> the parts of its record, for runs that need not be read."""
+    briefs: Mapping[str, _Brief | None]
+    """`<recipe>/<id>` -> what its line has, for runs that need not be read."""
 
     def read(self, folders: Sequence[tuple[str, str]]) -> Iterator[RunSummary | None]:
         """Yield a summary for each folder, or None if its run is not wanted."""
@@ -264,22 +268,25 @@ class _Reader:
             brief = self.briefs.get(name_in_history(folder)) if record == RUN_RECORD else None
             if brief:
                 with contextlib.suppress(*DAMAGE):  # a line may hold anything: its record decides
-                    yield self._summarize(folder, brief, record, tags)
+                    yield self._summarize(folder, brief[0], _metrics_of_line(brief[1]), record, tags)
                     continue
             try:
-                yield self._summarize(folder, read_tree(folder / record), record, tags)
+                tree = read_tree(folder / record)
+                metrics = _metrics_of_sweep(tree) if record == SWEEP_RECORD else _metrics_of_run(tree)
+                yield self._summarize(folder, tree, metrics, record, tags)
             except (OSError, FormatError) as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
             except DAMAGE:
                 yield _describe_unreadable(folder, record, self.outputs, None, tags)
 
-    def _summarize(self, folder: Path, record: Tree, name: str, tags: tuple[str, ...]) -> RunSummary | None:
+    def _summarize(
+        self, folder: Path, record: Tree, metrics: Mapping[str, Metric], name: str, tags: tuple[str, ...]
+    ) -> RunSummary | None:
         is_sweep = name == SWEEP_RECORD
         if self.wanted.user and self.wanted.user != record.get("user", ""):
             return None
         if self.wanted.model and not _is_model(record, self.wanted.model):
             return None
-        metrics = _metrics_of_sweep(record) if is_sweep else _metrics_of_run(record)
         named = self.conditions.hold(metrics)
         if named is None:
             return None
@@ -362,6 +369,16 @@ def _metrics_of_run(record: Mapping[str, Any]) -> _Metrics:
             for step in record["steps"]
             if step.get("record")
             for name, metric in step["record"]["metrics"].items()
+        }
+    )
+
+
+def _metrics_of_line(measured: Iterable[Measured]) -> _Metrics:
+    return _Metrics(
+        {
+            f"{each.what.step}.{name}": {"value": value, "unit": unit}
+            for each in measured
+            for (name, unit), value in zip(each.what.units.items(), each.values, strict=True)
         }
     )
 

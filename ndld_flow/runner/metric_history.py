@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.metric_directions import Better, which_is_better
 from ndld_flow.base.text import suggest
 from ndld_flow.history.levels import best_level, find_drift, split_levels
-from ndld_flow.history.series import Measured, Subject, differing, joined
+from ndld_flow.history.series import Measured, Subject, differing, joined, read_facts
 from ndld_flow.history.steps import LEAST_AFTER, LEAST_BEFORE, LEAST_CHANGE, Step, StepRules, find_steps
 from ndld_flow.recipe.gates import GateError, parse_gate
+from ndld_flow.records.document import DAMAGE, read_tree
 from ndld_flow.records.history import (
     AcceptedChange,
     Cause,
@@ -30,9 +32,10 @@ from ndld_flow.records.history import (
     Trend,
 )
 from ndld_flow.records.noise import Noise, describe_noise
+from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.accepted_changes import read_accepted
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.run_lines import KnownRun, read_runs
+from ndld_flow.runner.run_lines import Line, read_runs
 
 _MAIN = "latency.median"
 _MEASURED_UNITS = ("ms", "s", "1/s")
@@ -41,10 +44,32 @@ _ACCEPTED_WITHIN = 5
 """Number of points between an accepted change and the step that it means: positions become more precise."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a history needs of a run."""
+
+    id: str
+    started_at: str
+    """ISO 8601; empty if its record cannot be read."""
+    commit: str
+    gates: tuple[str, ...]
+    measured: Sequence[Measured]
+
+    @classmethod
+    def read(cls, name: str, line: Line) -> _Run:
+        """Return the run of a line. Raises the errors of `DAMAGE`."""
+        brief = line.brief()
+        started_at = str(brief["started_at"])
+        if datetime.fromisoformat(started_at).tzinfo is None:
+            raise ValueError("a time without its zone")
+        gates = tuple(str(gate) for gate in brief["recipe"]["gates"])
+        return cls(name.rpartition("/")[2], started_at, str(brief.get("commit", "")), gates, line.measured())
+
+
 class _Value(NamedTuple):
     """The value of a metric in one run."""
 
-    run: KnownRun
+    run: _Run
     value: float
     unit: str
     measured: Measured
@@ -68,12 +93,12 @@ def read_history(
         )
     known = _metrics_of(runs)
     chosen = known if every and not metrics else _choose(known, metrics, runs)
-    context = _Context(runs, read_accepted(outputs).changes, _learned_noise(outputs))
+    context = _Context(outputs.runs / recipe, runs, read_accepted(outputs).changes, _learned_noise(outputs), {})
     return MetricHistory(
         recipe=recipe,
         series=tuple(each for metric in chosen for each in context.series(recipe, metric)),
-        run_count=sum(not run.is_damaged for run in runs),
-        unreadable=tuple(run.id for run in runs if run.is_damaged),
+        run_count=sum(bool(run.started_at) for run in runs),
+        unreadable=tuple(run.id for run in runs if not run.started_at),
         main=tuple(_choose(known, (), runs)),
         metrics=tuple(known),
     )
@@ -81,24 +106,27 @@ def read_history(
 
 def read_earlier(outputs: Outputs, recipe: str, metric: str, measured: Measured) -> MetricSeries | None:
     """Return the series to which a measurement belongs, without it; None if it is the first."""
-    context = _Context(_sorted_runs(outputs, recipe), read_accepted(outputs).changes, _learned_noise(outputs))
+    runs = _sorted_runs(outputs, recipe)
+    context = _Context(outputs.runs / recipe, runs, read_accepted(outputs).changes, _learned_noise(outputs), {})
     values = [
         value
         for value in context.values(metric)
-        if value.measured.measurement != measured.measurement and value.measured.subject == measured.subject
+        if value.measured.measurement != measured.measurement and value.measured.what.subject == measured.what.subject
     ]
     return context.describe(recipe, metric, values) if values else None
 
 
-def _sorted_runs(outputs: Outputs, recipe: str) -> list[KnownRun]:
+def _sorted_runs(outputs: Outputs, recipe: str) -> list[_Run]:
     """Return the runs of a recipe, oldest first."""
-    runs = read_runs(outputs, [recipe], measured=True).values()
+    found = read_runs(outputs, [recipe], _Run.read)
+    runs = [run or _Run(name.rpartition("/")[2], "", "", (), ()) for name, run in found.items()]
     return sorted(runs, key=lambda run: (run.started_at, run.id))
 
 
-def _metrics_of(runs: Sequence[KnownRun]) -> list[str]:
+def _metrics_of(runs: Sequence[_Run]) -> list[str]:
     """Return `STEP.METRIC` of all metrics."""
-    return sorted({f"{each.step}.{name}" for run in runs for each in run.measured for name in each.metrics})
+    steps = {id(each.what): each.what for run in runs for each in run.measured}  # most runs share theirs
+    return sorted({f"{what.step}.{name}" for what in steps.values() for name in what.units})
 
 
 def _learned_noise(outputs: Outputs) -> tuple[Noise, ...]:
@@ -121,9 +149,9 @@ def _only_recipe(outputs: Outputs) -> str:
     return names[0]
 
 
-def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[KnownRun]) -> list[str]:
+def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -> list[str]:
     if not wanted:
-        gates = next((run.gates for run in reversed(runs) if not run.is_damaged), ())
+        gates = next((run.gates for run in reversed(runs) if run.started_at), ())
         named = dict.fromkeys(name for gate in gates for name in _names(gate) if name in known)
         return list(named) or [name for name in known if name.partition(".")[2] == _MAIN] or list(known[:1])
     chosen: dict[str, None] = {}
@@ -146,12 +174,11 @@ def _names(gate: str) -> list[str]:
 class _Point:
     """A measurement, with all that is known of it. There may be 10,000: pydantic validates them all at once."""
 
-    run: KnownRun
+    run: _Run
     """The first run that shows it."""
     value: float
     runs: int
     doubt: str
-    facts: str
     disturbed: bool
     exact: bool
 
@@ -178,24 +205,29 @@ _POINTS: TypeAdapter[tuple[HistoryPoint, ...]] = TypeAdapter(tuple[HistoryPoint,
 class _Context:
     """What all series of a recipe need."""
 
-    runs: Sequence[KnownRun]
-    """All runs of a recipe, oldest first."""
+    folder: Path
+    """The folder of the runs of a recipe."""
+    runs: Sequence[_Run]
+    """All runs of the recipe, oldest first."""
     accepted: Sequence[AcceptedChange]
     noise: Sequence[Noise]
+    facts: dict[tuple[str, str], Mapping[str, str]]
+    """Those of measurements at steps, which were read from the records, by run and step."""
 
     def values(self, metric: str) -> Iterator[_Value]:
         """Yield all values of a metric that are finite, in the order of the runs."""
         step, _, name = metric.partition(".")
         for run in self.runs:
             for each in run.measured:
-                if each.step == step and name in each.metrics and math.isfinite(each.metrics[name][0]):
-                    yield _Value(run, *each.metrics[name], each)
+                place = each.what.places.get(name) if each.what.step == step else None
+                if place is not None and math.isfinite(value := each.values[place]):
+                    yield _Value(run, value, each.what.units[name], each)
 
     def series(self, recipe: str, metric: str) -> Iterator[MetricSeries]:
         """Yield the series of a metric, that with the newest point first."""
         values: dict[tuple[str, str], list[_Value]] = {}
         for value in self.values(metric):
-            values.setdefault((value.measured.subject, value.unit), []).append(value)
+            values.setdefault((value.measured.what.subject, value.unit), []).append(value)
         for own in sorted(values.values(), key=lambda own: own[-1].run.started_at, reverse=True):
             yield self.describe(recipe, metric, own)
 
@@ -205,17 +237,17 @@ class _Context:
         places: dict[str, int] = {}
         for run, value, _, own in values:
             place = places.get(own.measurement)
-            if place is not None and (not own.exact or place == len(points) - 1):
+            if place is not None and (not own.what.exact or place == len(points) - 1):
                 points[place].runs += 1
                 points[place].doubt = points[place].doubt if own.doubt else ""
                 continue
             places[own.measurement] = len(points)
-            points.append(_Point(run, value, 1, own.doubt, own.facts, own.disturbed, own.exact))
+            points.append(_Point(run, value, 1, own.doubt, own.disturbed, own.what.exact))
         return points
 
     def describe(self, recipe: str, metric: str, own: Sequence[_Value]) -> MetricSeries:
         """Return the series of these values, at least one, which have one subject."""
-        unit, subject, points = own[-1].unit, Subject.read(own[-1].measured.subject), self._points(own)
+        unit, subject, points = own[-1].unit, Subject.read(own[-1].measured.what.subject), self._points(own)
         better = which_is_better(metric, unit)
         least_change, noise = self._noise(subject, unit)
         exact = points[-1].exact
@@ -268,10 +300,15 @@ class _Context:
         self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step, better: Better
     ) -> HistoryStep:
         last, first = points[step.place - 1], points[step.place]
-        causes = _differing(last.facts, first.facts)
-        around = [points[place].facts for place in range(max(step.earliest - 1, 0), min(step.latest + 1, len(points)))]
-        near = {cause: None for one, other in pairwise(around) for cause in _differing(one, other)}
-        others = tuple(cause for cause in near if cause.fact not in {each.fact for each in causes})
+        name, causes, others, why = metric.partition(".")[0], tuple[Cause, ...](), tuple[Cause, ...](), ""
+        try:
+            causes = differing(self._facts(last, name), self._facts(first, name))
+            near = points[max(step.earliest - 1, 0) : step.latest + 1]
+            around = [self._facts(point, name) for point in near]
+            changes = {cause: None for one, other in pairwise(around) for cause in differing(one, other)}
+            others = tuple(cause for cause in changes if cause.fact not in {each.fact for each in causes})
+        except (OSError, FormatError, *DAMAGE):
+            causes, why = (), "what differed is unknown: the record of a run near it cannot be read"
         commits = (last.run.commit, first.run.commit)
         return HistoryStep(
             place=step.place,
@@ -288,9 +325,16 @@ class _Context:
             causes=causes,
             near=others,
             commits=commits if commits[0] != commits[1] else ("", ""),
-            why=_explain(causes, others, step),
+            why=why or _explain(causes, others),
             accepted=self._accepted(recipe, metric, subject, points, step),
         )
+
+    def _facts(self, point: _Point, step: str) -> Mapping[str, str]:
+        """Return the facts of a measurement. Raises OSError, and the errors of `DAMAGE`."""
+        name = point.run.id, step
+        if name not in self.facts:
+            self.facts[name] = read_facts(read_tree(self.folder / point.run.id / RUN_RECORD), step)
+        return self.facts[name]
 
     def _accepted(
         self, recipe: str, metric: str, subject: Subject, points: Sequence[_Point], step: Step
@@ -320,17 +364,13 @@ def _placed(step: Step, places: Sequence[int]) -> Step:
     return replace(step, **at)
 
 
-def _differing(before: str, after: str) -> tuple[Cause, ...]:
-    return tuple(Cause(fact=each.fact, before=each.before, after=each.after) for each in differing(before, after))
-
-
 def _verdict(step: Step, better: Better) -> str:
     if better == "neither":
         return "changed"
     return "improved" if (step.after < step.before) == (better == "lower") else "regressed"
 
 
-def _explain(causes: Sequence[Cause], near: Sequence[Cause], step: Step) -> str:
+def _explain(causes: Sequence[Cause], near: Sequence[Cause]) -> str:
     """Return the attribution. Facts that changed together cannot be told apart by a series."""
     if not causes and not near:
         return (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -309,7 +310,7 @@ class Outputs:
             return self._newest(_finished(parent, "*", record), record)
         pointed = _target(parent / reference / LATEST)
         if pointed is None or not (pointed / record).is_file() or read_outcome(pointed / record) == "running":
-            pointed = self._newest(_sort_finished((parent / reference).glob(f"*/{record}"), record), record)
+            pointed = self._newest(_sorted(_with_record(parent / reference, record), record), record)
         return pointed.resolve() if pointed is not None else _find_by_id(parent, reference, record)
 
     def _newest(self, folders: Sequence[Path], record: str) -> Path | None:
@@ -375,12 +376,20 @@ def folder_names(folder: Path, *, links: bool = False, missing_ok: bool = True) 
 
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
     """Return the folders of a recipe that have a record, oldest first."""
-    return _sort_finished(parent.glob(f"{recipe}/*/{record}"), record)
+    names = [name for name in folder_names(parent, links=True) if fnmatchcase(name, recipe)]
+    return _sorted([folder for name in names for folder in _with_record(parent / name, record)], record)
 
 
-def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
-    folders = [path.parent for path in records if path.is_file()]
-    folders = [folder for folder in folders if not folder.is_symlink() and not folder.name.startswith(".")]
+def _with_record(parent: Path, record: str) -> list[Path]:
+    """Return the folders in a recipe's folder that have a record."""
+    try:
+        names = folder_names(parent)
+    except (OSError, ValueError):
+        return []
+    return [parent / name for name in names if os.path.isfile(f"{parent}/{name}/{record}")]  # noqa: PTH113 - a Path for each of 10,000 runs takes longer
+
+
+def _sorted(folders: Sequence[Path], record: str) -> list[Path]:
     order = _history(folders[0].parent.parent).read() if folders else Order({})
     return sorted(folders, key=lambda folder: _age(folder, record, order))
 
@@ -422,7 +431,7 @@ def _find_complete(parent: Path, recipe: str, record: str) -> Path | None:
     pointed = _target(parent / recipe / LATEST)
     if pointed is not None and (pointed / record).is_file() and _may_be_complete(pointed / record):
         return pointed
-    folders = _sort_finished((parent / recipe).glob(f"*/{record}"), record)
+    folders = _sorted(_with_record(parent / recipe, record), record)
     return next((folder.resolve() for folder in reversed(folders) if _may_be_complete(folder / record)), None)
 
 
@@ -439,9 +448,9 @@ def _target(link: Path) -> Path | None:
 def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
     """Find a folder by the first characters of its id. Raises RequestError if they are ambiguous."""
     recipe, _, start = reference.rpartition("/")
-    named = (folder for folder in parent.glob("*/*") if start and recipe in ("", folder.parent.name))
+    named = (folder for folder in parent.glob("*/[!.]*") if start and recipe in ("", folder.parent.name))
     fitting = (each for each in named if each.name.startswith(start) or each.name.rpartition("-")[2].startswith(start))
-    matches = _sort_finished((folder / record for folder in fitting), record)
+    matches = _sorted([each for each in fitting if (each / record).is_file() and not each.is_symlink()], record)
     if len(matches) > 1:
         shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
         raise RequestError(f"run {reference}: {len(matches)} ids begin like this ({shown}, ...). Give more of the id.")

@@ -1,9 +1,12 @@
-"""A line for each run in `outputs/runs.jsonl`: what lists and histories need of its record.
+"""A line for each run in `outputs/runs.jsonl`: what lists, histories and `gc --dry-run` need of its record.
 
 The folders decide, and lines are hints: a line counts if the status of its run's record is what the line says. Other
 runs are read from their folders, and their lines appended. A line that is missing, cut off, damaged, outdated or of
 another version therefore costs time and changes no result, and nobody needs a lock: whoever rewrites the file may lose
 a line that another process appends meanwhile, and that run is read once more.
+
+A line is a JSON array: format, run and status, then the four parts of `Line`, each after a tab, which JSON has nowhere
+else: a reader finds the parts that it wants and parses no others.
 """
 
 from __future__ import annotations
@@ -12,99 +15,140 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from ndld_flow import __version__
 from ndld_flow.base.errors import FormatError
-from ndld_flow.history.series import Measured, Subject, read_measurements
+from ndld_flow.history.series import Measured, MeasuredStep, Subject, read_measurements
 from ndld_flow.records.document import DAMAGE, VERSIONS, Tree, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-_FORMAT = f"{__version__} {VERSIONS['run']} 1"
+_FORMAT = f"{__version__} {VERSIONS['run']} 2"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
-_HEAD = re.compile(rb'{"format":"%b","run":"([^"\\/]+)/([^"\\/]+)","stamp":"([0-9 ]+)"' % re.escape(_FORMAT.encode()))
+_HEAD = re.compile(rb'\["%b","([^"\\/]+)/([^"\\/]+)","([0-9 ]+)"' % re.escape(_FORMAT.encode()))
 _LONGEST = 2**22
 _MOST_BYTES = 2**30
-_DAMAGED = "damaged"
-"""Outcome of a run whose record cannot be read."""
-_MEASURED = TypeAdapter(list[Measured])
+Needs: TypeAlias = tuple[set[str], set[str]]
+"""Keys and digests of what a run needs in the store."""
+_NEEDS: TypeAdapter[Needs | None] = TypeAdapter(Needs | None)
+_STEPS = TypeAdapter(tuple[MeasuredStep, ...])
 _SUBJECT = TypeAdapter(Subject)
-_FACTS = TypeAdapter(dict[str, str])
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRun:
-    """A run as its line or its record describes it."""
+class Line:
+    """The parts of a line, as JSON that may be damaged: the methods raise the errors of `DAMAGE`."""
 
-    id: str
-    started_at: str
-    """ISO 8601."""
-    outcome: str
-    commit: str
-    gates: tuple[str, ...]
-    brief: Tree
-    """The parts of its record that a list of runs needs; empty if the record cannot be read."""
-    measured: Sequence[Measured]
+    _brief: bytes
+    _needs: bytes
+    _steps: bytes
+    _measured: bytes
 
-    @property
-    def is_damaged(self) -> bool:
-        return self.outcome == _DAMAGED
+    @classmethod
+    def of(cls, text: bytes) -> Line:
+        return cls(*text.removesuffix(b"]\n").split(b",\t")[1:])
+
+    def brief(self) -> Tree:
+        """Return the parts of a run's record that `runs` and `history` read, with the same names."""
+        brief: Tree = from_json(self._brief)
+        return brief
+
+    def needs(self) -> Needs | None:
+        """Return what the run needs; None if its record is not valid."""
+        return _NEEDS.validate_json(self._needs)
+
+    def measured(self) -> list[Measured]:
+        steps, measured = _read_steps(self._steps), from_json(self._measured)
+        return [_measured(step, *each) for step, each in zip(steps, measured, strict=True)]
 
 
-def read_runs(outputs: Outputs, recipes: Collection[str], *, measured: bool = False) -> dict[str, KnownRun]:
-    """Return `<recipe>/<id>` -> a run, for all runs of recipes; what they measured only if that is wanted."""
+@lru_cache(maxsize=1024)
+def _read_steps(text: bytes) -> tuple[MeasuredStep, ...]:
+    """Return the same steps for the same text: 10,000 runs have a few."""
+    steps = _STEPS.validate_json(text, strict=True)
+    for step in steps:
+        _SUBJECT.validate_json(step.subject, strict=True)
+    return steps
+
+
+def _measured(what: MeasuredStep, measurement: str, doubt: str, disturbed: bool, values: Sequence[float]) -> Measured:
+    found = array("d", values)
+    if not (isinstance(measurement, str) and isinstance(doubt, str) and len(found) == len(what.units)):
+        raise TypeError("not a measurement")
+    return Measured(what, measurement, doubt, disturbed, found)
+
+
+def read_runs(
+    outputs: Outputs, recipes: Collection[str], read: Callable[[str, Line], Found | None]
+) -> dict[str, Found | None]:
+    """Return `<recipe>/<id>` -> what `read` takes from its line, for all runs of recipes.
+
+    `read` gets that name and the line, and raises one of `DAMAGE` for a line that it cannot use. It is None for a run
+    whose record cannot be read.
+    """
     stamps = {name: stamp for recipe in recipes for name, stamp in _stamps(outputs.runs, recipe)}
-    known, kept, count = dict[str, KnownRun](), dict[bytes, bytes](), 0
-    for line in _lines(outputs.root / LINES):
-        count += 1
+    path, found, alive, count = outputs.root / LINES, dict[str, Found | None](), dict[bytes, int](), 0
+    for count, line in enumerate(_lines(path), 1):
         head = _HEAD.match(line)
         if head is None:
             continue
         recipe, identifier, stamp = (part.decode("utf-8", "replace") for part in head.groups())
         if recipe in recipes:
             name = f"{recipe}/{identifier}"
-            run = _parse(identifier, line, measured=measured) if stamps.get(name) == stamp else None
-            if run is None:
+            if stamps.get(name) != stamp:
                 continue
-            known[name] = run
-        kept[head[0]] = line
+            try:
+                found[name] = read(name, Line.of(line))
+            except DAMAGE:
+                continue
+        alive[head[0]] = count
     added = []
-    for name in stamps.keys() - known.keys():
-        run, line = _read(outputs.runs / name, stamps[name])
-        known[name] = run
-        added += [line] if line else []
-    _note(outputs.root / LINES, added, kept.values() if 2 * len(kept) < count else None)
-    return known
+    for name in stamps.keys() - found.keys():
+        found[name] = None
+        with contextlib.suppress(OSError, FormatError, *DAMAGE):
+            line, is_running = _describe(outputs.runs / name, stamps[name])
+            found[name] = read(name, Line.of(line))
+            added += [] if is_running else [line]
+    if 2 * len(alive) < count:
+        last = {*alive.values()}
+        _rewrite(path, [*(line for place, line in enumerate(_lines(path), 1) if place in last), *added])
+    else:
+        _append(path, added)
+    return found
 
 
 def note_run(outputs: Outputs, folder: Path) -> None:
     """Append the line of a run that has ended; errors of the disk are ignored."""
-    stamp = _stamp(f"{folder}/{RUN_RECORD}")
-    line = _read(folder, stamp)[1] if stamp else b""
-    _note(outputs.root / LINES, [line] if line else [], None)
+    with contextlib.suppress(OSError, FormatError, *DAMAGE):
+        line, is_running = _describe(folder, _stamp(f"{folder}/{RUN_RECORD}"))
+        _append(outputs.root / LINES, [] if is_running else [line])
 
 
-def _note(path: Path, added: Sequence[bytes], kept: Iterable[bytes] | None) -> None:
-    """Append lines; if those to keep are given, replace the file by them and the new ones."""
+def _rewrite(path: Path, lines: Iterable[bytes]) -> None:
     with contextlib.suppress(OSError):
-        if kept is not None:
-            write_bytes_atomically(path, b"".join((*kept, *added)))
-        elif added:
+        write_bytes_atomically(path, b"".join(lines))
+
+
+def _append(path: Path, lines: Sequence[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if lines:
             with _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
                 is_new = not os.fstat(file.fileno()).st_size
-                for line in added:
-                    file.write(b"\n" + line)  # one write each, apart from a line that was cut off
+                for line in lines:
+                    if len(line) <= _LONGEST and _HEAD.match(line):
+                        file.write(b"\n" + line)  # one write each, apart from a line that was cut off
             if is_new:
                 share(path)
 
@@ -130,50 +174,37 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _parse(identifier: str, line: bytes, *, measured: bool) -> KnownRun | None:
-    """Return the run of a line; None if the line is damaged."""
+def _describe(folder: Path, stamp: str) -> tuple[bytes, bool]:
+    """Return the line of a run as its record describes it, and whether it may still be active: then it is not kept.
+
+    Raises OSError, FormatError, and the errors of `DAMAGE`.
+    """
+    record, head = read_tree(folder / RUN_RECORD), [_FORMAT, name_in_history(folder), stamp]
+    measured = read_measurements(record)
+    parts = (
+        _brief(record),
+        _needs(record),
+        [asdict(each.what) for each in measured],
+        [(each.measurement, each.doubt, each.disturbed, each.values) for each in measured],
+    )
+    texts = [to_json(part, inf_nan_mode="constants") for part in parts]
+    return b",\t".join((to_json(head)[:-1], *texts)) + b"]\n", record.get("outcome") == "running"
+
+
+def _needs(record: Tree) -> Needs | None:
+    """Return what a run needs, by its record; None if that is not valid, for which `gc` has an error."""
+    from ndld_flow.records.run_record import RunRecord  # not where all runs have a line
+
     try:
-        tree = from_json(line)
-        found = _MEASURED.validate_json(tree["measured"], strict=True) if measured else []
-        for each in found:
-            _check_texts(each.subject, each.facts)
-        return _describe(identifier, tree["brief"], found)
-    except DAMAGE:
+        return RunRecord.model_validate_json(to_json(record, inf_nan_mode="constants")).needs()
+    except (FormatError, ValueError):
         return None
-
-
-@lru_cache(maxsize=1024)
-def _check_texts(subject: str, facts: str) -> None:
-    _SUBJECT.validate_json(subject, strict=True)
-    _FACTS.validate_json(facts, strict=True)
-
-
-def _read(folder: Path, stamp: str) -> tuple[KnownRun, bytes]:
-    """Return a run as its record describes it, and its line; no line for one that is damaged or still active."""
-    try:
-        tree = read_tree(folder / RUN_RECORD)
-        brief, measured = _brief(tree), read_measurements(tree)
-        run = _describe(folder.name, brief, measured)
-        head = {"format": _FORMAT, "run": name_in_history(folder), "stamp": stamp}
-        line = to_json({**head, "brief": brief, "measured": _MEASURED.dump_json(measured).decode()}) + b"\n"
-    except (OSError, FormatError, *DAMAGE):
-        return KnownRun(folder.name, "", _DAMAGED, "", (), {}, ()), b""
-    return run, b"" if run.outcome == "running" or len(line) > _LONGEST or not _HEAD.match(line) else line
-
-
-def _describe(identifier: str, brief: Tree, measured: Sequence[Measured]) -> KnownRun:
-    started_at = str(brief["started_at"])
-    if datetime.fromisoformat(started_at).tzinfo is None:
-        raise ValueError("a time without its zone")
-    gates = tuple(str(gate) for gate in brief["recipe"].get("gates") or ())
-    return KnownRun(identifier, started_at, str(brief["outcome"]), str(brief.get("commit", "")), gates, brief, measured)
 
 
 _BRIEF = ("started_at", "passed", "outcome", "wall_s", "command", "user", "host", "commit")
 
 
 def _brief(tree: Tree) -> Tree:
-    """Return the parts of a run's record that `list_runs` and `history` read, with the same names."""
     brief = {name: tree[name] for name in _BRIEF if name in tree}
     failure, machine = tree.get("failure"), tree.get("machine")
     if isinstance(failure, dict):
@@ -184,11 +215,6 @@ def _brief(tree: Tree) -> Tree:
     brief["source"] = _brief_source(tree["source"])
     brief["models"] = {name: _brief_source(source) for name, source in tree.get("models", {}).items()}
     brief["gates"] = [{"gate": gate["gate"]} for gate in tree["gates"]]
-    brief["steps"] = [
-        {"name": step["name"], "record": {"metrics": step["record"]["metrics"]}}
-        for step in tree["steps"]
-        if step.get("record")
-    ]
     return brief
 
 

@@ -20,6 +20,7 @@ from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun
@@ -290,8 +291,8 @@ def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.
     found = collect_garbage._read_runs
     during: list[RunFinished] = []
 
-    def find_and_run(folders: Iterable[Path]) -> Any:
-        needed = found(folders)
+    def find_and_run(outputs: Outputs, folders: Iterable[Path], *, by_lines: bool) -> Any:
+        needed = found(outputs, folders, by_lines=by_lines)
         during.append(toy.run()[0])
         return needed
 

@@ -11,6 +11,7 @@ from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunStep
+from ndld_flow.runner.collect_garbage import is_result
 from ndld_flow.runner.outputs import LATEST, POINTS, Outputs
 from ndld_flow.store.digest import describe_folder
 from ndld_flow.store.files import find_leftovers, follow
@@ -117,7 +118,9 @@ def age_leftovers(folder: Path) -> None:
 
 def list_leftovers(folder: Path) -> list[str]:
     """Return the files that `gc` must remove: temporary files, and the locks of dead runs."""
-    return [str(path) for path in (*find_leftovers(folder), *folder.glob("store/locks/run-*"))]
+    return [
+        str(path) for path in (*find_leftovers(folder, is_result(Outputs(folder))), *folder.glob("store/locks/run-*"))
+    ]
 
 
 def take_stock(folder: Path) -> dict[str, bytes]:

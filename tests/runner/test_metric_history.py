@@ -13,7 +13,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.history import MetricHistory, MetricSeries
-from ndld_flow.runner import git_commit, run_lines
+from ndld_flow.runner import git_commit, metric_history, run_lines
 from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.run_lines import LINES
 from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
@@ -170,6 +170,22 @@ def test_the_history_follows_the_records(tmp_path: Path) -> None:
     assert api.history("nightly", outputs=tmp_path).unreadable == (run_id(3),)
     record.unlink()
     assert len(history(tmp_path)[0].points) == 20
+
+
+def test_a_step_whose_records_cannot_be_read_has_an_unknown_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_runs(tmp_path, changed(course(), 24, libraries={"onnxruntime": "onnxruntime 1.32.0"}))
+    (known,) = history(tmp_path)
+
+    def refuse(path: Path) -> object:
+        raise FileNotFoundError(path)  # `gc` has just removed it
+
+    monkeypatch.setattr(metric_history, "read_tree", refuse)
+    (step,) = history(tmp_path)[0].steps
+    assert (step.place, step.causes, step.near) == (known.steps[0].place, (), ())
+    assert known.steps[0].causes
+    assert "unknown" in step.why
 
 
 def test_a_folder_that_is_read_only_needs_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import read_tree
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runner import list_runs, run_lines
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.run_lines import LINES, read_runs
@@ -22,6 +24,8 @@ from tests.support.metric_runs import courses, run_id, write_runs
 
 LATENCY = "speed.latency.median"
 COUNT = 12
+BRIEF, NEEDS, STEPS, MEASURED = range(4)
+"""The parts of a line."""
 
 
 @pytest.fixture
@@ -159,36 +163,53 @@ def test_a_tag_is_shown_at_once(root: Path) -> None:
     assert [run.run for run in api.runs(outputs=root) if run.tags] == [f"nightly/{run_id(3)}"]
 
 
+def changed(line: bytes, part: int, change: Callable[[Any], Any]) -> bytes:
+    """Return a line with another part: brief, needs, steps or measured."""
+    parts = line.removesuffix(b"]\n").split(b",\t")
+    parts[part + 1] = json.dumps(change(json.loads(parts[part + 1])), separators=(",", ":")).encode()
+    return b",\t".join(parts) + b"]\n"
+
+
 def cut_off(line: bytes) -> bytes:
     return line[: len(line) // 2]
 
 
 def with_other_types(line: bytes) -> bytes:
-    tree = json.loads(line)
-    tree["brief"] |= {"steps": [{"name": 3}], "wall_s": "long", "recipe": {"gates": 7}}
-    tree["measured"] = [[]]
-    return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+    line = changed(line, BRIEF, lambda brief: brief | {"wall_s": "long", "recipe": {"gates": 7}, "models": 3})
+    return changed(changed(line, NEEDS, lambda _: [3, {}]), MEASURED, lambda _: [[]])
+
+
+def with_other_values(line: bytes) -> bytes:
+    return changed(line, MEASURED, lambda measured: [[*each[:-1], [[], "x"]] for each in measured])
+
+
+def with_too_few_values(line: bytes) -> bytes:
+    return changed(line, MEASURED, lambda measured: [[*each[:-1], each[-1][1:]] for each in measured])
 
 
 def with_texts_that_are_not_json(line: bytes) -> bytes:
-    tree = json.loads(line)
-    measured = json.loads(tree["measured"])
-    measured[0] |= {"subject": "[", "facts": "{}"}
-    return json.dumps(tree | {"measured": json.dumps(measured)}, separators=(",", ":")).encode() + b"\n"
+    return changed(line, STEPS, lambda steps: [each | {"subject": "["} for each in steps])
 
 
-def with_a_huge_number(line: bytes) -> bytes:
-    tree = json.loads(line)
-    tree["brief"]["wall_s"] = 10**400
-    return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
+def with_huge_numbers(line: bytes) -> bytes:
+    line = changed(line, BRIEF, lambda brief: brief | {"wall_s": 10**400})
+    return changed(line, MEASURED, lambda measured: [[*each[:-1], [10**400] * len(each[-1])] for each in measured])
 
 
 def too_deep(line: bytes) -> bytes:
-    return line.partition(b',"brief"')[0] + b',"brief":' + b"[" * 100_000 + b"\n"
+    return line.partition(b",\t")[0] + b",\t" + b"[" * 100_000 + b"\n"
+
+
+def with_paths_that_leave_the_folder(line: bytes) -> bytes:
+    return line.replace(b'"nightly/', b'"nightly/../../nightly/')
+
+
+def with_needs_that_are_paths(line: bytes) -> bytes:
+    return changed(line, NEEDS, lambda _: ["../../victim"])
 
 
 def of_another_release(line: bytes) -> bytes:
-    return line.replace(b'{"format":"', b'{"format":"9.').replace(b'"passed"', b'"failed"')
+    return line.replace(b'["', b'["9.', 1).replace(b'"passed"', b'"failed"')
 
 
 def empty(line: bytes) -> bytes:
@@ -198,9 +219,13 @@ def empty(line: bytes) -> bytes:
 HOSTILE = (
     cut_off,
     with_other_types,
+    with_other_values,
+    with_too_few_values,
     with_texts_that_are_not_json,
-    with_a_huge_number,
+    with_huge_numbers,
     too_deep,
+    with_paths_that_leave_the_folder,
+    with_needs_that_are_paths,
     of_another_release,
     empty,
 )
@@ -244,7 +269,7 @@ def test_two_that_append_at_once_lose_nothing(root: Path) -> None:
 
     def read() -> None:
         start.wait()
-        read_runs(outputs, ["nightly"])
+        read_runs(outputs, ["nightly"], lambda _, line: line.brief())
 
     pair = [threading.Thread(target=read) for _ in range(2)]
     for each in pair:
@@ -252,8 +277,7 @@ def test_two_that_append_at_once_lose_nothing(root: Path) -> None:
     for each in pair:
         each.join()
     lines = [line for line in path.read_bytes().splitlines() if line]
-    assert all(json.loads(line)["run"].startswith("nightly/") for line in lines)
-    assert {json.loads(line)["run"] for line in lines} == {f"nightly/{run_id(place)}" for place in range(COUNT)}
+    assert {json.loads(line)[1] for line in lines} == {f"nightly/{run_id(place)}" for place in range(COUNT)}
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -304,6 +328,38 @@ def test_gc_shows_what_it_would_remove_and_refuses_unreadable_records(root: Path
             api.gc(outputs=root, dry_run=dry_run)
     shutil.rmtree(record(root, 3).parent)
     assert api.gc(outputs=root).model_copy(update={"dry_run": True}) == shown
+
+
+def test_gc_removes_nothing_that_a_run_needs_whatever_its_line_says(root: Path) -> None:
+    """Whoever may write the lines could otherwise have results removed: a dry run only looks."""
+    kept = [
+        root / "store" / "records" / "aa" / f"{key}.json" for key in read_run_record(record(root, 3).parent).needs()[0]
+    ]
+    kept[0].parent.mkdir(parents=True)
+    for path in kept:
+        path.write_text("{}")
+    lines = (root / LINES).read_bytes().splitlines(keepends=True)
+    (root / LINES).write_bytes(
+        b"".join(changed(line, NEEDS, lambda _: [[], []]) if line.strip() else line for line in lines)
+    )
+    assert api.gc(outputs=root, dry_run=True).record_count == len(kept)
+    assert api.gc(outputs=root).record_count == 0
+    assert all(path.is_file() for path in kept)
+
+
+def test_an_invalid_record_is_refused_although_it_has_a_line(root: Path) -> None:
+    path = record(root, 3)
+    path.write_text(path.read_text().replace('"identity"', '"identitz"'))
+    assert len(api.history("nightly", [LATENCY], outputs=root).series[0].points) == COUNT
+    for dry_run in (True, False):
+        with pytest.raises(RequestError, match="is not a run's record"):
+            api.gc(outputs=root, dry_run=dry_run)
+
+
+def test_the_text_of_a_metric_may_hold_any_letters(root: Path) -> None:
+    path = record(root, 3)
+    path.write_text(path.read_text().replace('"latency.median"', r'"late\",\tn\u0000cy]\n"'))
+    assert answers(root) == fresh(root)
 
 
 def test_a_large_number_of_runs_is_described_by_lines_as_by_its_records(
