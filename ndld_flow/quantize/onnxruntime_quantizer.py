@@ -50,19 +50,49 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
     add_infer_metadata(proto)
     try:
         with captured_output() as lines:
-            quantizer = _quantizer(proto, layers, ranges)
-            quantizer.quantize_model()
-    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError, IndexError) as error:
+            quantized = _quantized(proto, layers, layers.nodes, ranges)
+    except _FAILURES as error:
+        node = _failing_node(proto, layers, ranges)
         raise QuantizerError(
-            f"ONNX Runtime's quantizer cannot quantize this model: {' '.join(str(error).split())}. Exclude the "
-            "nodes it names (`exclude`), or choose fewer `op_types`."
+            f"ONNX Runtime's quantizer cannot quantize the {node.op_type} {node.name!r}: "
+            f"{' '.join(str(error).split())}. `exclude` leaves it out, by its name or its operator."
         ) from None
-    model = ir.serde.deserialize_model(quantizer.model.model)
+    model = ir.serde.deserialize_model(quantized)
     model.metadata_props.pop("onnx.infer", None)
     _restore_constants(model, layers)
     _reconnect_unquantized(model, {node.name for node in layers.nodes})
-    _reconnect_bodies(model, layers.model)
+    _reconnect_bodies(model, {node.name for node in layers.nodes})
     return model, lines
+
+
+_FAILURES = (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError, IndexError)
+
+
+def _quantized(
+    proto: onnx.ModelProto, layers: IsolatedLayers, nodes: Sequence[ir.Node], ranges: Ranges
+) -> onnx.ModelProto:
+    """Return a copy of the model with these of its layers quantized."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    quantizer = _quantizer(copy, layers, nodes, ranges)
+    quantizer.quantize_model()
+    result: onnx.ModelProto = quantizer.model.model
+    return result
+
+
+def _failing_node(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges) -> ir.Node:
+    """Return a node without which fewer layers would fail, by halving: the quantizer's errors name none."""
+    suspects: Sequence[ir.Node] = layers.nodes
+    while len(suspects) > 1:
+        half = suspects[: len(suspects) // 2]
+        try:
+            with captured_output():
+                _quantized(proto, layers, half, ranges)
+        except _FAILURES:
+            suspects = half
+        else:
+            suspects = suspects[len(half) :]
+    return suspects[0]
 
 
 def _light_proto(layers: IsolatedLayers) -> onnx.ModelProto:
@@ -103,9 +133,42 @@ def _light(value: ir.Value, tensor: ir.TensorProtocol, layers: IsolatedLayers) -
     return ir.ExternalTensor("", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
-def _quantizer(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges) -> ONNXQuantizer | QDQQuantizer:
+class _Quantizer(QDQQuantizer):  # type: ignore[misc]
+    """ONNX Runtime's quantizer, which looks for the readers of a tensor in the main graph only."""
+
+    def __init__(self, layers: IsolatedLayers, *arguments: object) -> None:
+        self._read_elsewhere = {value.name for node in layers.nodes for value in node.outputs if _is_kept(value)}
+        self._in_floats = {node.name for node in layers.nodes if is_op(node, "ConvTranspose")}
+        super().__init__(*arguments)
+
+    def adjust_tensor_ranges(self) -> None:
+        """Give a tensor the range of the only Relu or Clip that reads it, unless its other values are read too."""
+        kept = {name: self.tensors_range[name] for name in self._read_elsewhere if name in self.tensors_range}
+        super().adjust_tensor_ranges()
+        for name, span in kept.items():
+            self.tensors_range[name] = span
+
+    def try_replacing_upstream_output(self, upstream: str, output: str) -> bool:
+        """Absorb a Relu or Clip into the rounding of its input, unless that is read elsewhere."""
+        return upstream not in self._read_elsewhere and super().try_replacing_upstream_output(upstream, output)
+
+    def quantize_bias_tensor(self, node_name: str, *arguments: object) -> None:
+        """Quantize a bias, except that of a ConvTranspose: a CPU computes it in floats, and with groups it has more
+        channels than there are scales."""
+        if node_name not in self._in_floats:
+            super().quantize_bias_tensor(node_name, *arguments)
+
+
+def _is_kept(value: ir.Value) -> bool:
+    """Return whether a tensor is an output of the model, or is read in a body."""
+    return value.is_graph_output() or any(user.graph is not value.graph for user, _ in value.uses())
+
+
+def _quantizer(
+    proto: onnx.ModelProto, layers: IsolatedLayers, nodes: Sequence[ir.Node], ranges: Ranges
+) -> ONNXQuantizer | QDQQuantizer:
     settings = layers.settings
-    names, op_types = [node.name for node in layers.nodes], sorted({node.op_type for node in layers.nodes})
+    names, op_types = [node.name for node in nodes], sorted({node.op_type for node in nodes})
     shared = (settings.per_channel, settings.reduces_range)
     weights = _TYPES[settings.weights]
     if settings.mode == "dynamic":
@@ -120,7 +183,7 @@ def _quantizer(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges) -
     }
     spans |= {new: spans[old] for new, old in layers.renamed.items() if old in spans}
     activations, options = _TYPES[settings.activation_type], _options(settings, op_types)
-    return QDQQuantizer(proto, *shared, weights, activations, spans, names, [], op_types, options)
+    return _Quantizer(layers, proto, *shared, weights, activations, spans, names, [], op_types, options)
 
 
 def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:
@@ -185,16 +248,16 @@ def _reconnect_unquantized(model: ir.Model, quantized: Collection[str | None]) -
                 user.replace_input_with(index, unrounded)
 
 
-def _reconnect_bodies(model: ir.Model, original: ir.Model) -> None:
-    """Let bodies of If and Loop read the rounded form of tensors whose Relu or Clip is absorbed into the rounding.
+def _reconnect_bodies(model: ir.Model, quantized: Collection[str | None]) -> None:
+    """Let bodies of If and Loop read the rounded outputs of quantized nodes, as other consumers do.
 
-    The quantizer leaves bodies as they are, and gives the name of the removed node's output to its input.
+    The quantizer leaves bodies as they are, and where it absorbs a Relu or Clip into the rounding, it gives the name of
+    the removed node's output to its input.
     """
-    makers = {value.name: node.op_type for node in original.graph for value in node.outputs}
     for node in list(model.graph):
         value = node.inputs[0] if is_op(node, "QuantizeLinear") else None
         maker = value.producer() if value is not None else None
-        if value is None or maker is None or makers.get(value.name, maker.op_type) == maker.op_type:
+        if value is None or maker is None or maker.name not in quantized:
             continue
         rounded = next((user.outputs[0] for user, _ in node.outputs[0].uses() if is_op(user, "DequantizeLinear")), None)
         for user, index in tuple(value.uses()):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
@@ -27,6 +28,7 @@ from ndld_flow.quantize.settings import (
     QuantizeSettings,
     SkipReason,
 )
+from ndld_flow.quantize.weight_tensors import channel_pieces
 from ndld_flow.records.model_diff import GraphSummary
 
 
@@ -213,6 +215,7 @@ class _LayerChooser:
         self.nodes: list[QuantizableNode] = []
         self.skipped: list[SkippedLayer] = []
         self.layers = 0
+        self._finite: dict[ir.TensorProtocol, bool] = {}
 
     def choose(self) -> None:
         for node in self._model.graph.all_nodes():
@@ -278,7 +281,19 @@ class _LayerChooser:
             return "weight shape"
         if settings.mode == "weight_only" and _rank_is_lost(node, tensors[0]):
             return "input shape"
-        return "no gain" if tensors and not _is_smaller(node, tensors, settings) else None
+        if tensors and not _is_smaller(node, tensors, settings):
+            return "no gain"
+        # Only static quantization rounds the other constants of a layer, such as its bias.
+        constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+        read = {*tensors, *constants} if settings.mode == "static" else tensors
+        return None if all(map(self._is_finite, read)) else "weight not finite"
+
+    def _is_finite(self, tensor: ir.TensorProtocol) -> bool:
+        """Return whether all values of a constant are numbers; each constant is read once."""
+        if tensor not in self._finite:
+            pieces = channel_pieces(tensor, None) if tensor.dtype in _FLOATS else iter(())
+            self._finite[tensor] = all(np.isfinite(values).all() for _, values in pieces)
+        return self._finite[tensor]
 
 
 def _weight_indices(node: ir.Node) -> tuple[int, ...]:
@@ -334,11 +349,13 @@ def _supports_no_shape(node: ir.Node, tensor: ir.TensorProtocol, settings: Quant
 
 
 def _has_bias_of_rows(gemm: ir.Node) -> bool:
-    """Return whether a Gemm adds a constant matrix of several rows, which is no bias."""
-    bias, weight = layer_weight(gemm, 2), layer_weight(gemm, 1)
-    if bias is None or weight is None or bias.const_value is None:
+    """Return whether the constant that a Gemm adds differs from row to row, and so is no bias."""
+    bias = layer_weight(gemm, 2)
+    if bias is None or bias.const_value is None or gemm.inputs[2] is None:
         return False
-    return bias.const_value.size not in (1, gemm_columns(gemm, weight))
+    shape = bias.const_value.shape.numpy()
+    rows = shape[-1 if is_transposed_weight(gemm.inputs[2]) else -2] if len(shape) == 2 else 1
+    return rows != 1
 
 
 def _rank_is_lost(node: ir.Node, weight: ir.TensorProtocol) -> bool:

@@ -6,13 +6,14 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import number, size
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
@@ -32,7 +33,7 @@ from ndld_flow.records.measurement import NOT_SMALLER, POOR_CALIBRATION
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
-from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 
 _LOG = logging.getLogger(__name__)
@@ -157,6 +158,10 @@ class QuantizeInputs:
     place: Place | None = None
     """Chooses layers to leave out; if it leaves none to quantize, the result is the source, byte for byte."""
 
+    @property
+    def run_by(self) -> SessionRequest:
+        return self.runtime or OnnxruntimeRequest(custom_ops=self.custom_ops)
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -201,6 +206,9 @@ def quantize_file(
         written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         check_quantized(written.nodes, written.skipped, settings)
     check_changed_model(source, target, workspace.log)
+    if written.nodes and data.samples is not None:
+        workspace.progress(0, 0, "checking")
+        _check_finite(source, target, data.samples, data.run_by)
     sizes = file_bytes(source), file_bytes(target)
     warnings += _size_warnings(written, *sizes)
     notes = (
@@ -221,6 +229,38 @@ def quantize_file(
         _description(settings, ranges),
         *sizes,
     )
+
+
+def _check_finite(source: Path, target: Path, samples: Samples, runtime: SessionRequest) -> None:
+    """Raise `ModelError` if a value of an output is not finite on a sample on which the source's is."""
+    with closing(runtime.open(target)) as session:
+        for number, sample in enumerate(samples, start=1):
+            feeds = {name: feed.values for name, feed in sample.feeds.items()}
+            computed = _float_outputs(session, feeds)
+            if all(np.isfinite(values).all() for values in computed.values()):
+                continue
+            with closing(runtime.open(source)) as reference:
+                right = _float_outputs(reference, feeds)
+            lost = [name for name, values in computed.items() if _is_less_finite(values, right[name])]
+            if lost:
+                raise ModelError(
+                    f"on sample {number} the quantized model computes NaN or infinity in {_listed(lost)}, where the "
+                    "source does not: a weight or an activation is too large for 8 bits. Leave its layer out "
+                    "(`exclude`); `inspect_activations` shows which."
+                )
+
+
+def _float_outputs(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    binding = session.bind(feeds)
+    binding.run()
+    found = {name: values for name, values in binding.outputs().items() if values is not None}
+    return {name: values for name, values in found.items() if values.dtype.kind == "f"}
+
+
+def _is_less_finite(values: Array, right: Array) -> bool:
+    if values.shape != right.shape:
+        return not np.isfinite(values).all() and bool(np.isfinite(right).all())
+    return bool((~np.isfinite(values) & np.isfinite(right)).any())
 
 
 def reopened(prepared: PreparedModel) -> PreparedModel:
@@ -244,7 +284,10 @@ def check_quantized(
     if nodes or settings.allow_empty:
         return
     reasons = "; ".join(skip_notes(skipped)) or "the model has no layers"
-    raise RequestError(f"nothing was quantized: {reasons}. `allow_empty: true` allows that.")
+    hint = "`allow_empty: true` allows that"
+    if any(layer.reason == "replaceable weight" for layer in skipped):
+        hint = "Insert this step before: `own: {step: edit, operations: [{remove_initializer_inputs: {}}]}`"
+    raise RequestError(f"nothing was quantized: {reasons}. {hint}.")
 
 
 def skip_notes(skipped: Sequence[SkippedLayer]) -> list[str]:
@@ -320,7 +363,7 @@ def _calibrated(
         settings,
         workspace.scratch,
         report,
-        runtime=data.runtime or OnnxruntimeRequest(custom_ops=data.custom_ops),
+        runtime=data.run_by,
     )
     if ranges.sample_count:
         warnings += _sample_warnings(ranges.sample_count, len(digests), sorted(generated))

@@ -103,6 +103,7 @@ SkipReason = Literal[
     "replaceable weight",
     "unknown",
     "unknown type",
+    "weight not finite",
     "weight shape",
 ]
 """The reason why a layer is not quantized."""
@@ -125,7 +126,8 @@ SKIPPED: Mapping[SkipReason, str] = {
     "replaceable weight": "the weight is also an input of the model, which callers may replace",
     "unknown": "the quantizer left it as it was and gave no reason",
     "unknown type": "the element type of its inputs or outputs is unknown",
-    "weight shape": "the quantized operator does not support the shape of its weight",
+    "weight not finite": "its weight or bias holds NaN or infinity, which would make the scale of all values infinite",
+    "weight shape": "the quantized operator does not support the shape of its weight or bias",
 }
 """Reason -> its explanation, after the names of the layers."""
 CPU_INTENSITY = 64.0
