@@ -90,10 +90,13 @@ def _node(layer: Layer) -> DrawnNode:
     nodes = layer.onnx_nodes
     tooltip = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
     more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
+    kind = layer.type
+    if layer.role == "quantize" and "quantize" not in kind.lower():  # engines run both as reformats
+        kind = "Dequantize" if "float" in layer.output_precision else "Quantize"
     return DrawnNode(
         id=tooltip,
-        label=layer_word(layer.type, layer.name) or "layer",
-        family=family_of_layer(layer.type, layer.name),
+        label=layer_word(kind, layer.name) or "layer",
+        family=family_of_layer(kind, layer.name),
         details=tuple(text for text in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if text),
     )
 
@@ -118,8 +121,7 @@ def _subtitle(profile: Profile, usual: str) -> Iterator[str]:
     yield f"{count(len(profile.layers))} layers"
     for precision, times in Counter(layer.precision for layer in profile.layers).most_common(4):
         yield f"{count(times)} {precision or 'of unknown precision'}"
-    moved = sum(layer.role == "reformat" for layer in profile.layers)
-    if moved:
-        yield f"{count(moved)} reformat"
+    purposes = Counter(layer.purpose for layer in profile.layers)
+    yield from (f"{count(purposes[purpose])} {purpose}" for purpose in ("reformat", "quantize") if purposes[purpose])
     if usual:
         yield f"tensors without a dtype are {usual}"

@@ -145,6 +145,11 @@ class Layer(Record):
         return statistics.median(self.samples_ms) if self.samples_ms else 0.0
 
     @property
+    def purpose(self) -> str:
+        """Its role, or `eliminated`: TensorRT lists a layer that it removed as a NoOp, which takes no time."""
+        return "eliminated" if self.type == "NoOp" and not self.median_ms else self.role
+
+    @property
     def input_precision(self) -> str:
         """Distinct element types of its inputs: `int8`, or `int8 + float16` for a layer that adds a residual."""
         known = [tensor.dtype for tensor in self.inputs if tensor.dtype]

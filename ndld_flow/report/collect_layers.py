@@ -138,7 +138,9 @@ def collect_reformats(
     bound = {output.name: f"output {short_name(output.name, 60)}" for output in outputs if output.name}
     bound |= {tensor.name: f"input {short_name(tensor.name, 60)}" for tensor in inputs if tensor.name}
     neighbours = _Neighbours(layers, bound)
-    rows = [_reformat_row(place, layer, neighbours) for place, layer in enumerate(layers) if layer.role == "reformat"]
+    rows = [
+        _reformat_row(place, layer, neighbours) for place, layer in enumerate(layers) if layer.purpose == "reformat"
+    ]
     if not rows:
         return None
     ways = Counter((row.before, row.after) for row in rows)
@@ -294,9 +296,9 @@ class LayersView:
     insights: tuple[InsightView, ...]
     has_work: bool
     """True if the work of some layers is known."""
+    peaks: LayerPeaks
     roofs: str
-    """Origin of the roofs, measured or published; empty without roofs."""
-
+    """Origin of the roofs, or the reason why there are none."""
     only_compute: bool
     """True if the table first shows only layers that compute."""
     slowest: Table
@@ -340,7 +342,7 @@ def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> Lay
     has_units = knows_units(layers)
     latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0
     explained = f"{share(times.sum_ms / latency_ms)} of the latency of {milliseconds(latency_ms)}" if latency_ms else ""
-    roles = group_layers(subject, lambda layer: layer.role)
+    roles = group_layers(subject, lambda layer: layer.purpose)
     tactics = group_layers(subject, lambda layer: visible_name(layer.tactic))
     return LayersView(
         step=visible_name(step),
@@ -365,7 +367,8 @@ def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> Lay
         bound=bound,
         insights=insights,
         has_work=any(layer.macs for layer in layers),
-        roofs=short_name(LayerPeaks(subject).how, 200),
+        peaks=subject.peaks,
+        roofs=subject.peaks.doubt or f"roofs: {short_name(subject.peaks.how, 200)}",
         only_compute=profile.options.get("hide_non_compute") is True,
         slowest=layer_table(profile, subject.listed[:ROWS_WITHOUT_SCRIPT], missed, medians),
         top=tuple(_slow_layer(profile.layers, medians, place) for place in subject.listed[:_TOP]),

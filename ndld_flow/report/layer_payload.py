@@ -5,15 +5,14 @@ Times are integer nanoseconds and positions are differences to the previous one,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import cast
 
 from ndld_flow.base.text import visible_name, visible_text
-from ndld_flow.profiles.diagnose.published_peaks import published_peaks, units_in_use
-from ndld_flow.records.profile import Layer, Profile, Roofs
+from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
+from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.encoding import Json, Tensors, Texts, rounded, steps
@@ -32,7 +31,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "pass_ms": rounded(view.pass_ms),
         "columns": _layer_columns(_columns(profile.layers, texts, tensors) | _times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
-        "roofs": _roofs(profile.roofs) if profile.roofs is not None else _published_roofs(profile),
+        "roofs": _roofs(view.peaks),
         "only_compute": view.only_compute,
         "missed": list(view.missed),
     }
@@ -64,8 +63,9 @@ def _columns(layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[st
     }
     columns |= {
         name: texts.places(map(attrgetter(name), layers), visible_name)
-        for name in ("type", "role", "tactic", "input_precision", "output_precision", "precision_basis")
+        for name in ("type", "tactic", "input_precision", "output_precision", "precision_basis")
     }
+    columns["role"] = texts.places((layer.purpose for layer in layers), visible_name)
     columns["precision"] = texts.places((layer.precision or UNKNOWN for layer in layers), visible_name)
     if knows_units(layers):
         columns["unit"] = texts.places(layer.unit or UNKNOWN for layer in layers)
@@ -151,25 +151,7 @@ def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
     return differences
 
 
-def _published_roofs(profile: Profile) -> RoofsPayload | None:
-    """Return the published peaks of the units on which the layers multiply; None if none is known."""
-    peaks = published_peaks(profile)
-    ceilings = units_in_use(profile, peaks) if peaks is not None else {}
-    if peaks is None or not ceilings:
-        return None
-    return {
-        "macs_per_s": rounded(max(ceilings.values())),
-        "bytes_per_s": rounded(peaks.bytes_per_s),
-        "how": visible_text(peaks.how),
-        "ceilings": {unit: rounded(peak) for unit, peak in ceilings.items()},
-    }
-
-
-def _roofs(roofs: Roofs | None) -> RoofsPayload | None:
-    if roofs is None or not all(map(math.isfinite, (roofs.macs_per_s, roofs.bytes_per_s))):
-        return None
-    return {
-        "macs_per_s": rounded(roofs.macs_per_s),
-        "bytes_per_s": rounded(roofs.bytes_per_s),
-        "how": visible_text(roofs.how),
-    }
+def _roofs(peaks: LayerPeaks) -> RoofsPayload | None:
+    """Return the roofs for the layers that multiply; None if there are none."""
+    ceilings = {unit: rounded(peak) for unit, peak in peaks.ceilings.items()}
+    return {"bytes_per_s": rounded(peaks.bytes_per_s), "ceilings": ceilings} if ceilings and not peaks.doubt else None

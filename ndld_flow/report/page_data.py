@@ -82,11 +82,9 @@ class TimelinePayload(TypedDict):
 class RoofsPayload(TypedDict):
     """Limits of a machine."""
 
-    macs_per_s: float
     bytes_per_s: float
-    how: str
-    ceilings: NotRequired[dict[str, float]]
-    """Multiply unit -> its multiply-accumulates per second, for published peaks; `macs_per_s` is the highest."""
+    ceilings: dict[str, float]
+    """Multiply unit of published peaks, or precision of measured ones -> multiply-accumulates per second."""
 
 
 class LayersPayload(TypedDict):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import accumulate
 
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
+from tests.support.a100_exports import a100_exports
 from tests.support.graph_page import collect_graph, layer, profile_of, residual_profile
 
 
@@ -99,3 +102,12 @@ def test_layers_are_labelled_by_type_or_name_or_in_general() -> None:
     typed, named, unknown = (layer(place, ["x"], [f"t{place}"], type_) for place, type_ in enumerate(("Conv", "", "")))
     drawn = engine_graph(profile_of([typed, named, unknown.model_copy(update={"name": ""})]), "", shapes=False)
     assert [node.label for node in drawn.nodes[:3]] == ["Conv", "layer_1", "layer"]
+
+
+def test_the_boxes_of_an_engine_are_those_that_its_title_counts() -> None:
+    """TensorRT runs quantizing layers as reformats, and lists reformats that it removed as NoOps."""
+    graph = engine_graph(read_profile(a100_exports() / "qat"), "qat", False)
+    labels = Counter(node.label for node in graph.nodes)
+    assert (labels["Reformat"], labels["Quantize"], labels["NoOp"]) == (2, 10, 2)
+    assert "2 reformat" in graph.subtitle
+    assert "10 quantize" in graph.subtitle

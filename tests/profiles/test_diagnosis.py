@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.profiles.diagnose.diagnose import RULES, bound_of, diagnose, triage
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers, roofline_of
+from ndld_flow.profiles.diagnose.published_peaks import PeakShares
 from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
@@ -26,7 +26,7 @@ from tests.support.layer_passes import measure_layers
 from tests.support.runtime_traits import with_traits
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented")
+ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented", dtype="float32")
 MIB = 2**20
 
 
@@ -34,8 +34,9 @@ def bound_by(profile: Profile) -> Bound:
     return bound_of(Subject(profile))
 
 
-def roofline_under_roofs(measured: Layer) -> Roofline | None:
-    return roofline_of(measured, measured.median_ms, ROOFS)
+def shares_under_roofs(*layers: Layer) -> PeakShares:
+    """Return the shares of the first layer."""
+    return Subject(profile(layers, roofs=ROOFS)).peaks.shares(0)
 
 
 def layer(kind: str = "Conv", ms: float = 1.0, **given: Any) -> Layer:
@@ -157,7 +158,7 @@ def multiplied(*precisions: str, ms: float = 1.0) -> list[Layer]:
 
 def at_roof(reached: float, macs: int = 10**8) -> Layer:
     """A layer that computes for this share of the compute roof; nothing is moved."""
-    return layer(ms=macs / ROOFS.macs_per_s * 1e3 / reached, macs=macs)
+    return layer(ms=macs / ROOFS.macs_per_s * 1e3 / reached, macs=macs, precision="float32")
 
 
 def cast(*, put_in: bool, ms: float = 1.0) -> Layer:
@@ -194,6 +195,9 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     "many_tiny_layers": (
         profile(several(100, ms=0.001)), profile(several(100, ms=0.1)), "100 layers, most of them tiny",
     ),
+    "layers_exceed_passes": (
+        profile(several(4), latency=[0.5] * 30), profile(several(4), latency=[3.0] * 30), "The layers take 8.00 times",
+    ),
     "time_outside_layers": (
         profile(several(4), latency=[8.0] * 30, layer_pass_ms=(8.5,)),
         profile(several(4), latency=[8.0] * 30),  # profiled throughout: the profiler itself needs time between layers
@@ -227,7 +231,7 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     ),
     "single_precision_on_gpu": (
         profile(multiplied("float32", "float32"), providers=(CUDA,)), profile(multiplied("float32", "float32")),
-        "The GPU multiplies in float32",
+        "The GPU multiplies in single precision: 2 layers in float32 or TF32",
     ),
     "far_from_roof": (
         profile([at_roof(0.1), at_roof(0.9)], roofs=ROOFS), profile([at_roof(0.5), at_roof(0.9)], roofs=ROOFS),
@@ -394,7 +398,7 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
     result = fired("far_from_roof", profile([slow, *several(4)], roofs=ROOFS))[0]
     assert "filters read 1 of 36 channels" in result.evidence
     assert "36 and 36 are not multiples of 8" in result.evidence
-    assert "10.0 % of its compute roof" in result.evidence
+    assert "10.0 % of the nearer roof" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -441,9 +445,9 @@ def test_launch_time_is_not_compared_with_rooflines() -> None:
 
 
 def test_layers_that_mostly_wait_for_the_device_have_no_roofline() -> None:
-    timed = [layer(ms=ms, macs=10**8, read_bytes=4 * 10**6, name=f"{ms}") for ms in (1, 3, 5)]
-    result = profile(timed, roofs=ROOFS, providers=(CUDA, CPU), layers_wait_for_device=True)
-    assert [roofline is None for roofline in Subject(result).rooflines] == [True, True, False]
+    timed = [layer(ms=ms, macs=10**8, precision="float32", name=f"{ms}") for ms in (1, 3, 5)]
+    peaks = Subject(profile(timed, roofs=ROOFS, providers=(CUDA, CPU), layers_wait_for_device=True)).peaks
+    assert [peaks.shares(place).compute is None for place in range(3)] == [True, True, False]
 
 
 def test_copies_are_reported_once() -> None:
@@ -466,29 +470,90 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     assert bound_by(profile(looped, timeline=spans)).word == "dispatch overhead"
 
 
-def test_without_measured_roofs_layers_are_compared_with_the_best_layer() -> None:
-    """As for imported profiles: three quick convolutions, and many layers that only move data."""
-    layers = [*[at_roof(0.9)] * 3, *[layer("Pool", ms=4, read_bytes=10**7, name=f"p{n}") for n in range(4)]]
+def test_without_a_peak_nothing_bounds() -> None:
+    """Three quick convolutions and slower ones: the quickest layer of a profile is no roof."""
+    layers = [at_roof(0.9), at_roof(0.9), at_roof(0.9), at_roof(0.5), layer("Pool", ms=4, read_bytes=10**7)]
     bound = bound_by(profile(layers, backend="trtexec"))
-    assert bound.word == "memory bandwidth"
-    assert "the best that layers of this profile reach" in bound.evidence
-    assert best_of_layers(layers[:4]) is None
+    assert bound.word == "unknown"
+    assert "the peaks of the device are not known" in bound.evidence
+    assert bound_by(profile(layers, roofs=ROOFS.model_copy(update={"dtype": "float16"}))).word == "unknown"
 
 
-def test_a_layer_is_placed_under_its_roofline() -> None:
-    roofline = roofline_under_roofs(layer(ms=2, macs=10**8, read_bytes=4 * 10**6, written_bytes=10**6))
-    assert roofline is not None
-    assert roofline.compute_share == pytest.approx(0.5)  # 1 ms of 2
-    assert roofline.memory_share == pytest.approx(0.25)  # 0.5 ms of 2
-    assert roofline.limit == "compute"
-    assert roofline.best_ms == pytest.approx(1)
-    assert roofline.macs_per_s == pytest.approx(5e10)
-    assert roofline.intensity == pytest.approx(20)
-    assert roofline_under_roofs(layer("Reshape", read_bytes=100, written_bytes=100)) is None
-    assert roofline_under_roofs(layer(ms=0, macs=5)) is None
-    gathered = roofline_under_roofs(layer("Gather", read_bytes=10**9, written_bytes=10**6))
-    assert gathered is not None
-    assert gathered.bytes_per_s == pytest.approx(2e9)
+@pytest.mark.parametrize(
+    ("layers", "word", "compute", "bandwidth"),
+    [
+        ([at_roof(0.9)] * 4, "compute", 0.9, None),
+        ([at_roof(0.9)] * 4 + [at_roof(1.2)], "unknown", None, None),  # it was measured on a busy machine
+        ([at_roof(0.48)] * 4, "unknown", 0.48, None),
+        ([at_roof(0.9)] * 2 + [at_roof(0.3)] * 2, "unknown", 0.9, None),  # a quarter of the time
+        ([layer("Add", read_bytes=6 * 10**6)] * 4, "memory bandwidth", None, 0.6),
+        ([layer("Add", read_bytes=6 * 10**6)] * 4 + [layer("Mul", read_bytes=2 * 10**7)], "unknown", None, None),
+    ],
+)
+def test_a_roof_bounds_layers_that_reach_half_of_it_and_is_none_if_one_exceeds_it(
+    layers: list[Layer], word: str, compute: float | None, bandwidth: float | None
+) -> None:
+    shares = shares_under_roofs(*layers)
+    assert (shares.compute, shares.bandwidth) == (pytest.approx(compute), pytest.approx(bandwidth))
+    bound = bound_by(profile(layers, roofs=ROOFS))
+    assert bound.word == word
+    assert ("which is then no roof" in bound.evidence) is (word == "unknown" and (compute or bandwidth) is None)
+
+
+def test_a_moment_of_the_clock_disproves_no_roof() -> None:
+    assert shares_under_roofs(at_roof(0.8, 10**10), at_roof(1.5, 10**5)).compute == pytest.approx(0.8)
+
+
+def test_layers_far_from_the_roofs_need_both_peaks() -> None:
+    """What an int8 product could reach is unknown, and a float32 product reads from memory at half of its rate."""
+    unknown = at_roof(0.1).model_copy(update={"precision": "int8"})
+    reading = at_roof(0.1).model_copy(update={"read_bytes": 5 * 10**7})
+    assert fired("far_from_roof", profile([unknown, reading, at_roof(0.9)], roofs=ROOFS)) == []
+
+
+def test_work_is_what_a_layer_has_to_move() -> None:
+    shares = shares_under_roofs(layer(ms=2, macs=10**8, precision="float32", read_bytes=4 * 10**6, written_bytes=10**6))
+    assert (shares.compute, shares.bandwidth) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert shares.nearer == ("compute", pytest.approx(0.5))
+    assert shares_under_roofs(layer("Reshape", read_bytes=100, written_bytes=100)).nearer is None
+    assert shares_under_roofs(layer(ms=0, macs=5, precision="float32")).nearer is None
+    gathered = shares_under_roofs(layer("Gather", read_bytes=10**9, written_bytes=10**6))
+    assert gathered.bandwidth == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("latency", "given", "fires"),
+    [
+        ([4.0], {}, False),
+        ([2.1], {}, False),
+        ([4.0 / 207], {}, True),
+        ([4.0 / 207], {"layer_pass_ms": (4.1,)}, False),  # the profiler made the pass slow
+        ([4.0 / 207], {"layer_pass_ms": (1.0,)}, True),
+        ([4.0 / 207], {"providers": (CUDA,), "layers_wait_for_device": True}, False),
+        ([4.0 / 207], {"providers": (CUDA,)}, False),
+    ],
+)
+def test_layers_of_another_measurement_are_reported(latency: list[float], given: dict[str, Any], fires: bool) -> None:
+    made = profile(several(4), latency=latency * 30, **given)
+    assert bool(fired("layers_exceed_passes", made)) is fires
+    if fires:
+        assert bound_by(made).word == "unknown"
+        assert "times as long as a pass" in bound_by(made).evidence
+
+
+def test_the_units_of_single_precision_are_named() -> None:
+    tf32 = [layer("MatMul", name=f"m{n}", precision="float32", macs=9, unit="tensor core TF32") for n in range(20)]
+    other = layer("MatMul", name="last", precision="float32", macs=9, unit="FP32 FMA")
+    (result,) = fired("single_precision_on_gpu", profile([*tf32, other], providers=(CUDA,)))
+    assert result.title.endswith(": 20 layers in TF32, 1 layer in float32")
+
+
+def test_an_eliminated_layer_is_no_reformat() -> None:
+    """TensorRT lists the reformats that it removed as NoOps, which take no time."""
+    removed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(10)]
+    outcome = triage(profile([*several(), layer("Reformat", role="reformat"), *removed]))
+    assert {group.name: group.count for group in outcome.by_role} == {"compute": 8, "reformat": 1, "eliminated": 10}
+    assert layer("NoOp", ms=1, role="reformat").purpose == "reformat"
 
 
 def test_triage_lists_the_longest_layers_types_and_precisions() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks, _known_devices, published_peaks
+from ndld_flow.profiles.diagnose.published_peaks import _known_devices, published_peaks
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.layer_arithmetic import MultiplyUnit
@@ -36,7 +36,7 @@ def product(unit: MultiplyUnit = "", precision: str = "float16", macs: int = 10*
 
 
 def shares(profile: Profile) -> tuple[float | None, float | None]:
-    reached = LayerPeaks(Subject(profile)).shares(0)
+    reached = Subject(profile).peaks.shares(0)
     return reached.compute, reached.bandwidth
 
 
@@ -85,15 +85,23 @@ def test_a_peak_that_a_layer_exceeds_is_no_peak() -> None:
     """Roofs that are measured while the machine is busy are too low: 310 % of a peak is no share."""
     roofs = Roofs(macs_per_s=3e11, bytes_per_s=5e8, how="measured", dtype="float32")
     profile = on(layer=product(precision="float32"), roofs=roofs)
-    peaks = LayerPeaks(Subject(profile))
-    assert (peaks.exceeded, peaks.shares(0).compute) == (1, None)
-    assert peaks.shares(0).bandwidth == pytest.approx(2.0), "data in a cache"
+    peaks = Subject(profile).peaks
+    assert (peaks.exceeded, peaks.exceeded_bandwidth) == (1, 1)
+    assert (peaks.shares(0).compute, peaks.shares(0).bandwidth) == (None, None)
+
+
+def test_data_in_a_cache_do_not_disprove_a_published_bandwidth() -> None:
+    cached = product("tensor core FP16").model_copy(update={"read_bytes": 10**9})
+    peaks = Subject(on("NVIDIA L4", layer=cached)).peaks
+    assert peaks.doubt == ""
+    assert peaks.shares(0).bandwidth == pytest.approx(10 / 3)
+    assert peaks.shares(0).nearer is None
 
 
 def test_real_engines_stay_below_the_peaks_of_their_device() -> None:
     for name, unit in (("fp32", "tensor core TF32"), ("fp16", "tensor core FP16"), ("qat", "tensor core INT8")):
         subject = Subject(read_profile(a100_exports() / name))
-        peaks = LayerPeaks(subject)
+        peaks = subject.peaks
         reached = [peaks.shares(place).compute for place, layer in enumerate(subject.layers) if layer.unit == unit]
         assert peaks.exceeded == 0
         assert 0.3 < max(share or 0.0 for share in reached) < 0.7

@@ -309,7 +309,9 @@ def timeline(measured: Sequence[Layer], pause_ms: float = 0.004) -> tuple[Span, 
     return tuple(spans)
 
 
-ROOFS = Roofs(macs_per_s=4.2e10, bytes_per_s=1.9e10, how="a 1024 x 1024 MatMul and a 64 MiB copy, 2 threads")
+ROOFS = Roofs(
+    macs_per_s=4.2e10, bytes_per_s=1.9e10, how="a 1024 x 1024 MatMul and a 64 MiB copy, 2 threads", dtype="float32"
+)
 
 
 def process_run(seed: int, center_ms: float, passes: int, turn: int) -> ProfileRun:

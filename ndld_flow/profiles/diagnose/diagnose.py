@@ -5,13 +5,13 @@ The bottleneck is the first of these that applies:
 1. lanes (trtexec's own tests): enqueueing takes at least 80 % of the compute time; copies take as long as computing
 2. one layer takes half of the latency; reformats and casts take 30 %; copies take 30 %
 3. dispatch: a third of the latency is outside layers, or layers take little more than their launch
-4. the roof that is nearer for layers with half of the time: compute or memory bandwidth
+4. the roof, compute or memory bandwidth, of which layers with half of the time reach at least half
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ndld_flow.base.quantities import count, milliseconds, share, three_digits
@@ -24,7 +24,6 @@ from ndld_flow.profiles.diagnose import (
     rules_settings,
 )
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers
 from ndld_flow.profiles.diagnose.rules_overheads import (
     ENQUEUE_BOUND,
     are_tiny,
@@ -32,7 +31,7 @@ from ndld_flow.profiles.diagnose.rules_overheads import (
     outside_layers,
     start_ms,
 )
-from ndld_flow.profiles.diagnose.subject import Bound, EngineSubject, Insight, Subject
+from ndld_flow.profiles.diagnose.subject import Bound, EngineSubject, Insight, Subject, layers_word
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
@@ -64,6 +63,7 @@ RULES: tuple[Rule, ...] = (
     rules_fusion.hard_swish_in_parts,
     rules_settings.more_threads_than_cpus,
     rules_settings.larger_batches_pay,
+    rules_measurement.layers_exceed_passes,
     rules_measurement.times_of_the_host,
     rules_measurement.waits_for_the_device,
     rules_measurement.profiler_overhead,
@@ -129,8 +129,7 @@ _COPYING = 0.3
 _OUTSIDE = 1 / 3
 _FEWEST_LAYERS = 4
 _HALF = 0.5
-_NEAR = 0.25
-"""A layer below this share of both roofs is bound by neither."""
+"""A roof bounds a layer that reaches this share of it, and the pass if such layers take this part of the time."""
 
 
 def bound_of(subject: Subject) -> Bound:
@@ -140,6 +139,11 @@ def bound_of(subject: Subject) -> Bound:
         if bound is not None:
             return bound
     return Bound("unknown", _why_unknown(subject))
+
+
+def _other_measurement(subject: Subject) -> Bound | None:
+    ratio = subject.layers_per_pass
+    return Bound("unknown", f"the layers take {three_digits(ratio)} times as long as a pass") if ratio else None
 
 
 def _enqueue(subject: Subject) -> Bound | None:
@@ -175,7 +179,7 @@ def _one_layer(subject: Subject) -> Bound | None:
 
 
 def _reformatting(subject: Subject) -> Bound | None:
-    positions = subject.where(lambda layer: layer.role in ("reformat", "cast", "quantize"))
+    positions = subject.where(lambda layer: layer.purpose in ("reformat", "cast", "quantize"))
     part = subject.share(positions)
     if part < _REFORMATTING:
         return None
@@ -214,50 +218,30 @@ def _dispatch(subject: Subject) -> Bound | None:
     )
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """The layers relative to the device's roofs, or to the best values that they reach themselves."""
-
-    rooflines: Sequence[Roofline | None]
-    basis: str
-
-
 def _roofs(subject: Subject) -> Bound | None:
-    measure = _measure(subject)
-    if measure is None or not subject.layers_ms:
-        return None
-
-    def part(matches: Callable[[Roofline], bool]) -> float:
-        met = (
-            position
-            for position, roofline in enumerate(measure.rooflines)
-            if roofline is not None and matches(roofline)
-        )
-        return subject.sum_ms(met) / subject.layers_ms
-
-    compute = part(lambda roofline: roofline.reached >= _NEAR and roofline.limit == "compute")
-    memory = part(lambda roofline: roofline.reached >= _NEAR and roofline.limit == "memory")
-    if compute + memory < _HALF:
-        return None
-    return Bound(
-        "compute" if compute > memory else "memory bandwidth",
-        f"layers with {share(compute)} of the layers' time are nearer to the compute roof, with {share(memory)} to "
-        f"the memory roof, and {share(max(0.0, 1 - compute - memory))} do not reach a quarter of either "
-        f"({measure.basis})",
-    )
+    parts = _parts_at_roofs(subject)
+    word, part = max(parts.items(), key=lambda item: item[1])
+    return Bound("compute" if word == "compute" else "memory bandwidth", _at_roofs(subject)) if part >= _HALF else None
 
 
-def _measure(subject: Subject) -> _Measure | None:
-    if subject.times_are_of_the_host:
-        return None
-    roofs = subject.profile.roofs
+def _parts_at_roofs(subject: Subject) -> dict[str, float]:
+    """Return `compute` and `memory` -> the part of the layers' time in layers that this roof bounds."""
+    parts = {"compute": 0.0, "memory": 0.0}
+    for position, median_ms in enumerate(subject.medians_ms):
+        nearer = subject.peaks.shares(position).nearer
+        if nearer is not None and nearer[1] >= _HALF:
+            parts[nearer[0]] += median_ms / subject.layers_ms
+    return parts
+
+
+def _at_roofs(subject: Subject) -> str:
+    parts, how, roofs = _parts_at_roofs(subject), subject.peaks.how, subject.profile.roofs
     if roofs is not None:
-        gmacs, gigabytes = three_digits(roofs.macs_per_s / 1e9), three_digits(roofs.bytes_per_s / 1e9)
-        return _Measure(subject.rooflines, f"measured: {gmacs} GMAC/s, {gigabytes} GB/s")
-    best = best_of_layers(subject.layers)
-    if best is None:
-        return None
-    return _Measure(subject.under(best), "against the best that layers of this profile reach")
+        how = f"measured: {three_digits(roofs.macs_per_s / 1e9)} GMAC/s, {three_digits(roofs.bytes_per_s / 1e9)} GB/s"
+    return (
+        f"layers with {share(parts['compute'])} of the layers' time reach at least half of the compute roof, with "
+        f"{share(parts['memory'])} half of the memory roof ({how})"
+    )
 
 
 def _why_unknown(subject: Subject) -> str:
@@ -271,17 +255,14 @@ def _why_unknown(subject: Subject) -> str:
             f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
             "the device"
         )
-    if _measure(subject) is None:
-        return f"no roofs were measured, and the work of too many of the {count(len(subject.layers))} layers is unknown"
-    return (
-        f"most of the {count(len(subject.layers))} layers reach less than a quarter of the device's peak compute rate "
-        "or bandwidth, and no other cause stands out"
-    )
+    cause = f"no other cause stands out in the {layers_word(len(subject.layers))}"
+    return "; ".join(filter(None, (_at_roofs(subject) if subject.peaks.how else "", subject.peaks.doubt, cause)))
 
 
 _DECISIONS: tuple[Callable[[Subject], Bound | None], ...] = (
     _enqueue,
     _transfers,
+    _other_measurement,
     _one_layer,
     _reformatting,
     _copying,
@@ -341,7 +322,7 @@ def triage(profile: Profile, top: int = 10) -> Triage:
         top=tuple(TopLayer(layer=at, median_ms=medians[at], share=medians[at] / total) for at in longest),
         by_type=group_layers(subject, lambda layer: layer.type),
         by_precision=group_layers(subject, lambda layer: layer.precision or "unknown"),
-        by_role=group_layers(subject, lambda layer: layer.role),
+        by_role=group_layers(subject, lambda layer: layer.purpose),
         bound=bound_of(subject) if timed else Bound("unknown", "nothing was timed"),
         insights=insights_of(subject) if timed else insights_of_engine(EngineSubject(profile, None)),
     )

@@ -31,7 +31,7 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
     reformats = {
         place: ends[tensor.name]
         for place, layer in enumerate(subject.layers)
-        if layer.role == "reformat"
+        if layer.purpose == "reformat"
         for tensor in (*layer.inputs, *layer.outputs)
         if tensor.name in ends
     }
@@ -56,7 +56,7 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     ends = {tensor.name for tensor in (*subject.profile.inputs, *subject.profile.outputs)}
     inside = subject.where(
         lambda layer: (
-            layer.role == "reformat"
+            layer.purpose == "reformat"
             and bool(layer.inputs and layer.outputs)
             and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
         )

@@ -78,24 +78,24 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
 
     The estimated saving is half of the time above the roof.
     """
-    positions = subject.longest_first(
-        position
-        for position, roofline in enumerate(subject.rooflines)
-        if roofline is not None and subject.layers[position].macs and roofline.reached < _LITTLE
-    )
+    reached = {
+        position: most
+        for position, layer in enumerate(subject.layers)
+        if layer.macs and (most := subject.peaks.most(position)) is not None and most < _LITTLE
+    }
+    positions = subject.longest_first(reached)
     part = subject.share(positions)
     if part < _NOTABLE_SHARE:
         return
-    best_ms = sum(roofline.best_ms for position in positions if (roofline := subject.rooflines[position]) is not None)
-    layer, roofline = subject.layers[positions[0]], subject.rooflines[positions[0]]
-    assert roofline is not None
+    best_ms = sum(subject.medians_ms[position] * most for position, most in reached.items())
+    layer, longest_ms = subject.layers[positions[0]], subject.medians_ms[positions[0]]
     reasons = _reasons(layer)
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
         title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of the device's peak",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
-        f"longest, {subject.call(positions[0])}, reaches {three_digits(roofline.macs_per_s / 1e9)} GMAC/s, "
-        f"{share(roofline.reached)} of its {roofline.limit} roof{reasons and f': {reasons}'}.",
+        f"longest, {subject.call(positions[0])}, reaches {three_digits((layer.macs or 0) / longest_ms / 1e6)} GMAC/s, "
+        f"{share(reached[positions[0]])} of the nearer roof{reasons and f': {reasons}'}.",
         next_step=(
             "Larger batches or inputs use the device better. Channels and widths that are multiples of "
             f"{_ALIGNED}, and dense instead of grouped convolutions, allow faster kernels."
@@ -226,12 +226,12 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
     part = subject.share(longest)
     if part < _DOMINATES:
         return
-    layer, roofline = subject.layers[longest[0]], subject.rooflines[longest[0]]
-    if roofline is None:
+    layer, nearer = subject.layers[longest[0]], subject.peaks.shares(longest[0]).nearer
+    if nearer is None:
         reached, saving = "", 0.25
     else:
-        reached = f" It reaches {share(roofline.reached)} of the device's {roofline.limit} roof."
-        saving = max(0.0, 1 - roofline.reached) / 2
+        reached = f" It reaches {share(nearer[1])} of the device's {nearer[0]} roof."
+        saving = max(0.0, 1 - nearer[1]) / 2
     dims = "; ".join("x".join(map(str, tensor.shape)) for tensor in layer.inputs[:2])
     yield Insight(
         score=part * saving,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import MINUS, count, milliseconds, share
+from ndld_flow.base.quantities import MINUS, count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.measurement import LatencySummary
 
@@ -33,6 +33,23 @@ def profiler_overhead(subject: Subject) -> Iterator[Insight]:
         next_step=(
             "The latency and the order of long layers are reliable; shares of short layers are not. Larger inputs or "
             "batches reduce the profiler's effect."
+        ),
+    )
+
+
+def layers_exceed_passes(subject: Subject) -> Iterator[Insight]:
+    """Report layers that add up to more than twice the pass in which they ran."""
+    ratio = subject.layers_per_pass
+    if not ratio:
+        return
+    yield Insight(
+        score=0.0,
+        title=f"The layers take {three_digits(ratio)} times as long as a pass",
+        evidence=f"They add up to {milliseconds(subject.layers_sum_ms)}; the latency is "
+        f"{milliseconds(subject.latency_ms)}.",
+        next_step=(
+            "Check that both are of one measurement: the same model, batch and clocks. Layers that run concurrently in "
+            "several streams add up to more, too. Their times do not show what bounds the latency."
         ),
     )
 

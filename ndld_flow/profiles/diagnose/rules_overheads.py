@@ -116,7 +116,7 @@ def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
 
 
 def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
-    """Return the layers of a role that take time; TensorRT lists some that only rename a tensor."""
+    """Return the layers of a role that take time."""
     positions = (position for position, layer in enumerate(subject.layers) if layer.role == role)
     return subject.longest_first(position for position in positions if subject.medians_ms[position] > 0)
 

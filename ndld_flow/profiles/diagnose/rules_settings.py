@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import milliseconds, share, size
@@ -107,13 +108,15 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _NOTABLE_SHARE:
         return
-    tf32 = subject.where(lambda layer: layer.unit == "tensor core TF32")
-    on_tensor_cores = f"; {share(subject.share(tf32))} on tensor cores, as TF32" if tf32 else ""
+    # Tensor cores multiply the first 10 bits of float32's fraction, and a kernel's name may not reveal it.
+    units = {"tensor core TF32": "TF32", "FP32 FMA": "float32", "FMA": "float32"}
+    used = Counter(units.get(subject.layers[position].unit, "float32 or TF32") for position in positions)
+    listed = ", ".join(f"{layers_word(number)} in {name}" for name, number in used.most_common())
     yield Insight(
         score=part / 2,
-        title="The GPU multiplies in float32",
-        evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + reduced))} of the "
-        f"multiplications: {subject.took(positions)} ({share(part)} of {subject.whole}){on_tensor_cores}.",
+        title=f"The GPU multiplies in single precision: {listed}",
+        evidence=f"They do {share(singles / (singles + reduced))} of the multiplications and take "
+        f"{subject.took(positions)} ({share(part)} of {subject.whole}).",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
         # An engine was built by an earlier step, which a conversion before the profile would not affect.

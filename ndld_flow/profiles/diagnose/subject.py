@@ -16,14 +16,16 @@ from pydantic import JsonValue
 
 from ndld_flow.base.quantities import count, milliseconds
 from ndld_flow.base.text import one_line
+from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
-from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_of
 from ndld_flow.records.build import Build, ShapeRange
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, without_impossible_values
 
 _SCATTERED = 0.1
 """Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
 
+_TOO_LONG = 2
+"""Layers that add up to more than this many times a pass ran concurrently, or in another measurement."""
 _MOSTLY_WORK = 4
 """A layer that waits for the device is placed under the roofs if it takes this many times the longest wait."""
 
@@ -102,6 +104,16 @@ class Subject(LayersSubject):
         return min(1.0, self.layers_sum_ms / self.latency_ms) if self.latency_ms > 0 else 1.0
 
     @cached_property
+    def layers_per_pass(self) -> float:
+        """Ratio of all layers' time to the pass in which they were timed, if it is too large for one after the other; 0
+        otherwise."""
+        passes = self.profile.layer_pass_ms or self.profile.latency_ms
+        if not passes or self.times_are_of_the_host or self.profile.layers_wait_for_device:
+            return 0.0
+        pass_ms = statistics.median(passes)
+        return self.layers_sum_ms / pass_ms if self.layers_sum_ms > _TOO_LONG * pass_ms > 0 else 0.0
+
+    @cached_property
     def on_gpu(self) -> bool:
         """True if another device than the CPU is known to have run the model."""
         return bool(self.profile.runtime.on_gpu)
@@ -112,10 +124,9 @@ class Subject(LayersSubject):
         return self.on_gpu and self.profile.runtime.times_layers_on_host and not self.profile.layers_wait_for_device
 
     @cached_property
-    def rooflines(self) -> tuple[Roofline | None, ...]:
-        """Roofline of each layer; None for all if roofs or device times were not measured."""
-        roofs = None if self.times_are_of_the_host else self.profile.roofs
-        return (None,) * len(self.layers) if roofs is None else self.under(roofs)
+    def peaks(self) -> LayerPeaks:
+        """The device's peaks, and the shares of them that layers reach."""
+        return LayerPeaks(self.profile, self.medians_ms, [self._is_rate(median_ms) for median_ms in self.medians_ms])
 
     @cached_property
     def longest_wait_ms(self) -> float:
@@ -129,19 +140,9 @@ class Subject(LayersSubject):
     def is_timed(self) -> bool:
         return True
 
-    def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
-        """Return the roofline of each layer for these roofs."""
-        return tuple(
-            roofline_of(layer, median_ms, roofs) if self._is_mostly_work(median_ms) else None
-            for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
-        )
-
-    def is_rate(self, position: int) -> bool:
-        """Return whether work divided by a layer's time is a rate of the device."""
-        return not self.times_are_of_the_host and self._is_mostly_work(self.medians_ms[position])
-
-    def _is_mostly_work(self, median_ms: float) -> bool:
-        return median_ms >= _MOSTLY_WORK * self.longest_wait_ms
+    def _is_rate(self, median_ms: float) -> bool:
+        """Return whether work divided by the time of a layer is a rate of the device."""
+        return not self.times_are_of_the_host and median_ms >= _MOSTLY_WORK * self.longest_wait_ms
 
     @cached_property
     def _ranks(self) -> dict[int, int]:

@@ -148,7 +148,7 @@ def _layers(times: LayerTimes, texts: Texts) -> ComparedLayers:
         "type": texts.places(visible_name(layer.type) for layer in layers),
         "precision": texts.places(visible_name(layer.precision or UNKNOWN) for layer in layers),
         "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
-        "role": texts.places(layer.role for layer in layers),
+        "role": texts.places(layer.purpose for layer in layers),
         "tactic": texts.places(visible_name(layer.tactic) for layer in layers),
         "provider": texts.places(short_provider(layer.provider) for layer in layers),
         "onnx": [texts.places(map(visible_name, layer.onnx_nodes)) for layer in layers],

@@ -68,7 +68,7 @@ def _args(span: Span, layers: Sequence[Layer]) -> dict[str, Json]:
         "tactic": short_name(layer.tactic, _NAME),
         "outputs": ", ".join(f"{output.dtype} {shape_text(output.shape)}" for output in layer.outputs[:8]),
         "onnx nodes": short_name(", ".join(layer.onnx_nodes[:50]), 1_000),
-        "role": "" if layer.role == "compute" else layer.role,
+        "role": "" if layer.purpose == "compute" else layer.purpose,
         "macs": layer.macs,
     }
     return {name: value for name, value in properties.items() if value not in ("", None)}

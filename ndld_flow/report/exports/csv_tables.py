@@ -147,7 +147,7 @@ def _layer(layer: Layer, median: float, part: float) -> list[Value]:
         layer.index,
         layer.name,
         layer.type,
-        layer.role,
+        layer.purpose,
         layer.provider,
         layer.precision or "unknown",
         layer.input_precision,

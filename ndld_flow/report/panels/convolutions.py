@@ -9,8 +9,7 @@ from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, milliseconds, share, three_digits
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
-from ndld_flow.profiles.diagnose.roofline import moved_bytes
+from ndld_flow.profiles.diagnose.published_peaks import moved_bytes
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_profiles import views_by_profile
@@ -86,23 +85,22 @@ def _view(label: str, profile: Profile) -> ConvolutionsView | None:
     if not places:
         return None
     timed = subject.layers_ms > 0
-    peaks = LayerPeaks(subject)
     ordered = subject.longest_first(places) if timed else tuple(places)
     return ConvolutionsView(
         label=label,
         count=len(places),
         share=subject.sum_ms(places) / subject.layers_ms if timed else None,
         windows=_windows(subject, places, timed),
-        layers=without_empty_columns(_COLUMNS, [_row(subject, place, peaks, timed) for place in ordered[:_SHOWN]]),
-        peaks=short_name(peaks.how, 200),
-        exceeded=peaks.exceeded,
+        layers=without_empty_columns(_COLUMNS, [_row(subject, place, timed) for place in ordered[:_SHOWN]]),
+        peaks=short_name(subject.peaks.how, 200),
+        exceeded=subject.peaks.exceeded,
         unknown=sum("kernel_shape" not in dict(subject.layers[place].attributes) for place in places),
     )
 
 
-def _row(subject: Subject, place: int, peaks: LayerPeaks, timed: bool) -> tuple[Value, ...]:
+def _row(subject: Subject, place: int, timed: bool) -> tuple[Value, ...]:
     layer, moved = subject.layers[place], moved_bytes(subject.layers[place])
-    reached, median_ms = peaks.shares(place), subject.medians_ms[place]
+    reached, median_ms = subject.peaks.shares(place), subject.medians_ms[place]
     kernel, stride, dilation, groups = _window(layer)
     return (
         layer.index,

@@ -71,11 +71,9 @@ interface TimelinePayload {
 
 /** Limits of a machine. */
 interface RoofsPayload {
-  macs_per_s: number;
   bytes_per_s: number;
-  how: string;
-  /** Multiply unit -> its multiply-accumulates per second, for published peaks; `macs_per_s` is the highest. */
-  ceilings?: Record<string, number>;
+  /** Multiply unit of published peaks, or precision of measured ones -> multiply-accumulates per second. */
+  ceilings: Record<string, number>;
 }
 
 /** The layers of a profile, or of an engine without times. */

@@ -14,7 +14,7 @@ _NOTABLE_SHARE = 0.02
 def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     """Report reformats that change the element type and take at least 2 % of the latency."""
     positions = subject.longest_first(
-        place for place, layer in enumerate(subject.layers) if layer.role == "reformat" and changes_type(layer)
+        place for place, layer in enumerate(subject.layers) if layer.purpose == "reformat" and changes_type(layer)
     )
     part = subject.share(positions)
     if not positions or part < _NOTABLE_SHARE:

@@ -15,7 +15,7 @@ import { tooltip } from "../widgets.js";
 
 /** @typedef {Group & {precision?: string, ring: "type" | "precision", from: number, to: number, shade: number, words: string[]}} Slice with its angles in radians */
 
-/** @typedef {{row: number, label: string, series: number, unit: string, name: string, x: number, y: number, ms: number, share: number}} RooflinePoint */
+/** @typedef {{row: number, label: string, series: number, unit: string, precision: string, name: string, x: number, y: number, ms: number, share: number}} RooflinePoint */
 
 // Time as two rings: types within, the precisions of each type around them.
 
@@ -221,9 +221,9 @@ export class Roofline {
     const xs = this.points.map(({ x }) => x);
     const ys = this.points.map(({ y }) => y);
     if (this.roofs) {
-      const peak = this.roofs.macs_per_s / 1e9;
-      xs.push(this.roofs.macs_per_s / this.roofs.bytes_per_s);
-      ys.push(peak);
+      const peak = Math.max(...Object.values(this.roofs.ceilings));
+      xs.push(peak / this.roofs.bytes_per_s);
+      ys.push(peak / 1e9);
     }
     /**
      * @param {number[]} values
@@ -280,32 +280,30 @@ export class Roofline {
   }
 
   /**
-   * One roof, or one for each multiply unit in use where peaks were published by unit.
+   * One roof for each multiply unit or precision.
    * @param {RoofsPayload} roofs
    * @param {number} x0
    * @param {number} x1
    * @param {number} y0
    */
-  roofPaths(roofs, x0, x1, y0) {
-    const ceilings = Object.entries(roofs.ceilings ?? { "": roofs.macs_per_s });
-    return ceilings.map(([unit, macs_per_s]) => this.roofPath({ ...roofs, macs_per_s }, unit, x0, x1, y0));
+  roofPaths({ ceilings, bytes_per_s }, x0, x1, y0) {
+    return Object.entries(ceilings).map(([unit, peak]) => this.roofPath(unit, peak / 1e9, bytes_per_s / 1e9, x0, x1, y0));
   }
 
   /**
-   * @param {RoofsPayload} roofs
    * @param {string} unit
+   * @param {number} peak
+   * @param {number} slope
    * @param {number} x0
    * @param {number} x1
    * @param {number} y0
    */
-  roofPath(roofs, unit, x0, x1, y0) {
-    const peak = roofs.macs_per_s / 1e9;
-    const slope = roofs.bytes_per_s / 1e9;
+  roofPath(unit, peak, slope, x0, x1, y0) {
     const ridge = peak / slope;
     const left = Math.max(x0, y0 / slope);
     const from = left < ridge ? `M${this.x(left)} ${this.y(slope * left)}L${this.x(ridge)} ${this.y(peak)}` : `M${this.x(x0)} ${this.y(peak)}`;
     const group = draw("g", {}, draw("path", { class: "roof", d: `${from}H${this.x(x1)}` }));
-    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${unit ? `${unit}: ` : ""}${threeDigits(peak)} GMAC/s · ${threeDigits(slope)} GB/s`));
+    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${unit}: ${threeDigits(peak)} GMAC/s · ${threeDigits(slope)} GB/s`));
     return group;
   }
 
@@ -351,20 +349,16 @@ export class Roofline {
   /** @param {number} place */
   point(place) {
     this.now = place;
-    const { x, y, unit, name, ms, share: part, series } = this.points[place];
+    const { x, y, name, ms, share: part, series } = this.points[place];
     const box = this.svg.getBoundingClientRect();
     this.ringGroup.setAttribute("class", `series series-${series}`);
     for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
-    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(x, y, unit)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
+    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(this.points[place])}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
-  /**
-   * @param {number} x
-   * @param {number} y
-   * @param {string} unit
-   */
-  best(x, y, unit) {
-    const peak = this.roofs?.ceilings ? this.roofs.ceilings[unit] : this.roofs?.macs_per_s;
+  /** @param {RooflinePoint} point */
+  best({ x, y, unit, precision }) {
+    const peak = this.roofs?.ceilings[unit] ?? this.roofs?.ceilings[precision];
     if (!this.roofs || !peak) return "";
     const roof = Math.min(peak, this.roofs.bytes_per_s * x) / 1e9;
     return `, ${share(y / roof)} of the roof`;
@@ -389,7 +383,7 @@ function rooflinePoints({ label, series = 0, layers }) {
     const bytes = layers.bytes(row);
     const work = (layers.macs[row] ?? 0) / bytes;
     if (speed === null || !(speed > 1e-9 && speed < 1e9 && work > 1e-9 && work < 1e9)) continue;
-    points.push({ row, label, series, unit: layers.unit[row] ?? "", name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
+    points.push({ row, label, series, unit: layers.unit[row] ?? "", precision: layers.precision[row], name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
   }
   return points.sort((a, b) => b.ms - a.ms);
 }
