@@ -225,6 +225,8 @@ class Step(Settings, Generic[In, Out]):
     """True if it runs inputs with `from:` step by step; other steps that read their values are refused."""
     stops_run: ClassVar[bool] = False
     """True if later steps are pointless after this one has failed."""
+    retries_undecided: ClassVar[bool] = False
+    """True if an inconclusive result is computed again, because it depends on the time that the step had."""
     adds_no_quantization: ClassVar[bool] = False
     """True for a step on models whose result has QuantizeLinear nodes only if its source has."""
     reads_through: ClassVar[tuple[str, ...]] = ()

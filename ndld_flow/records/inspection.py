@@ -167,6 +167,10 @@ class Finding(Record):
     op_type: str = ""
 
 
+UNDECIDED = "no result: "
+"""Beginning of the reason of a check that was to run."""
+
+
 class Findings(Document):
     """All findings of one lint, and the checks that ran or were skipped."""
 
@@ -176,6 +180,15 @@ class Findings(Document):
     checks_run: tuple[str, ...]
     checks_skipped: dict[str, str] = {}
     """Check -> the reason why it was skipped."""
+
+    @property
+    def undecided(self) -> dict[str, str]:
+        """Check that was to run and has no result -> the reason."""
+        return {
+            check: reason.removeprefix(UNDECIDED)
+            for check, reason in self.checks_skipped.items()
+            if reason.startswith(UNDECIDED)
+        }
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)

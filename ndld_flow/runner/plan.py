@@ -210,6 +210,8 @@ class Planner:
         damage = find_misfit(record, step.type.cls.kinds()[1]) or self.store.find_damage(record.artifact)
         if damage:
             return Decision(step, Reason.DAMAGED, damage, parts)
+        if record.inconclusive and step.type.cls.retries_undecided:
+            return Decision(step, Reason.NEVER, "the stored result is undecided", parts)
         return Decision(step, Reason.REUSED, "", parts, record)
 
     def _decide_anew(self, step: RecipeStep, parts: KeyParts) -> Decision:
@@ -221,7 +223,9 @@ class Planner:
 
 
 def _find_misfit(record: StepRecord, decision: Decision) -> str:
-    return find_misfit(record, decision.step.type.cls.kinds()[1])
+    cls = decision.step.type.cls
+    undecided = "undecided" if record.inconclusive and cls.retries_undecided else ""
+    return undecided or find_misfit(record, cls.kinds()[1])
 
 
 def plan_steps(

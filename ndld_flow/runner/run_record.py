@@ -16,7 +16,7 @@ from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.base.users import name_me
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
-from ndld_flow.recipe.gates import GateError
+from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
@@ -117,12 +117,21 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
 
                 results.append(decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics))
             else:
-                results.append(gate.decide(metrics))
+                results.append(_without_undecided_steps(gate.decide(metrics), gate, run))
         except GateError as error:
             if as_far_as_known:
                 continue
             raise RequestError(f"gate {gate.text!r}: {error}") from None
     return tuple(results)
+
+
+def _without_undecided_steps(result: GateResult, gate: Gate, run: RunState) -> GateResult:
+    """Return a gate that holds by the metrics of an inconclusive step as undecided: they are those of a part."""
+    undecided = [step.name for step in run.steps if step.record is not None and step.record.inconclusive]
+    named = [name for name in undecided if any(metric.startswith(f"{name}.") for metric in gate.names)]
+    if not result.passed or not named:
+        return result
+    return result.model_copy(update={"passed": False, "undecided": f"{' and '.join(named)} could not be decided"})
 
 
 def identify_run(run: RunState) -> str:

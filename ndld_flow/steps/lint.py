@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
     """Check a model with onnx, ONNX Runtime and Polygraphy, and for mistakes that they do not report.
 
-    The run stops after a lint that fails.
+    The run stops after a lint that fails. Without an error, a check that did not finish leaves the run undecided.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("check", "checker", "checkmodel")
     synonyms: ClassVar[Mapping[str, str]] = {"severity": "fail_on"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     uses_inputs: ClassVar[bool] = True
     stops_run: ClassVar[bool] = True
+    retries_undecided: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("errors", "warnings", "notes")
 
     fail_on: Literal["error", "warning", "never"] = "error"
@@ -57,9 +58,15 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
             context.log.info(f"{finding.severity}: {finding.check}:{where} {finding.message}")
         for check, reason in findings.checks_skipped.items():
             context.log.info(f"skipped: {check}: {reason}")
-        return Result(summary=_summary(findings), passed=self._passed(findings), metrics=_metrics(findings))
+        passed = self._passes(findings)
+        return Result(
+            summary=_summary(findings),
+            passed=passed and not findings.undecided,
+            inconclusive=passed and bool(findings.undecided),
+            metrics=_metrics(findings),
+        )
 
-    def _passed(self, findings: Findings) -> bool:
+    def _passes(self, findings: Findings) -> bool:
         if self.fail_on == "never":
             return True
         return not findings.count("error") and not (self.fail_on == "warning" and findings.count("warning"))
@@ -71,7 +78,13 @@ def _summary(findings: Findings) -> str:
     first = next(
         (f": {f.node + ': ' if f.node else ''}{f.message}" for f in findings.findings if f.severity == "error"), ""
     )
-    return f"{counted or 'nothing found'}{first[:200]}"
+    found = f"{counted or 'nothing found'}{first[:200]}"
+    if not findings.undecided:
+        return found
+    run, undecided = len(findings.checks_run), len(findings.undecided)
+    reasons = "; ".join(dict.fromkeys(findings.undecided.values()))
+    names = ", ".join(findings.undecided)[:100]
+    return f"{found} by {run} of {run + undecided} checks, {names} undecided: {reasons[:200]}"
 
 
 def _metrics(findings: Findings) -> dict[str, Metric]:

@@ -9,7 +9,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.graph.lint import check as lint_check
-from ndld_flow.graph.lint.check import Subject
+from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.graph.lint.run_checks import all_checks, lint_file
 from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
@@ -367,8 +367,31 @@ def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch
     start = time.monotonic()
     findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit=500.0)
     assert time.monotonic() - start < 20
-    assert findings.checks_skipped == {**findings.checks_skipped, "onnxruntime": "the time limit was reached"}
-    assert [f.severity for f in findings.findings] == ["warning"]
+    assert findings.undecided == {"onnxruntime": "the time limit of 500 ms was reached"}
+    assert findings.findings == ()
+
+
+def test_without_time_every_check_is_undecided(tmp_path: Path) -> None:
+    findings, result = step(save(tmp_path), '{"time_limit": "0 s"}')
+    assert (result.passed, result.inconclusive) == (False, True)
+    assert findings.checks_run == ()
+    assert set(findings.undecided) >= set(OWN)
+    assert "polygraphy" not in step(save(tmp_path), '{"time_limit": "0 s", "polygraphy": "never"}')[0].undecided
+
+
+def test_a_check_that_fails_itself_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Check, subject: Subject) -> Iterator[Finding]:
+        raise MemoryError("too large")
+        yield
+
+    check = next(check for check in all_checks() if check.name == "nan_inf")
+    monkeypatch.setattr(type(check), "find", fail)
+    findings, result = step(save(tmp_path), '{"checks": ["nan_inf", "unused_node"], "fail_on": "never"}')
+    assert (result.passed, result.inconclusive) == (False, True)
+    assert findings.undecided == {"nan_inf": "MemoryError: too large"}
+    wrong = save(tmp_path, nodes=[helper.make_node("Relu", ["missing"], ["y"], name="r")])
+    _, failed = step(wrong, '{"checks": ["nan_inf", "onnx.checker"]}')
+    assert (failed.passed, failed.inconclusive) == (False, False), "another check found the error"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -12,6 +12,7 @@ from ndld_flow import api
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.list_runs import list_runs
 from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.plan import Reason
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 
@@ -115,3 +116,23 @@ def test_a_sweep_of_undecided_points_ends_with_4(recipe: Path) -> None:
     page = Path("outputs/sweeps/undecided/latest/report.html").read_text()
     assert '<span class="outcome inconclusive">Inconclusive</span>' in page
     assert api.sweep(recipe, ["+steps.decide.when_undecided=pass"], trust=True).exit_code == 0
+
+
+def test_a_lint_without_time_is_undecided_and_is_not_reused(in_folder: Path) -> None:
+    make_cnn(in_folder / "model.onnx")
+    gates = "gates: [check.errors <= 0, check.errors >= 1]"
+    Path("hasty.yaml").write_text(
+        f"name: hasty\nmodel: model.onnx\nsteps: {{check: {{step: lint, time_limit: 0 s}}}}\n{gates}"
+    )
+    for _ in range(2):
+        api.run("hasty.yaml")
+        record = RunRecord.model_validate_json(Path("outputs/runs/hasty/latest/run.json").read_text())
+        (ran,) = record.steps
+        assert (ran.outcome, ran.record and ran.record.inconclusive) == ("inconclusive", True)
+        holds, fails = record.gates
+        assert (holds.passed, bool(holds.undecided)) == (False, True)
+        assert (fails.passed, fails.undecided) == (False, "")
+    Path("hasty.yaml").write_text(Path("hasty.yaml").read_text().replace(", check.errors >= 1", ""))
+    assert api.run("hasty.yaml").exit_code == 4
+    (decided,) = api.plan("hasty.yaml")
+    assert decided.reason is Reason.NEVER

@@ -12,13 +12,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import seconds
 from ndld_flow.graph.lint import checks
 from ndld_flow.graph.lint.check import Check, Subject, TimeLimitError
 from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 from ndld_flow.models.files import load_model, read_proto
-from ndld_flow.records.inspection import Finding, Findings
+from ndld_flow.records.inspection import UNDECIDED, Finding, Findings
 
 _SEVERITIES = ("error", "warning", "info")
 _MOST_OF_A_CHECK = 50
@@ -54,7 +55,7 @@ def lint_file(
     inputs: Mapping[str, InputSpec],
     progress: Callable[[int, int, str], None],
 ) -> Findings:
-    """Run the checks, on these inputs if the model runs; the result lists skipped checks with the reason.
+    """Run the checks, on these inputs if the model runs; the result lists skipped and undecided checks with the reason.
 
     Raises `ModelError` if the file is not an ONNX model, `BackendError` if Polygraphy is required and not installed.
     """
@@ -70,16 +71,15 @@ def lint_file(
             skipped[check.name] = reason
             continue
         try:
+            if time.monotonic() > subject.deadline:
+                raise TimeLimitError
             findings += _shortened(list(check.find(subject)))
             run.append(check.name)
         except TimeLimitError:
-            skipped[check.name] = "the time limit was reached"
-            findings.append(
-                check.finding(f"did not finish within {settings.time_limit / 1000:g} s", severity="warning")
-            )
+            skipped[check.name] = f"{UNDECIDED}the time limit of {seconds(settings.time_limit / 1000)} was reached"
         except (ValueError, KeyError, OSError, MemoryError, RequestError, ModelError) as error:
             # A model can be too broken for this check: the others report how.
-            skipped[check.name] = f"{type(error).__name__}: {error}"
+            skipped[check.name] = f"{UNDECIDED}{type(error).__name__}: {error}"
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return Findings(findings=tuple(findings), checks_run=tuple(run), checks_skipped=skipped)
 
@@ -105,8 +105,6 @@ def _total_bytes(subject: Subject) -> int:
 def _reason_to_skip(check: Check, settings: LintSettings, subject: Subject, large: bool) -> str:
     if check.name in settings.skip or (settings.checks and check.name not in settings.checks):
         return "not selected"
-    if time.monotonic() > subject.deadline:
-        return "the time limit was reached"
     if check.needs_model and subject.model is None:
         return "the model cannot be loaded"
     if check.costly and large and check.name not in settings.checks:

@@ -41,4 +41,4 @@ class LintSettings(Settings):
     large_model: Bytes = 2**30
     """Above this size, checks that read all weights or run the model are skipped unless `checks` names them."""
     time_limit: Milliseconds = 60_000.0
-    """For all checks together; the report lists those that did not finish."""
+    """For all checks together; those that did not finish are undecided."""
