@@ -11,10 +11,12 @@ import pytest
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.measurement import Machine
-from ndld_flow.records.profile import Layer, Profile, RuntimeTraits, TensorInfo
-from ndld_flow.report.collect_layers import collect_reformats
+from ndld_flow.records.profile import Layer, Profile, Roofs, RuntimeTraits, TensorInfo
+from ndld_flow.report.collect_layers import collect_layers, collect_reformats
 from ndld_flow.report.collect_stacks import StacksView, batch_of, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
+from ndld_flow.report.encoding import Tensors, Texts
+from ndld_flow.report.layer_payload import layers_payload
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
 from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.report.tables import Table
@@ -219,3 +221,14 @@ def test_a_comparison_has_its_subjects_side_by_side(tmp_path: Path) -> None:
     compared = three()
     text = draw_comparison(compared.comparison, compared.profiles, tmp_path / "page.html").read_text("utf-8")
     assert text.count('<section id="stacks"') == 1
+
+
+@pytest.mark.parametrize(("gmacs", "drawn"), [(1000.0, True), (1.0, False)])
+def test_roofs_below_a_layer_are_not_drawn(gmacs: float, drawn: bool) -> None:
+    busy = layer(0, "Conv", precision="float32", macs=10**7, read_bytes=10**6)
+    roofs = Roofs(macs_per_s=gmacs * 1e9, bytes_per_s=1e12, how="measured", dtype="float32")
+    measured = profile_of([[1.0]], [busy], roofs=roofs)
+    (view,) = collect_layers({"speed": measured})
+    payload = layers_payload(view, measured, Texts(), Tensors())["roofs"]
+    assert payload == ({"bytes_per_s": 1e12, "ceilings": {"float32": 1e12}} if drawn else None)
+    assert ("no roof" in view.roofs) is not drawn
