@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ndld_flow.models.converted_tensors import ConvertedTensor
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.quantize.body_layers import BodyLayers
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import ScaledTensor, TransposedTensor
@@ -57,6 +58,7 @@ class IsolatedLayers:
     """New tensor -> the tensor of the prepared model that has the same values."""
     roles: dict[ir.Value, WeightRole] = field(default_factory=dict)
     """Constant that only the layers read -> the way in which they do."""
+    of_bodies: BodyLayers = field(default_factory=BodyLayers)
     _constants: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,8 @@ class IsolatedLayers:
         """Rewrite the layers for the mode of the settings, and sort the graph."""
         for position, node in enumerate(self.nodes):
             self._use_transposed_weights(node)
+            if self.settings.mode == "dynamic" and node.graph is not self.model.graph:
+                self.of_bodies.move(node, self.model.graph, self._names)
             if is_op(node, "Gemm"):
                 self._fold_factors(node)
                 if self.settings.mode == "static":

@@ -46,6 +46,8 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
 
     Raises `QuantizerError` if the quantizer fails.
     """
+    read_in_bodies = _read_in_bodies(layers) if layers.settings.mode == "dynamic" else []
+    layers.model.graph.outputs.extend(read_in_bodies)  # otherwise the quantizer does not compute them
     proto = _light_proto(layers)
     add_infer_metadata(proto)
     try:
@@ -59,7 +61,10 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
         ) from None
     model = ir.serde.deserialize_model(quantized)
     model.metadata_props.pop("onnx.infer", None)
+    for _ in read_in_bodies:
+        model.graph.outputs.pop()
     _restore_constants(model, layers)
+    layers.of_bodies.put_back(model)
     _reconnect_unquantized(model, {node.name for node in layers.nodes})
     _reconnect_bodies(model, {node.name for node in layers.nodes})
     return model, lines
@@ -137,7 +142,7 @@ class _Quantizer(QDQQuantizer):  # type: ignore[misc]
     """ONNX Runtime's quantizer, which looks for the readers of a tensor in the main graph only."""
 
     def __init__(self, layers: IsolatedLayers, *arguments: object) -> None:
-        self._read_elsewhere = {value.name for node in layers.nodes for value in node.outputs if _is_kept(value)}
+        self._read_elsewhere = {value.name for value in (*_read_in_bodies(layers), *layers.model.graph.outputs)}
         self._in_floats = {node.name for node in layers.nodes if is_op(node, "ConvTranspose")}
         super().__init__(*arguments)
 
@@ -159,9 +164,11 @@ class _Quantizer(QDQQuantizer):  # type: ignore[misc]
             super().quantize_bias_tensor(node_name, *arguments)
 
 
-def _is_kept(value: ir.Value) -> bool:
-    """Return whether a tensor is an output of the model, or is read in a body."""
-    return value.is_graph_output() or any(user.graph is not value.graph for user, _ in value.uses())
+def _read_in_bodies(layers: IsolatedLayers) -> list[ir.Value]:
+    """Return the outputs of layers that bodies read, and that are no outputs of the model."""
+    main = layers.model.graph
+    computed = (value for node in layers.nodes for value in node.outputs if not value.is_graph_output())
+    return [value for value in computed if any(user.graph is not main for user, _ in value.uses())]
 
 
 def _quantizer(

@@ -255,8 +255,8 @@ class _LayerChooser:
             return "already quantized"
         if not is_op(node, *self._settings.wanted_op_types):
             return "operator"
-        if self._settings.mode != "weight_only" and node.graph is not self._model.graph:
-            return "body"
+        if self._settings.mode == "static" and node.graph is not self._model.graph:
+            return "body"  # no run of the model shows the ranges of its values
         reason = self._reason_of_weight(node) or _reason_of_types(node)
         if reason is None and node.op_type in WEIGHTED_OP_TYPES and intensity(node) < self._settings.least_intensity:
             return "low intensity"

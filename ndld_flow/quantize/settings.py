@@ -110,7 +110,7 @@ SkipReason = Literal[
 SKIPPED: Mapping[SkipReason, str] = {
     "already quantized": "quantized in the source already",
     "attributes": "the quantized operator does not have all of its attributes",
-    "body": "inside the body of a Loop, a Scan or an If, where this mode does not reach",
+    "body": "inside the body of a Loop, a Scan or an If, whose ranges cannot be measured: `mode: dynamic` needs none",
     "element type": "its weights or inputs are neither float32 nor float16",
     "excluded": "excluded by the settings",
     "found by search": "kept by the search of `found_by`",

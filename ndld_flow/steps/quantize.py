@@ -57,8 +57,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 6: weights that are not finite, biases of rows, and outputs with more readers than a Relu are kept.
-    version: ClassVar[int] = 6
+    # 7: `mode: dynamic` reaches bodies.
+    version: ClassVar[int] = 7
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {

@@ -274,3 +274,90 @@ def test_the_error_names_the_operation_that_makes_weights_constant(tmp_path: Pat
     with pytest.raises(RequestError, match=r"replaceable weight.*remove_initializer_inputs") as failure:
         quantized(source, tmp_path / "q", SIGNED)
     assert "allow_empty" not in str(failure.value)
+
+
+IN_A_LOOP = """g (float[4, 64] x) => (float[4, 64] y) {
+    first = MatMul(x, W)
+    last = Loop(three, yes, first)<body = step (int64 i, bool c, float[4, 64] s) => (bool d, float[4, 64] t) {
+        d = Identity(c)
+        a = MatMul(s, W)
+        h = MatMul(s, V)
+        m = Tanh(h)
+        e = Add(a, m)
+        t = Gemm<transB = 1, alpha = 0.5>(e, U, B)
+    }>
+    y = If(c)<
+        then_branch = p () => (float[4, 64] q) { q = MatMul(last, W) },
+        else_branch = n () => (float[4, 64] r) { r = MatMul(last, V) }
+    >
+}"""
+
+
+def in_a_loop(path: Path) -> Path:
+    """Write a model with layers in a Loop and in both branches of an If, one of which is the branch's only node."""
+    text = IN_A_LOOP.replace("(float[4, 64] x)", "(float[4, 64] x, bool c)")
+    weights = {name: 0.1 * numbers(64, 64, seed=seed) for seed, name in enumerate("WVU")}
+    return parsed(path, text, **weights, B=numbers(64), three=np.array(3), yes=np.array(True))
+
+
+def test_dynamic_quantization_reaches_bodies(tmp_path: Path) -> None:
+    source = in_a_loop(tmp_path / "m.onnx")
+    result, notes = quantized(source, tmp_path / "q", mode="dynamic")
+    assert "body" not in notes
+    assert result.stat().st_size < 0.5 * source.stat().st_size
+    for condition in (True, False):
+        feeds = {"x": np.tile(X, 8), "c": np.array(condition)}
+        assert max(errors(source, result, feeds).values()) < 0.03
+    model = onnx.load(result)
+    assert [each.name for each in model.graph.input] == ["x", "c"]
+    assert [each.name for each in model.graph.output] == ["y"]
+    nodes = {each.op_type: each for each in model.graph.node}
+    for node, count in (("Loop", 3), ("If", 1)):
+        for body in (attribute.g for attribute in nodes[node].attribute):
+            types = [each.op_type for each in body.node]
+            assert types.count("MatMulInteger") == count
+            assert types.count("MatMul") == types.count("Gemm") == 0
+            assert types.count("Identity") == (node == "Loop")  # the condition's
+            assert types.count("DynamicQuantizeLinear") == (2 if node == "Loop" else 1)  # `s` once
+
+
+def test_static_quantization_says_that_bodies_stay(tmp_path: Path) -> None:
+    _, notes = quantized(in_a_loop(tmp_path / "m.onnx"), tmp_path / "q", {"c": {"data": 1}})
+    assert "5 layers not quantized (body)" in notes
+    assert "not smaller than its source" in notes
+    assert "other nodes read the weights W in floats too" in notes
+
+
+def test_a_half_precision_model_and_nested_bodies_are_reached_too(tmp_path: Path) -> None:
+    text = """g (float16[4, 64] x, bool c) => (float16[4, 64] y) {
+        y = If(c)<
+            then_branch = p () => (float16[4, 64] q) {
+                q = If(c)<
+                    then_branch = k () => (float16[4, 64] l) { l = MatMul(x, W) },
+                    else_branch = m () => (float16[4, 64] n) { n = Neg(x) }
+                >
+            },
+            else_branch = s () => (float16[4, 64] r) { u = Relu(x) v = MatMul(u, W) r = Add(v, u) }
+        >
+    }"""
+    source = parsed(tmp_path / "m.onnx", text, W=(0.1 * numbers(64, 64)).astype(np.float16))
+    result, notes = quantized(source, tmp_path / "q", mode="dynamic")
+    assert result.stat().st_size < source.stat().st_size, notes
+    for condition in (True, False):
+        feeds = {"x": np.tile(X, 8).astype(np.float16), "c": np.array(condition)}
+        assert max(errors(source, result, feeds).values()) < 0.03
+
+
+def test_what_a_body_reads_of_a_quantized_table_is_computed(tmp_path: Path) -> None:
+    text = """g (int64[n] x, bool c) => (float[n, 64] y) {
+        e = Gather(T, x)
+        y = If(c)<
+            then_branch = p () => (float[n, 64] q) { q = Neg(e) },
+            else_branch = s () => (float[n, 64] r) { f = Gather(T, x) r = MatMul(f, W) }
+        >
+    }"""
+    source = parsed(tmp_path / "m.onnx", text, T=numbers(100, 64), W=numbers(64, 64))
+    result, _ = quantized(source, tmp_path / "q", mode="dynamic")
+    for condition in (True, False):
+        feeds = {"x": np.array([1, 2]), "c": np.array(condition)}
+        assert max(errors(source, result, feeds).values()) < 0.03
