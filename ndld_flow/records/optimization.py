@@ -21,9 +21,13 @@ VariantOutcome = Literal[
     "not faster",
     "not right on held-out data",
     "near the bound",
+    "not proved",
+    "not tried",
+    "cannot win",
 ]
-"""`slower`: others were better in the search; `failed`: it could not be made or run; `not right`: a condition failed in
-the search; `near the bound`: all samples hold the conditions, and as many new ones may not; `not faster`: at 95 %
+"""`not tried`, `not proved`: the search or the proofs ended before; `cannot win`: others show it, so that it was not
+tried; `slower`: others were better in the search; `failed`: it could not be made or run; `not right`: a condition
+failed there; `near the bound`: all samples hold the conditions, and as many new ones may not; `not faster`: at 95 %
 confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
 objective; `delivered`."""
 _AT_LEAST = 0.99
@@ -197,9 +201,7 @@ class Optimization(Document):
 
     def _gain(self) -> str:
         if not self.faster:
-            return (
-                f"Nothing pays: no variant is right and at least 1 % {self._better} than the source at 95 % confidence"
-            )
+            return self._nothing()
         if self.objectives != ("latency",) or self.speed is None:
             found = "; ".join(gain.describe() for gain in self.gains)
             slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not self._times else ""
@@ -212,6 +214,22 @@ class Optimization(Document):
         return (
             f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}; latency {change})"
         )
+
+    def _nothing(self) -> str:
+        """Return why the source is delivered: nothing pays only if everything was tried."""
+        missing = [each for each in self.variants if each.outcome in ("not tried", "not proved")]
+        tried = sum(
+            each.outcome not in ("not tried", "not proved", "cannot win", "delivered") for each in self.variants
+        )
+        if not missing:
+            return (
+                f"Nothing pays: of {counted(tried, 'variant')}, none is right and at least 1 % {self._better} than the "
+                "source at 95 % confidence"
+            )
+        names = ", ".join(f"{short_name(each.name, 60)} ({each.outcome})" for each in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        found = f"{counted(tried, 'variant')} tried, and none pays" if tried > 0 else "No variant was tried to the end"
+        return f"{found}; unknown: {names}{more} ({self.stopped_because}), which may be {self._better} than the source"
 
     @property
     def _better(self) -> str:

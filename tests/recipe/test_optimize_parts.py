@@ -5,6 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,11 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.accuracy import SampleAgreement
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Gain, VariantOutcome
+from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome
 from ndld_flow.records.outcomes import PointOutcome
-from ndld_flow.runner.optimize.optimize import _choose, _is_worth_proving
+from ndld_flow.runner.optimize.optimize import _choose, _describe, _describe_untried, _is_worth_proving
 from ndld_flow.runner.optimize.proof import Proof
-from ndld_flow.runner.optimize.search import Point, hopeless
+from ndld_flow.runner.optimize.search import Point, Search, hopeless
 from tests.support.run_fixtures import StepSketch, run_record
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
@@ -403,3 +404,56 @@ def test_costly_variants_come_last_and_learned_ones_first(in_folder: Path) -> No
     assert "time: 120000 ms" in text and "time: 36000 ms" in text
     proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, Path("p.yaml"), Path("o.onnx"))
     assert "budget: 36 s" in proof
+
+
+def concluded(*variants: TriedVariant) -> str:
+    """Return the line on the gain of a record without one."""
+    return Optimization(
+        model="model.onnx", target="onnxruntime", search_samples=8, held_samples=4, random_inputs=False,
+        variants=variants, stopped_because="the time limit of 1 s was reached", faster=False, delivered="source",
+        runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2, recipe="r.yaml", command="ndld-flow run r",
+        run="r/1", started_at=datetime(2026, 11, 27, tzinfo=UTC), wall_s=60.0,
+    ).conclude()[1]  # fmt: skip
+
+
+def variant_with(name: str, outcome: VariantOutcome) -> TriedVariant:
+    return TriedVariant(name=name, runtime="onnxruntime", outcome=outcome)
+
+
+def test_nothing_pays_only_if_everything_was_tried() -> None:
+    source, slow = variant_with("source", "delivered"), variant_with("clean", "not faster")
+    hopeless_one = variant_with("INT8 where it pays", "cannot win")
+    assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
+    for outcome in ("not tried", "not proved"):
+        some = concluded(source, slow, variant_with("INT8", outcome))
+        assert some.startswith("1 variant tried, and none pays")
+        assert f"INT8 ({outcome})" in some
+        assert "the time limit of 1 s" in some
+    for known in ((source,), ()):
+        assert concluded(*known, variant_with("INT8", "not tried")).startswith("No variant was tried")
+
+
+def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> None:
+    composer = read(write(ROWS), threads=(1, 2))
+    (first, second, *_) = composer.variants
+    search = Search(points=[Point(1, first, 1, "passed", "", None)], hopeless={second.name: "it is slower"})
+    listed = {each.name: each.outcome for each in _describe_untried(composer, search)}
+    assert f"{first.name}, 1 thread" not in listed
+    assert listed[f"{first.name}, 2 threads"] == "not tried"
+    assert listed[f"{second.name}, 1 thread"] == "cannot win"
+    one = replace(composer, options=replace(composer.options, threads=(4,)))
+    assert first.name not in {each.name for each in _describe_untried(one, Search())}, "the source itself"
+
+
+def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
+    points = [Point(number, Variant(f"v{number}", "onnxruntime"), None, "passed", "", None) for number in range(4)]
+    source = proved("source", 1.0)
+
+    def outcomes(proofs: dict[int, Proof]) -> list[str]:
+        return [each.outcome for each in _describe(points, proofs, source, faster=False)]
+
+    assert outcomes({0: proved("v0", 1.0, "not right on held-out data")}) == [
+        "not right on held-out data", "not proved", "not proved", "not proved"
+    ]  # fmt: skip
+    two = {number: proved(f"v{number}", 1.0, "not faster") for number in range(2)}
+    assert outcomes(two)[2:] == ["slower", "slower"], "they were slower in the search than what is not faster"

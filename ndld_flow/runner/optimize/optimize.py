@@ -35,7 +35,7 @@ from ndld_flow.runner.events import Notice, RunFinished
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.optimize.proof import Proof, Prover
-from ndld_flow.runner.optimize.search import Point, Search, run_search
+from ndld_flow.runner.optimize.search import Point, Search, name_variant, run_search
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
@@ -105,8 +105,8 @@ def _describe_result(
         search_samples=composer.samples.counts[0],
         held_samples=composer.samples.counts[1],
         random_inputs=not composer.samples.search,
-        variants=tuple(_describe(search.points, proofs, delivered, faster)),
-        not_tried=(*composer.left_out, *search.left_out),
+        variants=(*_describe(search.points, proofs, delivered, faster), *_describe_untried(composer, search)),
+        not_tried=(*composer.left_out, *(f"{name} is not tried: {why}." for name, why in search.hopeless.items())),
         stopped_because=search.stopped_because,
         faster=faster,
         delivered=delivered.variant.name,
@@ -254,9 +254,13 @@ def _front(points: Sequence[Point], proofs: dict[int, Proof], request: Request) 
 def _describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
     """Return all variants that were tried, the fastest first, each with the reason why it lost."""
     described = []
+    # Those after variants that are not faster were worse in the search; otherwise the budget ended the proofs.
+    unproved = not faster and sum(proof.outcome == "not faster" for proof in proofs.values()) < _MOST_NOT_FASTER
     for point in points:
         proof = proofs.get(point.number)
         outcome, why = (proof.outcome, proof.why) if proof is not None else _lost(point)
+        if outcome == "slower" and proof is None and unproved:
+            outcome = "not proved"
         if not faster and point.variant == delivered.variant and point.threads == delivered.threads:
             outcome, why = "delivered", ""
         described.append(
@@ -271,6 +275,19 @@ def _describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proo
             )
         )
     return described
+
+
+def _describe_untried(composer: Composer, search: Search) -> Iterator[TriedVariant]:
+    """Yield the variants that the search did not reach."""
+    threads: Sequence[int | None] = composer.options.threads if len(composer.options.threads) > 1 else (None,)
+    tried = {(point.variant.name, point.threads) for point in search.points}
+    for variant in composer.variants:
+        why = search.hopeless.get(variant.name, "")
+        for count in threads:
+            if (variant.name, count) not in tried and not composer.is_base(variant, count):
+                name = name_variant(variant.name, count)
+                outcome: VariantOutcome = "cannot win" if why else "not tried"
+                yield TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
 
 
 def _lost(point: Point) -> tuple[VariantOutcome, str]:

@@ -59,7 +59,12 @@ class Point:
 
     @property
     def name(self) -> str:
-        return self.variant.name + (f", {counted(self.threads, 'thread')}" if self.threads is not None else "")
+        return name_variant(self.variant.name, self.threads)
+
+
+def name_variant(name: str, threads: int | None) -> str:
+    """Return `INT8, minmax, 2 threads`, or the name alone if the number of threads is not part of the search."""
+    return name if threads is None else f"{name}, {counted(threads, 'thread')}"
 
 
 @dataclass
@@ -67,8 +72,8 @@ class Search:
     """The result of the search."""
 
     points: list[Point] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Sentences on variants that were not tried, because the others show that they cannot win."""
+    hopeless: dict[str, str] = field(default_factory=dict)
+    """Name of a variant that was not tried, because the others show that it cannot win -> the reason."""
     stopped_because: str = ""
     finished: SweepFinished | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -115,12 +120,12 @@ class _Searching:
         self._sweep(cheap, last=False)
         left_ms = self.search.left_ms(self._composer.options.budget, SEARCH_SHARE)
         if left_ms <= 0:
+            self.search.stopped_because = f"the budget of {self._composer.options.budget} is used up"
             return
         for_latency = [each.name for each in self._composer.objectives] == ["latency"]
-        reasons = hopeless(costly, self.search.points, for_latency=for_latency)
-        self.search.left_out = [f"{name} is not tried: {why}." for name, why in reasons.items()]
-        for line in self.search.left_out:
-            self._listener(Notice(text=line))
+        reasons = self.search.hopeless = hopeless(costly, self.search.points, for_latency=for_latency)
+        for name, why in reasons.items():
+            self._listener(Notice(text=f"{name} is not tried: {why}."))
         self._sweep([*cheap, *(each for each in costly if each.name not in reasons)], last=True)
 
     def _sweep(self, variants: Sequence[Variant], *, last: bool) -> None:
