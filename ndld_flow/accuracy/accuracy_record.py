@@ -205,17 +205,19 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
 
 def summarize(accuracy: Accuracy) -> str:
     """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
-    figures = _agreement(accuracy)
-    figures += [
+    agreement = _agreement(accuracy)
+    labelled = [
         f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
         for metric in accuracy.labelled
     ]
+    figures = [*agreement.values(), *labelled]
     if accuracy.sequence is not None:
         figures += _over_steps(accuracy.sequence)
     remarks = _remarks(accuracy)
     undecided = [output for output in accuracy.outputs if output.undecided]
     if accuracy.passed:
-        text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
+        unjudged = [text for metric, text in agreement.items() if not accuracy.judges(metric)]
+        text = _within_tolerance([each for each in figures if each not in unjudged], unjudged)
     elif accuracy.outcome == "inconclusive":
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
@@ -237,12 +239,20 @@ def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
     return {name: min(values) if higher_is_better(name) else max(values) for name, values in by_name.items()}
 
 
-def _agreement(accuracy: Accuracy) -> list[str]:
+def _within_tolerance(judged: Sequence[str], unjudged: Sequence[str]) -> str:
+    """Return the sentence on a comparison that passed, in which some figures have no bound."""
+    within = f"{', '.join(judged) or 'nothing to compare'}: within tolerance" if judged or not unjudged else ""
+    return "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
+
+
+def _agreement(accuracy: Accuracy) -> dict[str, str]:
+    """Return metric -> its worst value as text."""
     worst = _worst(accuracy.outputs)
-    slices = [_worst_slice(accuracy.outputs)] if "slice_rms" in worst else []
+    slices = {"slice_rms": _worst_slice(accuracy.outputs)} if "slice_rms" in worst else {}
     if "cosine" in worst:
-        return [*slices, f"cosine {number(worst['cosine'])}", f"max abs {number(worst['max_abs'])}"]
-    return [f"{worst['mismatched']:.2%} of elements differ"] if "mismatched" in worst else []
+        figures = {"cosine": f"cosine {number(worst['cosine'])}", "max_abs": f"max abs {number(worst['max_abs'])}"}
+        return slices | figures
+    return {"mismatched": f"{worst['mismatched']:.2%} of elements differ"} if "mismatched" in worst else {}
 
 
 def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:

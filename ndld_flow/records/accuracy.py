@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 
@@ -247,6 +248,13 @@ class Accuracy(Document):
     """The steps of sequences; None if single samples were compared. `samples` is empty with it."""
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
+
+    def judges(self, metric: str) -> bool:
+        """Return whether a bound limits a metric of the output where it is worst; that on slices limits all others."""
+        having = [output for output in self.outputs if metric in output.metrics]
+        worst = (min if higher_is_better(metric) else max)(having, key=lambda output: output.metrics[metric])
+        bounds = self.output_tolerance.get(worst.output, self.tolerance)
+        return bool(bounds) if metric == "mismatched" else not {metric, "slice_rms"}.isdisjoint(bounds)
 
     @property
     def failed(self) -> bool:

@@ -249,7 +249,8 @@ class Optimization(Document):
             if self.worst_sample and self.worst_sample not in self.accuracy
             else ""
         )
-        return f"On {held}: {self.accuracy}{sample}"
+        kept = f"{' and '.join(self.keep)} {'holds' if len(self.keep) == 1 else 'hold'}; " if self.keep else ""
+        return f"On {held}: {kept}{self.accuracy}{sample}"
 
     def _losers(self) -> str:
         losers = [each for each in self.variants if each.outcome != "delivered"]

@@ -107,6 +107,8 @@ class AccuracyOutcome:
     cosine: float | None
     """The worst over all outputs; None if not computed."""
     max_abs: float | None
+    unjudged: tuple[str, ...]
+    """Which of slices, cosine and max abs are known and have no bound."""
     outputs_failed: int
     outputs: int
     labelled_failed: tuple[str, ...]
@@ -302,6 +304,11 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         worst_slice_place=place,
         cosine=_worst(shown, "cosine", min),
         max_abs=_worst(shown, "max_abs", max),
+        unjudged=tuple(
+            shown_as
+            for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
+            if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
+        ),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
         outputs=len(shown.outputs),
         labelled_failed=tuple(short_name(metric.name, 60) for metric in shown.labelled if metric.failed),

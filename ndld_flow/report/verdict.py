@@ -131,7 +131,7 @@ def worst_slice_words(error: float, place: str) -> str:
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
     """Return whether the comparison passed, and how many others did."""
     if accuracy.outcome == "passed":
-        text = "within tolerance"
+        text = "within tolerance" + (f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else "")
     elif accuracy.outcome == "inconclusive":
         text = "undecided: no value to compare"
     else:

@@ -210,7 +210,8 @@ def _distance(far: LayerDivergence, reference: str) -> str:
         return f"{far.nonfinite} of these in {short_name(far.tensor)} not in {reference}"
     if not far.metrics.get("relative_rms"):
         return f"the same numbers as in {reference}"
-    return f"furthest from {reference}: {short_name(far.tensor)}, cosine {number(far.metrics['cosine'])}"
+    noise = f"signal to noise {far.metrics['snr_db']:.1f} dB, " if "snr_db" in far.metrics else ""
+    return f"furthest from {reference}: {short_name(far.tensor)}, {noise}cosine {number(far.metrics['cosine'])}"
 
 
 _COUNTED = {"nan": "NaN", "inf": "infinite", "saturated": "saturated"}

@@ -63,6 +63,37 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
     assert ran.result.summary.startswith('outside tolerance: output "y": slice_rms')
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "judged", "unjudged"),
+    [
+        ({"slices": "off", "cosine": 0.99}, ["cosine"], ["worst slice", "max abs"]),
+        ({"slices": "off", "rmse": 9}, [], ["worst slice", "cosine", "max abs"]),
+        ({"slice_rms": 99, "slice_max": 99, "position_rms": 99}, ["worst slice", "cosine"], []),
+        (None, [], ["worst slice", "cosine", "max abs"]),
+    ],
+)
+def test_only_figures_with_a_bound_are_within_tolerance(
+    tmp_path: Path, tolerance: dict[str, Any] | None, judged: list[str], unjudged: list[str]
+) -> None:
+    doubled = "g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> { s = Sigmoid(x) y = Mul(s, two) }"
+    ran, _ = compare(tmp_path, SAME, doubled, tolerance=tolerance)
+    assert ran.result.passed
+    within, _, rest = ran.result.summary.rpartition(": within tolerance")
+    assert [figure for figure in ("worst slice", "cosine", "max abs") if figure in within and judged] == [
+        figure for figure in ("worst slice", "cosine", "max abs") if figure not in unjudged and judged
+    ]
+    assert all(figure in rest for figure in unjudged)
+    assert rest.endswith(": not judged") is bool(unjudged)
+
+
+def test_the_worst_output_decides_whether_a_figure_has_a_bound(tmp_path: Path) -> None:
+    two = "g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) <float two = {2}> { y = Sigmoid(x) z = Sigmoid(x) }"
+    doubled = two.replace("z = Sigmoid(x)", "s = Sigmoid(x) z = Mul(s, two)")
+    ran, _ = compare(tmp_path, two, doubled, output_tolerance={"z": {"slices": "off", "cosine": 0.9}})
+    assert ran.result.passed
+    assert "worst slice" in ran.result.summary.partition("within tolerance; ")[2]
+
+
 @pytest.mark.representatives("tolerance8-True", "tolerance0-True", "tolerance18-True")
 @pytest.mark.parametrize(
     ("tolerance", "passed"),

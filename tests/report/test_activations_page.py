@@ -20,10 +20,19 @@ from onnx import helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import MINUS
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, Activations
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder, pack_maps, read_activations
-from ndld_flow.report.activations.page import ActivationsPage, collect_page, draw_activations, snr_words, title_of
+from ndld_flow.report.activations.page import (
+    ActivationsPage,
+    collect_page,
+    draw_activations,
+    result_of,
+    snr_words,
+    title_of,
+    verdict_of,
+)
 from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
@@ -138,6 +147,27 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
     }
     assert {row.snr for row in page.rows} == {""}
     assert [one.title for one in page.figures] == ["Tensors", "Samples", "Not finite"]
+
+
+@pytest.mark.parametrize(
+    ("db", "verdict", "words"),
+    [
+        (-28.0, "failed", f"signal to noise {MINUS}28.0 dB"),
+        (0.0, "failed", "signal to noise 0.0 dB"),
+        (35.0, "info", "signal to noise 35.0 dB"),
+        (400.0, "passed", "Equal to source"),
+        (None, "info", "none was compared"),
+    ],
+)
+def test_the_headline_is_the_largest_difference(tmp_path: Path, db: float | None, verdict: str, words: str) -> None:
+    finite = [sketch for sketch in made.PAIR if not sketch.broken]
+    record = read_activations(made.write(tmp_path, finite, 1, model="half", reference="source"))
+    layers = [layer.model_copy(update={"metrics": {"snr_db": 500.0}}) for layer in record.divergence]
+    layers[2] = layers[2].model_copy(update={"metrics": {"snr_db": 500.0 if db is None else db}})
+    record = record.model_copy(update={"divergence": () if db is None else tuple(layers)})
+    assert verdict_of(record) == verdict
+    assert words in result_of(record)
+    assert (layers[2].tensor in result_of(record)) is (db is not None and db < 300)
 
 
 def test_a_page_without_captured_tensors_is_written(tmp_path: Path) -> None:

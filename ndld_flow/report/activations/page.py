@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
@@ -18,6 +19,8 @@ from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pa
 from ndld_flow.report.activations.payload import activations_payload
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
+
+Verdict = Literal["passed", "failed", "info"]
 
 _UNBOUNDED_DB = 300.0
 """Signal to noise above which both sides count as equal."""
@@ -130,8 +133,7 @@ class ActivationsPage:
     """The page of one document."""
 
     title: str
-    verdict: str
-    """`passed` if every captured value is finite."""
+    verdict: Verdict
     result: str
     arithmetic: str
     ran: tuple[tuple[str, str], ...]
@@ -155,7 +157,7 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
     conditions = {"On": record.provider, "Noise": record.noise, "Stopped at": record.stopped_at}
     return ActivationsPage(
         title=title_of(record),
-        verdict="failed" if not_finite(record) else "passed",
+        verdict=verdict_of(record),
         result=result_of(record),
         arithmetic=_ARITHMETIC.get(record.arithmetic, short_name(record.arithmetic, 80)),
         ran=tuple((name, short_name(value, 300)) for name, value in conditions.items() if value),
@@ -179,14 +181,32 @@ def not_finite(record: Activations) -> list[CapturedTensor]:
     return [tensor for tensor in record.tensors if tensor.range.nan_count or tensor.range.inf_count]
 
 
+def verdict_of(record: Activations) -> Verdict:
+    """Return `failed` with NaN or infinity, or if some noise exceeds its signal, and `passed` only if nothing differs
+    from a reference; a smaller difference is a fact, which other checks judge.
+    """
+    far = _furthest(record)
+    if not_finite(record) or (far is not None and far[0] <= 0):
+        return "failed"
+    equal = not record.reference if far is None else far[0] >= _UNBOUNDED_DB
+    return "passed" if record.tensors and equal else "info"
+
+
 def result_of(record: Activations) -> str:
-    """Return the result in a few words."""
+    """Return the result in a few words: NaN and infinity, otherwise the furthest tensor from the reference's."""
     if not record.tensors:
         return "No tensor was captured"
-    bad, total = len(not_finite(record)), len(record.tensors)
-    if not bad:
-        return "Every captured value is finite"
-    return f"{count(bad)} of {count(total)} tensors {'has' if bad == 1 else 'have'} NaN or infinity"
+    bad, total, far = len(not_finite(record)), len(record.tensors), _furthest(record)
+    if bad:
+        return f"{count(bad)} of {count(total)} tensors {'has' if bad == 1 else 'have'} NaN or infinity"
+    if far is None:
+        return "Every captured value is finite" + ("; none was compared" if record.reference else "")
+    db, tensor = far
+    if db >= _UNBOUNDED_DB:
+        return f"Equal to {short_name(record.reference, 80)} in every compared tensor"
+    return (
+        f"Furthest from {short_name(record.reference, 80)} in {short_name(tensor, 60)}: signal to noise {snr_words(db)}"
+    )
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:
@@ -220,14 +240,15 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
 
 
 def _divergence_figure(record: Activations) -> tuple[Figure, ...]:
+    far = _furthest(record)
+    return () if far is None else (_about("Lowest signal to noise", snr_words(far[0]), "at", far[1]),)
+
+
+def _furthest(record: Activations) -> tuple[float, str] | None:
+    """Return the lowest signal to noise in dB and its tensor; None if nothing was compared."""
     known = {tensor.tensor for tensor in record.tensors}
-    measured = [
-        (db, layer.tensor) for layer in record.divergence if (db := snr_db(layer)) is not None and layer.tensor in known
-    ]
-    if not measured:
-        return ()
-    db, tensor = min(measured)
-    return (_about("Lowest signal to noise", snr_words(db), "at", tensor),)
+    measured = ((snr_db(layer), layer.tensor) for layer in record.divergence if layer.tensor in known)
+    return min(((db, tensor) for db, tensor in measured if db is not None), default=None)
 
 
 def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:

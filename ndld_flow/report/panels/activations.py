@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations
-from ndld_flow.report.activations.page import PAGE, Figure, figures, not_finite, result_of, title_of
+from ndld_flow.report.activations.page import PAGE, Figure, Verdict, figures, result_of, title_of, verdict_of
 from ndld_flow.report.panel import Panel
 
 
@@ -20,7 +20,7 @@ class ActivationsCard:
     page: str
     """Path of its page from the report."""
     title: str
-    verdict: str
+    verdict: Verdict
     result: str
     figures: tuple[Figure, ...]
     """Figures; their links are relative to the page."""
@@ -36,7 +36,7 @@ def _card(step: str, record: Activations) -> ActivationsCard:
         step=short_name(step),
         page=f"./{quote(step)}/{PAGE}",
         title=title_of(record),
-        verdict="failed" if not_finite(record) else "passed",
+        verdict=verdict_of(record),
         result=result_of(record),
         figures=figures(record),
     )
