@@ -171,7 +171,7 @@ def _view(
 
 
 def _title(subjects: Sequence[SubjectView]) -> str:
-    """Return `half and tuned against main`, by the same rule as the page's script."""
+    """Return `half and tuned against main`."""
     others = [subject.label for subject in subjects[1:]]
     if len(others) > 3:
         return f"{len(others)} reports against {subjects[0].label}"

@@ -12,8 +12,6 @@ import { milliseconds } from "../quantities.js";
 
 // The choice of profile, base and candidate, kept in the address.
 
-export const WORST_FIRST = ["incomparable", "regressed", "inconclusive", "improved", "unchanged"];
-
 export class Choice {
   /** @param {ComparisonPayload} payload */
   constructor(payload) {

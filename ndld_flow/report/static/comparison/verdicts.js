@@ -5,7 +5,7 @@
 import { make } from "../elements.js";
 import { changeText, quantityText, ratioText, threeDigits } from "../quantities.js";
 import { scrollBox, tooltip } from "../widgets.js";
-import { named, verdictOf, verdictWord, WORST_FIRST } from "./data.js";
+import { named, verdictOf, verdictWord } from "./data.js";
 
 // A ratio with its interval against the band of its threshold: the reason of a verdict as a picture.
 
@@ -109,41 +109,29 @@ function deciding(choice) {
   });
 }
 
-/** @param {{verdict: string}[]} decisions */
-const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((decision) => decision.verdict === word));
-
-/**
- * `half and tuned against main` for the chosen base.
- * @param {Choice} choice
- */
-function comparedTitle(choice) {
-  const { subjects } = choice.payload;
-  const others = subjects.filter((_, place) => place !== choice.base).map((subject) => subject.label);
-  const listed = others.length > 3 ? `${others.length} reports` : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
-  return `${listed} against ${subjects[choice.base].label}`;
-}
-
 /**
  * @param {HTMLElement} host
  * @param {Choice} choice
  */
 export function drawHeadline(host, choice) {
   const { payload } = choice;
-  const title = document.querySelector(".compared-head h1 bdi");
-  if (title) title.textContent = comparedTitle(choice);
   const capital = (/** @type {string} */ word) => word[0].toUpperCase() + word.slice(1);
-  if (choice.base === 0) {
-    const why = payload.why.replaceAll("->", "→");
-    host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "result" }, make("bdi", {}, why)));
-    return;
-  }
+  const why = payload.why.replaceAll("->", "→");
+  host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "result" }, make("bdi", {}, why)));
+  // Another base is a view: what was slower than it is no regression.
+  if (choice.base !== 0) host.append(make("span", { class: "quiet decided" }, "Decided against ", named(payload.subjects[0]), ". ", ...shownAgainst(choice)));
+}
+
+/**
+ * `Shown against B half, which is the best: A main +40 %.`
+ * @param {Choice} choice
+ */
+function shownAgainst(choice) {
   const decisions = deciding(choice);
-  const word = worstOf(decisions) ?? "incomparable";
-  const why = decisions.length === 1 ? decisions[0].why : `the worst of ${decisions.length} verdicts`;
-  host.replaceChildren(verdictWord(word, capital(word)), " ",
-    make("span", { class: "result" }, make("bdi", {}, why)),
-    make("span", { class: "quiet decided" }, "Shown against ", named(payload.subjects[choice.base]),
-      "; decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
+  const best = decisions.length > 0 && decisions.every(({ verdict }) => verdict === "regressed");
+  const others = decisions.flatMap(({ verdict, ratio, subject, profile }, place) => [place ? ", " : "", named(subject),
+    choice.payload.profiles.length > 1 ? ` in ${profile}` : "", ` ${verdict === "regressed" || verdict === "improved" ? changeText(ratio) : verdict}`]);
+  return ["Shown against ", named(choice.payload.subjects[choice.base]), best ? ", which is the best: " : ": ", ...others, "."];
 }
 
 /**
