@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
@@ -27,6 +29,9 @@ _TABLES: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("com.microsoft", "EmbedLayerNormalization"): {0: 2, 1: 4, 8: 3},
 }
 """Operator -> position of the indices -> position of their table."""
+_CONVERSIONS = ("DequantizeLinear", "QuantizeLinear", "Cast", "CastLike", "Identity")
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+"""Operators that dequantize a table with its scales and offsets."""
 _UNLIMITED, _UNKNOWN = -1, 0
 """Limits of a use that accepts any value, and of one that may not."""
 
@@ -63,13 +68,16 @@ def _follow(graph: onnx.GraphProto, inputs: Mapping[str, str]) -> dict[str, str]
 
 
 def _table_dims(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Return tensor -> dimensions of weights, dequantized or converted ones included."""
+    """Return tensor -> dimensions of weights, and of tensors computed from weights as dequantization does."""
     dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
             dims[node.output[0]] = next((tuple(each.t.dims) for each in node.attribute if each.name == "value"), ())
-        elif node.op_type in ("DequantizeLinear", "Cast", "Identity") and node.input[0] in dims:
+        elif node.op_type in _CONVERSIONS and node.input[0] in dims:
             dims[node.output[0]] = dims[node.input[0]]
+        elif node.op_type in _ARITHMETIC and not _domain(node) and all(name in dims for name in node.input):
+            with suppress(ValueError):  # of shapes that do not fit, which another check reports
+                dims[node.output[0]] = np.broadcast_shapes(*(dims[name] for name in node.input))
     return dims
 
 

@@ -34,6 +34,9 @@ def rows(folder: Path, body: str, dtype: str = "int64") -> int | None:
         "c = Cast<to=7>(ids) u = Unsqueeze(c, axes) y = Gather<axis=0>(w, u) n = Shape(ids) e = Equal(ids, two)",
         "t = Identity(w) z = Gather(ids, axes) y = Gather(t, z)",
         "y = Gather(w, u) u = Identity(ids)",
+        "h = Constant<value_float = 0.5>() q = QuantizeLinear(w, h) d = DequantizeLinear(q, h) y = Gather(d, ids)",
+        "h = Constant<value_float = 0.5>() c = Cast<to=1>(w) m = Sub(c, h) t = Mul(h, m) y = Gather(t, ids)",
+        "r = Constant<value = float[1,2] {1.0, 2.0}>() t = Mul(r, w) y = Gather(t, ids)",
     ],
 )
 def test_token_numbers_are_drawn_from_the_rows_of_their_table(body: str, tmp_path: Path) -> None:
@@ -53,6 +56,8 @@ def test_token_numbers_are_drawn_from_the_rows_of_their_table(body: str, tmp_pat
         "y = Gather(w, ids) z = Expand(w, ids)",  # also a size
         "y = Gather(w, ids) r = Identity(w) s = Slice(r, ids, ids) z = Gather(s, ids)",  # also of a table of any size
         "y = my.Gather(w, ids)",
+        "t = my.Mul(w, w) y = Gather(t, ids)",
+        "s = Size(w) t = Mul(w, s) y = Gather(t, ids)",  # computed from the model's values
         "c = Cast<to=1>(ids) y = Mul(c, c)",
         "k = Equal(ids, two) k1 = ReduceMax(k) y = If(k1) <then_branch = t () => (float[n] a) { a = Gather(w, ids) }, "
         "else_branch = e () => (float[n] a) { a = Identity(w) }>",
