@@ -16,6 +16,7 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.found_files import find_files
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -26,6 +27,11 @@ Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
 """Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
 
+HELD_SEED = 1000
+"""Seed of random inputs that judge a result; those of a search or a calibration start from 0."""
+_GENERATED_SAMPLES = 8
+_MOST_IMAGES = 96
+"""Number of images that a recipe lists."""
 _MOST_DIMENSIONS = 5
 """Highest number of dimensions that is tried for an input without a declared shape."""
 _MOST_VALUES = 2**24
@@ -59,14 +65,20 @@ _HALF = """
   half: {step: convert_fp16, found_by: search}
 """
 _SMALL = """
-  small:                      # 8 bits: ranges are measured on the samples of `inputs:`; use 50 to 500 real ones
-    step: quantize{target}
+  small:                      # 8 bits: ranges are measured on samples; use 50 to 500 real ones
+    step: quantize{target}{samples}
+"""
+_OWN_WEIGHTS = """\
+  own:                        # the model lists its weights as inputs: as such they cannot be quantized
+    step: edit
+    operations: [{remove_initializer_inputs: {}}]
+
 """
 _AGREE = """
   agree:                      # the result must agree with the source, channel by channel
     step: check_accuracy
     reference: source
-    candidate: {result}{tolerance}
+    candidate: {result}{tolerance}{samples}
 """
 _ENGINE = """
   engine: {{step: build_engine, backend: {runtime}, from: {result}{typing}}}
@@ -136,7 +148,7 @@ def write_recipe(
         name=name,
         inputs="\n".join(input_lines(trial, _images_of(trial, options.images))) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
-        steps="".join(_steps(options, result)),
+        steps="".join(_steps(options, result, trial, _has_weights_as_inputs(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
@@ -270,16 +282,20 @@ def _image_settings(likely: LikelyInput) -> Iterator[str]:
         yield f"std: {list(likely.std)}"
 
 
-def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
+def _steps(options: RecipeOptions, result: str, trial: InputTrial, weights_are_inputs: bool) -> Iterator[str]:
     """Yield the text of the steps."""
     runtime = options.runtime
+    if options.precision == "int8" and weights_are_inputs:
+        yield _OWN_WEIGHTS
     yield _CLEAN
     if options.precision == "fp16":
         yield _HALF
+    loose = samples = ""
     if options.precision == "int8":
-        yield _SMALL.format(target="" if runtime in _MODEL_RUNTIMES else "\n    target: tensorrt")
-    loose = "\n    tolerance: {slices: loose}" if options.precision == "int8" else ""
-    yield _AGREE.format(result=result, tolerance=loose)
+        loose = "\n    tolerance: {slices: loose}"
+        seen, samples = _split_samples(trial, _images_of(trial, options.images))
+        yield _SMALL.format(target="" if runtime in _MODEL_RUNTIMES else "\n    target: tensorrt", samples=seen)
+    yield _AGREE.format(result=result, tolerance=loose, samples=samples)
     if runtime in _MODEL_RUNTIMES:
         slow = options.precision == "fp16" and not has_nvidia_gpu()
         yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
@@ -291,6 +307,40 @@ def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
     yield _RUN_ENGINE.format(
         comment="" if here else "  # ", result=result, runtime=runtime, note="" if here else "   # needs a GPU"
     ).replace("  #   ", "  # ")
+
+
+def _has_weights_as_inputs(path: Path) -> bool:
+    """Return whether callers may replace weights; before IR version 4, models had to declare them so."""
+    from ndld_flow.models.files import load_without_nodes
+
+    model = load_without_nodes(path)
+    declared = {value.name for value in model.graph.inputs}
+    return (model.ir_version or 0) >= 4 and not declared.isdisjoint(model.graph.initializers)
+
+
+def _split_samples(trial: InputTrial, images: Mapping[str, str]) -> tuple[str, str]:
+    """Return settings of the samples that a model is calibrated on, and of others that judge the result.
+
+    A check on the samples of the calibration passes what fresh ones refuse. A single image cannot be split.
+    """
+    files = {
+        name: split_files([os.path.relpath(file.path) for file in find_files([path])], _MOST_IMAGES)
+        for name, path in images.items()
+    }
+    if any(held for _, held in files.values()):
+        seen, held = ({name: parts[i] for name, parts in files.items()} for i in range(2))
+        return f"\n    data: {json.dumps(seen)}", f"\n    data: {json.dumps(held)}   # other samples"
+    if files or all(likely.data != "random" for likely in trial.inputs):
+        return "", ""
+    samples = f"\n    samples: {_GENERATED_SAMPLES}"
+    return samples, f"{samples}\n    seed: {HELD_SEED}                # other samples"
+
+
+def split_files(files: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+    """Return at most this many of the files, taken at equal distances; every third is held out of the first part."""
+    used = list(files[:: -(-len(files) // most)])
+    held = used[2::3] or used[1:]
+    return [file for file in used if file not in held], held
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from PIL import Image
 
+from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe import write_recipe as write_recipe_module
 from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
+from ndld_flow.runner.events import RunFinished
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe
@@ -150,6 +154,55 @@ def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:
     text = write(RecipeOptions(images=Path("photos"))).path.read_text()
     assert '"picture": {shape: [1, 8, 8, 3], data: "photos", layout: NHWC}' in text
     assert '"bias": {shape: [1], data: random}' in text
+
+
+def photos(folder: Path, count: int) -> None:
+    (folder / "photos").mkdir()
+    for number in range(count):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"photos/{number:03}.png")
+
+
+@pytest.mark.parametrize(("count", "calibrated", "judged"), [(2, 1, 1), (3, 2, 1), (9, 6, 3), (300, 50, 25)])
+def test_int8_is_judged_on_other_images_than_it_is_calibrated_on(
+    count: int, calibrated: int, judged: int, in_folder: Path
+) -> None:
+    picky_model(in_folder / "model.onnx")
+    photos(in_folder, count)
+    recipe = load_recipe(write(RecipeOptions(precision="int8", images=in_folder / "photos")).path)
+    steps = {step.name: getattr(step.step, "data", {}).get("x", ()) for step in recipe.steps}
+    assert (len(steps["small"]), len(steps["agree"])) == (calibrated, judged)
+    assert set(steps["small"]).isdisjoint(steps["agree"])
+    assert all(Path(name).exists() for name in (*steps["small"], *steps["agree"]))
+
+
+def test_int8_is_judged_on_other_random_values_than_it_is_calibrated_on(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    recipe = load_recipe(write(RecipeOptions(precision="int8")).path)
+    steps: dict[str, Any] = {step.name: step.step for step in recipe.steps}
+    seeds = [{steps[name].seed + i for i in range(steps[name].samples)} for name in ("small", "agree")]
+    assert seeds[0].isdisjoint(seeds[1])
+    assert min(map(len, seeds)) >= 8
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_version: int, in_folder: Path) -> None:
+    """As PyTorch exported them before 1.4, and with `keep_initializers_as_inputs`."""
+    b = GraphBuilder()
+    b.op("MatMul", "x", b.weight(64, 64))
+    b.nodes[-1].output[0] = "y"
+    model = b.model([tensor("x", [4, 64])], [tensor("y", [4, 64])])
+    model.graph.input.extend(tensor(each.name, list(each.dims)) for each in model.graph.initializer)
+    model.ir_version = ir_version
+    save(model, in_folder / "model.onnx")
+    written = write(RecipeOptions(precision="int8"))
+    assert [each.spec.name for each in written.trial.inputs] == ["x"]
+    names = [step.name for step in load_recipe(written.path).steps]
+    assert (names[0] == "own") == (ir_version > 3)
+    assert "own" not in [step.name for step in load_recipe(write().path).steps]
+    written = write(RecipeOptions(precision="int8"))
+    finished = api.run(written.path, ["+steps.small.min_intensity=0", "~steps.base", "~steps.speed"])
+    assert isinstance(finished, RunFinished)
+    assert finished.metrics["small.layers"].value == 1
 
 
 def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) -> None:

@@ -22,7 +22,7 @@ from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
 from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import CLEAN, Subject, Variant, describe_shapes
-from ndld_flow.recipe.write_recipe import RecipeOptions, input_lines, name_recipe, try_model
+from ndld_flow.recipe.write_recipe import HELD_SEED, RecipeOptions, input_lines, name_recipe, try_model
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -33,8 +33,6 @@ _ROUNDS_SHARE = 0.15
 """Share of the budget that the alternating passes of a proof may take."""
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
-_HELD_SEED = 1000
-"""Seed of the held-out random inputs; those of the search start from 0."""
 _SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
 """Settings of `profile` for the first measurement of a variant."""
 
@@ -282,7 +280,7 @@ class Composer:
         """Return the settings of a check of accuracy on either part of the samples."""
         text = ", tolerance: null" if self.conditions.accuracy else ""
         if not self.samples.search:
-            text += f", samples: {RANDOM_SAMPLES}" + (f", seed: {_HELD_SEED}" if held else "")
+            text += f", samples: {RANDOM_SAMPLES}" + (f", seed: {HELD_SEED}" if held else "")
         elif held:
             text += f", data: {json.dumps(self.samples.held)}"
         if self.options.metric is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
+from ndld_flow.recipe.write_recipe import split_files
 from ndld_flow.store.found_files import TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
 
 if TYPE_CHECKING:
@@ -100,10 +101,8 @@ def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, to
             f"--data: {first[0]} is the only sample, and samples of the search must not decide at the end. Give at "
             f"least two, better {FEW_FILES} or more: a third is held out."
         )
-    used = {name: files[:: -(-len(files) // MOST_FILES)] for name, files in found.items()}
-    held = {name: files[2::3] or files[1:] for name, files in used.items()}
-    search = {name: [file for file in files if file not in held[name]] for name, files in used.items()}
-    return Samples(search, held)
+    parts = {name: split_files(files, MOST_FILES) for name, files in found.items()}
+    return Samples(*({name: both[i] for name, both in parts.items()} for i in range(2)))
 
 
 def _split_files(
