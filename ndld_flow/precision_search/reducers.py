@@ -200,10 +200,7 @@ class Bf16Reducer:
     settings: Mapping[str, bool | int | float | str] = {}
 
     def _able(self, model: ir.Model) -> set[ir.Node]:
-        selected = NodeSelector(model).select(_EVERYTHING)
-        if selected.problem:
-            raise RequestError(f"{self._source}: no node of this model can be bf16: {selected.problem}.")
-        return set(selected.nodes)
+        return set(NodeSelector(model).select(_EVERYTHING).nodes)
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` in fp32."""

@@ -160,6 +160,8 @@ class FinishedSearch:
 
     def _notes(self) -> list[str]:
         notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
+        if not self.subject.reducer.candidates:
+            notes.append(f"no node of this model becomes {self.request.precision}: none is in fp32, or all are kept")
         if self.found.spent:
             notes.append(f"the search ended because its budget was used up: {self._describe_best()}")
         elif not self.found.outcome.passed:
@@ -264,13 +266,12 @@ class PrecisionSearcher:
     def _allowed(self) -> tuple[int, ...]:
         """Return the positions of the nodes that may be kept."""
         reducer = self._subject.reducer
-        if not reducer.candidates:
+        if not reducer.candidates and self._request.precision == "int8":
             raise RequestError(
-                f"there is nothing to search: no node of the model of {self._subject.label} would become "
-                f"{self._request.precision} (none is in fp32, or all are kept"
-                f"{', or `int8` excludes them' if self._request.precision == 'int8' else ''})."
+                f"there is nothing to search: no node of the model of {self._subject.label} would become int8 (none is "
+                "in fp32, or all are kept, or `int8` excludes them)."
             )
-        if not self._request.op_types:
+        if not self._request.op_types or not reducer.candidates:
             return tuple(reducer.candidates)
         nodes_of_types(load_model(self._subject.path), self._request.op_types, "op_types")
         op_types = set(self._request.op_types)

@@ -206,6 +206,8 @@ def _metrics(search: PrecisionSearch) -> dict[str, Metric]:
 def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     """Return `keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
     trials = f"{counted(len(search.trials), 'trial')}"
+    if not search.candidate_count and search.passed:
+        return f"no node of this model becomes {search.precision}: nothing to keep"
     if not search.kept and search.passed:
         return f"{search.precision} needs no node kept{_change(search)}, {trials}"
     operators = [name for name, _ in Counter(node.op_type for node in search.kept).most_common()]

@@ -29,9 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-EDITED = {
-    "operations": [{"rename_nodes": {"select": "*", "to": "edited_{index}"}}, {"remove_noops": {"allow_empty": True}}]
-}
+EDITED = {"operations": [{"rename_nodes": {"select": "*", "to": "edited_{index}"}}, "remove_noops"]}
 STEPS = {
     "lint": {},
     "sanitize": {},

@@ -612,7 +612,7 @@ INT8: Mapping[str, Any] = {"step": "build_engine", "release": "10.8", "int8": Tr
         ({"engine": {**INT8, "calibration_cache": "calibration.cache"}}, False),
         ({"engine": {**INT8, "int8": False, "fp16": True}}, False),
         ({"small": {"step": "quantize"}, "engine": INT8}, False),
-        ({"tool": {"step": "edit", "operations": [{"remove_noops": {"allow_empty": True}}]}, "engine": INT8}, False),
+        ({"tool": {"step": "edit", "operations": ["remove_noops"]}, "engine": INT8}, False),
     ],
 )
 def test_int8_without_ranges_is_a_problem_before_anything_runs(
@@ -684,7 +684,7 @@ def test_a_quantized_model_has_its_ranges(in_folder: Path) -> None:
 def test_a_finished_step_is_examined_itself(in_folder: Path) -> None:
     """`edit` may add Q/DQ nodes: its result is looked at once it exists."""
     make_cnn(in_folder / "model.onnx")
-    change = {"step": "edit", "operations": [{"remove_noops": {"allow_empty": True}}]}
+    change = {"step": "edit", "operations": ["remove_noops"]}
     recipe: dict[str, Any] = {"name": "ranges", "model": "model.onnx", "steps": {"change": change}}
     assert api.run(recipe, outputs=in_folder / "outputs").passed
     recipe["steps"]["engine"] = INT8

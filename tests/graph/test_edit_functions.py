@@ -392,7 +392,7 @@ def test_unknown_functions_are_reported_with_the_nearest() -> None:
         "there is no local function 'f::Outr'; did you mean \"f::Outer\"?"
     )
     assert refusal(BLOCKS, "remove_functions", select="x") == "there is no local function 'x'; this model has none"
-    assert edit(BLOCKS, {"inline_functions": {"allow_empty": True}})
+    assert edit(BLOCKS, {"inline_functions": {}})
 
 
 def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:

@@ -222,8 +222,7 @@ def test_unused_initializers_are_removed_and_used_ones_kept() -> None:
     after = edit(LINEAR, {"remove_initializers": {}})
     assert set(initializers(after)) == {"w", "b"}
     same_outputs(parse(LINEAR), after, X)
-    with pytest.raises(RequestError, match="all initializers are used"):
-        edit(after, {"remove_initializers": {}})
+    assert set(initializers(edit(after, {"remove_initializers": {}}))) == {"w", "b"}
     with pytest.raises(RequestError, match="initializer 'w' is read by 'product'"):
         edit(LINEAR, {"remove_initializers": {"select": "w"}})
 
@@ -524,8 +523,9 @@ def test_constants_become_initializers_and_constants_again() -> None:
     back = edit(initial, {"initializers_to_constants": {"select": "*"}})
     assert text_of(back).count("Constant") == 3 and not back.graph.initializer
     same_outputs(parse(BRANCHES), back, feeds)
-    with pytest.raises(RequestError, match=r"no Constant node is selected|the model has no"):
-        edit(initial, {"constants_to_initializers": {}})
+    assert text_of(edit(initial, {"constants_to_initializers": {}})) == text_of(initial)
+    with pytest.raises(RequestError, match="no initializer has a name like"):
+        edit(initial, {"constants_to_initializers": {"select": "c"}})
 
 
 def test_an_initializer_becomes_an_input_with_or_without_its_value() -> None:
@@ -543,8 +543,9 @@ def test_initializers_of_old_models_are_no_longer_inputs() -> None:
     after = edit(OLD, {"remove_initializer_inputs": {}})
     assert [i.name for i in after.graph.input] == ["x"] and after.ir_version == 4
     same_outputs(parse(OLD), after, {"x": np.array([1, 2], np.float32)})
+    assert text_of(edit(after, {"remove_initializer_inputs": {}})) == text_of(after)
     with pytest.raises(RequestError, match="no selected initializer is an input"):
-        edit(after, {"remove_initializer_inputs": {}})
+        edit(after, {"remove_initializer_inputs": {"select": {"rank": 1}}})
     grown = edit(OLD, {"add_initializer": {"name": "n", "value": 1.0}})
     assert grown.ir_version == 4
 
@@ -554,8 +555,7 @@ def test_equal_initializers_are_merged(tmp_path: Path) -> None:
     after = edit(model, {"share_initializers": {}})
     assert list(initializers(after)) == ["a"]
     same_outputs(parse(model), after, {"x": np.ones(2, np.float32)})
-    with pytest.raises(RequestError, match="no two initializers of one graph are equal"):
-        edit(after, {"share_initializers": {}})
+    assert text_of(edit(after, {"share_initializers": {}})) == text_of(after)
 
 
 def test_mistakes_in_settings_are_reported_before_anything_runs() -> None:

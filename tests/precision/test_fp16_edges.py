@@ -274,3 +274,60 @@ def test_sizes_are_followed_past_inputs_that_are_left_out() -> None:
     )
     derived = choice._size_derived(ir.serde.deserialize_model(proto))
     assert {value.name for value in derived} == {"sizes", "exact", "clipped"}
+
+
+def _converted(text: str, folder: Path, **weights: np.ndarray) -> tuple[onnx.ModelProto, Path]:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    path, _ = convert(model, folder)
+    return check(path), path
+
+
+WEIGHT = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+ZERO, ONE = np.zeros(1, np.float32), np.ones(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "h = Expand (zero, size)",
+        "h = ConstantOfShape <value = float[1] {0.0}> (size)",
+        "z = ConstantOfShape <value = float[1] {0.0}> (size) h = Tanh (z)",
+        "p = NonZero (lens) h0 = Gather (rows, i0) h1 = Unsqueeze (h0, i1) h = Expand (h1, size)",
+        "f = Cast <to = 1> (n) c = Less (f, limit) h0 = Where (c, zero, zero) h = Expand (h0, size)",
+    ],
+)
+def test_the_first_state_of_an_lstm_is_data(state: str, tmp_path: Path) -> None:
+    """The weights of the first step are those of the others: kept in fp32 they would be written twice."""
+    text = f"""g (float[B, 64] x) => (float[B, 64] y) {{
+        s = Shape (x) n = Gather (s, i0) n1 = Unsqueeze (n, i1) size = Concat <axis = 0> (n1, width)
+        lens = Shape (x) {state}
+        a = MatMul (h, W) b = Add (a, x) t = Tanh (b) c2 = MatMul (t, W) y = Add (c2, x)
+    }}"""
+    i = {"i0": np.array(0), "i1": np.array([0]), "width": np.array([64]), "limit": np.float32(9)}
+    converted, path = _converted(text, tmp_path, W=WEIGHT, zero=ZERO, rows=WEIGHT, **i)
+    assert [tuple(w.dims) for w in converted.graph.initializer].count((64, 64)) <= 2
+    weights = [w for w in converted.graph.initializer if w.name.startswith("W")]
+    assert [w.data_type for w in weights] == [HALF]
+    agree(tmp_path / "source.onnx", path, {"x": normal(3, 64)}, 2e-2)
+
+
+@pytest.mark.parametrize(
+    "angles",
+    [
+        "a = MatMul (position, frequencies)",
+        "o = ConstantOfShape <value = float[1] {1.0}> (t1) k = Unsqueeze (o, i1) q = Mul (position, k) "
+        "e = Expand (frequencies, i11) a = MatMul (q, e)",
+        "p2 = Expand (position, i11) a = Mul (p2, frequencies)",
+    ],
+)
+def test_positions_are_not_data(angles: str, tmp_path: Path) -> None:
+    text = f"""g (float[T, 8] x) => (float[T, 8] y) {{
+        s = Shape (x) t = Gather (s, i0) t1 = Unsqueeze (t, i0v) r = Range (i0, t, i1s) f = Cast <to = 1> (r)
+        position = Unsqueeze (f, i1) {angles} w = Sin (a) y = Add (x, w)
+    }}"""
+    frequencies = (10000.0 ** -(np.arange(8) / 8)).astype(np.float32)[None]
+    i = {"i0": np.array(0), "i0v": np.array([0]), "i1s": np.array(1), "i1": np.array([1]), "i11": np.array([1, 1])}
+    _, path = _converted(text, tmp_path, frequencies=frequencies, **i)
+    # 4,001 is 4,000 in fp16, and sin(4000) is -0.68 where sin(4001) is 0.27
+    agree(tmp_path / "source.onnx", path, {"x": np.zeros((5000, 8), np.float32)}, 5e-3)

@@ -249,9 +249,19 @@ def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool]) -> N
         FindPrecision.model_validate({"precision": "bf16", **settings})
 
 
-def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"there is nothing to search: no node .* would become fp16"):
-        search(tmp_path, models_precision.integer_model())
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_model_without_fp32_passes_with_a_note(tmp_path: Path, precision: str) -> None:
+    """`convert_fp16` writes such a model unchanged: a search before it must not end the run."""
+    result, _ = search(tmp_path, models_precision.integer_model(), precision=precision)
+    assert result.passed and result.kept == () and result.candidate_count == 0
+    assert len(result.trials) == 1
+    assert f"no node of this model becomes {precision}" in " ".join(result.notes)
+
+
+def test_int8_of_a_model_without_fp32_is_refused(tmp_path: Path) -> None:
+    """`quantize` refuses it too."""
+    with pytest.raises(RequestError, match="there is nothing to search"):
+        search(tmp_path, models_precision.integer_model(), precision="int8")
 
 
 def test_operators_that_the_model_lacks_are_refused(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "remove_inputs": lambda c: {"select": c.input(), "replace_by": c.pick((None, 1.5))},
     "remove_nodes": lambda c: {"select": c.select(), "bridge": c.flag()},
     "replace_nodes": lambda c: {"select": c.select(), "op_type": c.pick(("Identity", "Neg"))},
-    "remove_noops": lambda c: EMPTY_IS_FINE,
+    "remove_noops": lambda c: {},
     "remove_outputs": lambda c: {"select": [c.output()]},
     "rename_dims": lambda c: {"names": {"batch": c.pick(("n", "x"))}},
     "rename_functions": lambda c: {"select": c.function(), "to": "renamed::{name}"},
@@ -374,7 +374,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "set_shapes": lambda c: c.pick(
         ({"all": c.number(1, 4)}, {"shapes": {c.input(): c.pick((c.numbers(), ["n", 4], [2, None]))}})
     ),
-    "share_initializers": lambda c: EMPTY_IS_FINE,
+    "share_initializers": lambda c: {},
     "wrap_in_if": wrapping,
 }
 """Operation -> its settings, of what the choices offer."""

@@ -209,6 +209,9 @@ SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]
 
 TensorSelect.model_rebuild()
 
+EVERY_TENSOR = TensorSelect(name=("*",))
+"""The default of operations that clean up, for which a model without any is not an error."""
+
 
 _TEMPLATE_PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
 _PLACEHOLDERS = ("name", "stem", "op_type", "index", "output")

@@ -67,28 +67,62 @@ def _with_bodies(blocked: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
 
 
 def keep_shape_arithmetic(model: ir.Model, groups: Groups) -> None:
-    """Keep values computed only from sizes in fp32: fp16 represents integers exactly only up to 2048."""
+    """Keep positions and sizes, and what is computed only from them, in fp32: fp16 has integers only up to 2048."""
     derived = _size_derived(model)
     for group in groups.all:
         if not group.follows and any(value in derived for value in group.values):
             group.kept = group.kept or "it computes with sizes or positions, which need more than 11 bits"
 
 
-_FRESH_DATA = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
-"""Operators that read only the shape of their input."""
+_PREDICATES = frozenset(
+    ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
+)
+_VALUES: Mapping[str, Sequence[int]] = {
+    "Compress": (0,),
+    "ConstantOfShape": (),
+    "Expand": (0,),
+    "EyeLike": (),
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "OneHot": (2,),
+    "Pad": (0, 2),
+    "Reshape": (0,),
+    "Resize": (0,),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Slice": (0,),
+    "Split": (0,),
+    "Squeeze": (0,),
+    "Tile": (0,),
+    "Trilu": (0,),
+    "Unsqueeze": (0,),
+    "Upsample": (0,),
+    "Where": (1, 2),
+}
+"""Operator -> the inputs whose values its output has; the others are shapes, places and choices."""
 
 
 def _size_derived(model: ir.Model) -> set[ir.Value]:
-    """Return the values computed only from Shape, Size and constants."""
+    """Return the values computed only from Shape, Size and the model's numbers.
+
+    Zeros expanded to the shape of the input, and rows of a table looked up by position, are the model's numbers: the
+    first step of an unrolled LSTM multiplies them, and its weights are those of all other steps.
+    """
     derived: set[ir.Value] = set()
+    numbers: set[ir.Value] = set()
     for node in model.graph.all_nodes():
         if is_op(node, "Shape", "Size"):
             derived.update(node.outputs)
-        elif not is_op(node, *_FRESH_DATA) and not any(subgraphs_of(node)):
-            inputs = [value for value in node.inputs if value is not None]
-            sizes = [value for value in inputs if value in derived]
-            if sizes and all(value in derived or is_constant(value) for value in inputs):
-                derived.update(node.outputs)
+            continue
+        if any(subgraphs_of(node)) or node.op_type.startswith("Random"):
+            continue
+        places = _VALUES[node.op_type] if is_op(node, *_VALUES) else range(len(node.inputs))
+        inputs = [node.inputs[place] for place in places if place < len(node.inputs)]
+        values = [value for value in inputs if value is not None]
+        if all(value in derived or value in numbers or is_constant(value) for value in values):
+            from_sizes = any(value in derived for value in values) and not is_op(node, *_PREDICATES)
+            (derived if from_sizes else numbers).update(node.outputs)
     return derived
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import SelectTensors, TensorSelect
+from ndld_flow.graph.edit.settings import EVERY_TENSOR, SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -22,7 +22,7 @@ class ConstantsToInitializers(Operation):
     heading = "weight storage"
     keeps_outputs = True
 
-    select: SelectTensors = TensorSelect(name=("*",))
+    select: SelectTensors = EVERY_TENSOR
     """Constant nodes, by the names of their outputs."""
     allow_empty: bool = False
     """Succeed when nothing is selected."""
@@ -34,7 +34,8 @@ class ConstantsToInitializers(Operation):
         from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
 
         moved = 0
-        for constant in select_constants(edited.model, self.select, self.allow_empty):
+        allow_empty = self.allow_empty or self.select == EVERY_TENSOR
+        for constant in select_constants(edited.model, self.select, allow_empty):
             node, tensor = constant.node, constant.tensor
             if node is None or "::" in constant.scope or constant.value.is_graph_output():
                 continue
@@ -44,6 +45,8 @@ class ConstantsToInitializers(Operation):
             constant.graph.remove(node, safe=True)
             constant.graph.register_initializer(value)
             moved += 1
-        if moved:
-            edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+        if not moved:
+            edited.note("no Constant node becomes an initializer")
+            return "nothing to do"
+        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
         return f"{moved} Constant nodes turned into initializers"

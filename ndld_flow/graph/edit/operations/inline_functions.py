@@ -26,11 +26,14 @@ class InlineFunctions(Operation):
     keep_unused: bool = False
     """Keep the functions, which are then unused."""
     allow_empty: bool = False
-    """Succeed when the model has no local functions."""
+    """Succeed when a pattern of `select` matches no function."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.functions import find_functions, inline_functions
 
-        functions = find_functions(edited.model, self.select, self.allow_empty)
+        functions = find_functions(edited.model, self.select, self.allow_empty or self.select == ("*",))
+        if not functions:
+            edited.note("no local function to inline")
+            return "nothing to do"
         calls = inline_functions(edited, functions, keep=self.keep_unused)
         return f"{counted(len(functions), 'function')} inlined at {counted(calls, 'call')}"

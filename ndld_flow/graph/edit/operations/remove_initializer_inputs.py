@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import SelectTensors, TensorSelect
+from ndld_flow.graph.edit.settings import EVERY_TENSOR, SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -23,7 +23,7 @@ class RemoveInitializerInputs(Operation):
     heading = "weight storage"
     keeps_outputs = True
 
-    select: SelectTensors = TensorSelect(name=("*",))
+    select: SelectTensors = EVERY_TENSOR
     """Initializers to remove from the inputs; all by default."""
     allow_empty: bool = False
     """Succeed when none of them is an input."""
@@ -32,12 +32,15 @@ class RemoveInitializerInputs(Operation):
         from ndld_flow.graph.edit.constant_tensors import select_initializers
         from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
 
-        initializers = select_initializers(edited.model, self.select, self.allow_empty)
+        allow_empty = self.allow_empty or self.select == EVERY_TENSOR
+        initializers = select_initializers(edited.model, self.select, allow_empty)
         inputs = [initializer for initializer in initializers if initializer.value.is_graph_input()]
         for initializer in inputs:
             initializer.graph.inputs.remove(initializer.value)
-        if not inputs and not self.allow_empty:
+        if not inputs and not allow_empty:
             raise RequestError("no selected initializer is an input")
-        if inputs:
-            edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+        if not inputs:
+            edited.note("no initializer is an input")
+            return "nothing to do"
+        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
         return f"{len(inputs)} initializers removed from the inputs"

@@ -30,7 +30,7 @@ class RemoveInitializers(Operation):
     force: bool = False
     """Disconnect optional inputs that read it."""
     allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    """Succeed when `select` selects nothing."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import constant_tensors, find_tensors
@@ -38,8 +38,9 @@ class RemoveInitializers(Operation):
         if self.select is None:
             initializers = constant_tensors(edited.model, constants=False)
             unused = [each for each in initializers if not each.value.uses() and not _is_interface(each.value)]
-            if not unused and not self.allow_empty:
-                raise RequestError("all initializers are used")
+            if not unused:
+                edited.note("all initializers are used")
+                return "nothing to do"
             chosen = unused
         else:
             chosen = find_tensors(edited.model, self.select, self.allow_empty, constants=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
 
@@ -41,8 +40,6 @@ class RemoveNoops(Operation):
     type; `reshape`: Reshape, Flatten, Squeeze, Unsqueeze to the same shape; `expand`: Expand and Tile to the same
     shape; `transpose`: Transpose to the same order; `pad`: Pad by zero; `slice`: Slice of everything; `concat`: Concat,
     Sum, Max, Min, Mean of one tensor; `arithmetic`: plus 0, minus 0, times 1, divided by 1."""
-    allow_empty: bool = False
-    """Succeed when there is none."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
@@ -55,9 +52,10 @@ class RemoveNoops(Operation):
             while edits.done.total() != before:
                 before = edits.done.total()
                 remove_noops(edits, op_types)
-        if not before and not self.allow_empty:
+        if not before:
             asked = f" of the kinds {', '.join(self.kinds)}" if self.kinds else ""
-            raise RequestError(f"the model has no node{asked} without effect; `allow_empty: true` accepts that")
+            edited.note(f"the model has no node{asked} without effect")
+            return "nothing to do"
         counts = sorted((name.removesuffix(" removed"), count) for name, count in edits.done.items())
         listed = ", ".join(f"{count} {op_type}" for op_type, count in counts)
-        return f"{counted(before, 'node')} without effect removed{f': {listed}' if listed else ''}"
+        return f"{counted(before, 'node')} without effect removed: {listed}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
 
@@ -25,8 +24,6 @@ class ShareInitializers(Operation):
 
     up_to: Bytes = 2**40
     """Larger ones are not compared; they are shared only when they are the same range of a data file."""
-    allow_empty: bool = False
-    """Succeed when no two are equal."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.sanitize.cleanup import share_equal_initializers
@@ -35,6 +32,7 @@ class ShareInitializers(Operation):
         edits = Edits(edited.model, self.up_to)
         share_equal_initializers(edits)
         shared = edits.done["duplicate initializers merged"]
-        if not shared and not self.allow_empty:
-            raise RequestError("no two initializers of one graph are equal")
+        if not shared:
+            edited.note("no two initializers of one graph are equal")
+            return "nothing to do"
         return f"{shared} duplicate initializers removed"
