@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -276,7 +277,7 @@ def test_sizes_are_followed_past_inputs_that_are_left_out() -> None:
     assert {value.name for value in derived} == {"sizes", "exact", "clipped"}
 
 
-def _converted(text: str, folder: Path, **weights: np.ndarray) -> tuple[onnx.ModelProto, Path]:
+def _converted(text: str, folder: Path, **weights: Any) -> tuple[onnx.ModelProto, Path]:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
     path, _ = convert(model, folder)
