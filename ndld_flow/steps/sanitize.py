@@ -42,7 +42,7 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
     }
 
     keeps_inputs: ClassVar[bool] = True
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
@@ -51,6 +51,7 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
     )
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.graph.sanitize.folding import LEFT_UNFOLDED
         from ndld_flow.graph.sanitize.pipeline import sanitize_file
 
         context.progress(0, 0, "sanitizing")
@@ -59,7 +60,8 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
             context.log.info(note)
         before, after = change.before, change.after
         sizes = size_change(before.initializer_bytes, after.initializer_bytes)
-        summary = f"{before.node_count} -> {after.node_count} nodes, {sizes}"
+        left = [note for note in change.notes if note.startswith(LEFT_UNFOLDED)]
+        summary = "; ".join((f"{before.node_count} -> {after.node_count} nodes, {sizes}", *left))
         return Result(summary=summary, metrics=_metrics(change), change=change)
 
 

@@ -18,6 +18,9 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name
 
 Array = npt.NDArray[Any]
+LARGEST_READ = 64 * 2**20
+"""Larger constants are not read by default."""
+_FEW_BYTES = 64 * 2**10
 _FIRST_OPSET_OF_ANY_CONSTANT = 9
 """In earlier opsets Constant supports only floats."""
 RANDOM = frozenset(
@@ -31,11 +34,14 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, 
 class Edits:
     """A model being changed, and a count of its changes."""
 
-    def __init__(self, model: ir.Model, size_threshold: int) -> None:
+    def __init__(self, model: ir.Model, size_threshold: int | None = None) -> None:
         self.model = model
-        self.size_threshold = size_threshold
+        self.size_threshold = LARGEST_READ if size_threshold is None else size_threshold
+        self._may_grow = size_threshold is not None
         self.done: Counter[str] = Counter()
         """Kind of change -> count."""
+        self.left: dict[ir.Node, int] = {}
+        """Node that would make the model grow -> bytes that its result adds."""
         self.unfoldable: set[ir.Node] = set()
         """Nodes whose evaluation failed; they are not tried again."""
         self._function_count = 0
@@ -44,6 +50,10 @@ class Edits:
         for graph in self.graphs():
             values = (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
             self._names |= {value.name or "" for value in values}
+
+    def pays(self, added: float, freed: float) -> bool:
+        """Return whether constants may be replaced by others: if that frees as many bytes as it adds, or adds few."""
+        return self._may_grow or added - freed <= _FEW_BYTES
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the main graph, its subgraphs, then functions' bodies."""

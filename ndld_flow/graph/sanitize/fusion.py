@@ -127,6 +127,9 @@ def _absorb(edits: Edits, node: ir.Node, affine: Affine) -> bool:
     channels = None if group is None else int(weight.shape[0 if node.op_type == "Conv" else 1]) * group
     if channels is None or not {affine.scale.size, affine.shift.size} <= {1, channels}:
         return False
+    is_shared = not only_reader(node.inputs[1]) if node.inputs[1] is not None else False
+    if is_shared and np.any(affine.scale != 1) and not edits.pays(weight.nbytes, 0):
+        return False
     new_weight = (weight.astype(np.float64) * _along_output(node, weight, affine.scale, channels)).astype(weight.dtype)
     new_bias = (affine.scale * old_bias.astype(np.float64) + affine.shift) * np.ones(channels)
     return _put_weights(edits, node, weight.dtype, new_weight, new_bias)

@@ -21,7 +21,7 @@ from ndld_flow.graph.sanitize.cleanup import (
     share_equal_nodes,
 )
 from ndld_flow.graph.sanitize.edits import Edits
-from ndld_flow.graph.sanitize.folding import fold_constants
+from ndld_flow.graph.sanitize.folding import fold_constants, left_unfolded
 from ndld_flow.graph.sanitize.fusion import fuse_affine, fuse_nodes
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.graph.sanitize.shapes import (
@@ -100,6 +100,7 @@ def sanitize_file(
             skipped |= excluded
     notes = repairs_of(model)
     notes += [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
+    notes += left_unfolded(edits)
     notes += [f"excluded because it failed: {name}" for name in sorted(skipped)]
     notes += _lost_constraints(constraints_before, constraints_of(model))
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
