@@ -282,6 +282,11 @@ class Step(Settings, Generic[In, Out]):
         return frozenset()
 
     @property
+    def calibrates(self) -> bool:
+        """Return True if its result fits the values of its samples, so that a check needs others."""
+        return False
+
+    @property
     def examines_model(self) -> bool:
         """Return whether `foresee_model` finds problems with these settings."""
         return False

@@ -40,7 +40,7 @@ VERSIONS: Mapping[str, int] = {
     "precision search": 1,
     "profile": 6,
     "received inputs": 1,
-    "run": 5,
+    "run": 6,
     "step": 3,
     "sweep": 3,
 }

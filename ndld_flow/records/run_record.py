@@ -151,6 +151,8 @@ class RunRecord(Document):
     """Its outcome. `running` without a recorded end: it is still running, or its process was killed."""
     failure: RunFailure | None = None
     """The failure of a run that did not finish."""
+    doubts: tuple[str, ...] = ()
+    """Checks of the recipe that judge a model on the samples that it is calibrated on, each a sentence."""
     verdict: tuple[str, ...] = ()
     """The lines that the terminal showed at its end."""
 

@@ -218,7 +218,7 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     changes = (record.change for record in records if record.change is not None)
     notes = [note for part in parts for document in part.values() for note in document.notes]
     notes += [note for change in changes for note in change.notes]
-    warnings = [note for note in notes if is_warning(note)]
+    warnings = [*documents.run.doubts, *(note for note in notes if is_warning(note))]
     shared = defaultdict[str, list[str]](list)
     for step in documents.run.steps:
         if step.record is not None and step.record.shared_device:

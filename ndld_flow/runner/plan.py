@@ -14,6 +14,7 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
+from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, find_misfit, join_keys, make_key
@@ -101,13 +102,16 @@ class Decision:
     """The record that is reused."""
     model_problems: tuple[str, ...] = ()
     """Problems with the model that the step will read, if that is known."""
+    doubts: tuple[str, ...] = ()
+    """Reasons why its result proves less than it seems to."""
     site: Site | None = None
     """The machine on which it would run, if that is not this one."""
 
     def foresee(self) -> Foresight:
         """Return the step's own foresight, with the problems of its model."""
         own = self.step.step.foresee() if self.site is None else self.site.foresight
-        return replace(own, problems=(*own.problems, *self.model_problems)).of_step(self.step.name)
+        problems, notes = (*own.problems, *self.model_problems), (*own.notes, *self.doubts)
+        return replace(own, notes=notes, problems=problems).of_step(self.step.name)
 
     @property
     def reused(self) -> bool:
@@ -244,7 +248,15 @@ def plan_steps(
     known = {name: _KnownModel(path) for name, path in (paths or {}).items()}
     # Only another machine knows what it lacks.
     elsewhere = Site({}, "", Foresight()) if planner.machine_of is not None else None
-    decisions = [replace(decided[step.name], site=planner.site_of(step) or elsewhere) for step in planner.recipe.steps]
+    doubts = doubt_checks(planner.recipe)
+    decisions = [
+        replace(
+            decided[step.name],
+            site=planner.site_of(step) or elsewhere,
+            doubts=(doubts[step.name],) if step.name in doubts else (),
+        )
+        for step in planner.recipe.steps
+    ]
     return [_with_problems(decision, known, planner.store) for decision in decisions]
 
 

@@ -16,6 +16,7 @@ from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.base.users import name_me
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
+from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
@@ -95,6 +96,7 @@ def describe_ended(run: RunState, ended: Ended) -> RunRecord:
         passed=ended.outcome == "passed",
         outcome=ended.outcome,
         failure=ended.failure,
+        doubts=tuple(doubt_checks(run.recipe).values()),
     )
 
 

@@ -163,6 +163,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return 0.0 if self.optimize is not None and self.min_intensity is None else super().least_intensity
 
     @property
+    def calibrates(self) -> bool:
+        return self.mode == "static"
+
+    @property
     def device(self) -> str:
         if self.optimize is None:
             return ""
