@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.machine.operator_libraries import libraries_in_use, register_libraries
+from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
+from ndld_flow.models.loading import LOADER, LoadFailure
 from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, looks_like_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
 from ndld_flow.models.shape_inference import light_proto
@@ -30,15 +32,6 @@ UNREGISTERED = "is not a registered function/op"
 """Part of ONNX Runtime's message on an operator that needs a library or a plugin."""
 _LISTED = 5
 """Maximum number of defects in the log; a broken exporter repeats one at every node."""
-
-
-@dataclass(frozen=True)
-class LoadFailure:
-    """The reason why ONNX Runtime does not load a model."""
-
-    message: str
-    only_kernels: bool
-    """True if the model is valid, and the CPU provider lacks a kernel for a node: a plugin's, or for its type."""
 
 
 def check_changed_model(
@@ -72,6 +65,12 @@ def check_changed_model(
         log.warning("ONNX Runtime does not load the result on this machine: %s", failure.message)
         return
     before = load_failure(source, optimize=is_optimized)
+    if failure.crashed and not (before is not None and before.crashed):
+        place = _place_of_crash(target, is_optimized)
+        raise ModelError(
+            f"{target}: ONNX Runtime loads its source, and crashes when it loads the result{place} "
+            f"({failure.message}). Leave this node as it was."
+        )
     if before is None or (before.only_kernels and not failure.only_kernels):
         raise ModelError(f"{target}: ONNX Runtime loads its source, but not the result: {failure.message}")
     log.warning("ONNX Runtime does not load the source either: %s", before.message)
@@ -137,8 +136,8 @@ def load_failure(path: Path, model: ir.Model | None = None, *, optimize: bool = 
     """Return the reason why ONNX Runtime does not load a model file, or None if it does.
 
     Nothing is packed, so external data are mapped and not read. From a large file only the graph is loaded, unless that
-    fails. With `optimize` the graph is optimized as by default, which infers more shapes. Raises `ModelError` if the
-    file cannot be read.
+    fails. With `optimize` the graph is optimized as by default, which infers more shapes. A crash ends only the process
+    that loads the model. Raises `ModelError` if the file cannot be read.
     """
     if path.stat().st_size > _LIGHT_BYTES:
         proto = light_proto(model or load_model(path))
@@ -149,21 +148,37 @@ def load_failure(path: Path, model: ir.Model | None = None, *, optimize: bool = 
 
 
 def _try_to_load(model: str | bytes, optimize: bool) -> LoadFailure | None:
-    import onnxruntime as ort  # not imported by steps that only read models
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
+    failure = LOADER.load(model, optimize)
+    return None if failure is None else replace(failure, message=runtime_message(failure.message))
 
-    options = ort.SessionOptions()
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    register_libraries(options)
+
+def _place_of_crash(path: Path, optimize: bool) -> str:
+    """Return ` at MatMul 'name'`: the last node of the shortest beginning of a model that crashes; empty if unknown."""
+    proto = onnx.load(path, load_external_data=False)
+    nodes, least, crashing = list(proto.graph.node), 0, len(proto.graph.node)
+    part = path.with_name(f"{path.stem}_part.onnx")  # beside the data files, to which its weights refer
     try:
-        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its classes have no common base
-        return LoadFailure(runtime_message(str(error)), isinstance(error, NoKernelError))
-    return None
+        while crashing - least > 1:
+            middle = (least + crashing) // 2
+            onnx.save(_beginning(proto, nodes[:middle]), part)
+            failure = LOADER.load(str(part), optimize)
+            least, crashing = (least, middle) if failure is not None and failure.crashed else (middle, crashing)
+    finally:
+        part.unlink(missing_ok=True)
+    return f" at {nodes[crashing - 1].op_type} {nodes[crashing - 1].name!r}" if nodes else ""
+
+
+def _beginning(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
+    """Return a model of the first nodes of a sorted one, with all results that none of them reads as outputs."""
+    part = onnx.ModelProto()
+    part.CopyFrom(proto)
+    del part.graph.node[:]
+    del part.graph.output[:]
+    part.graph.node.extend(nodes)
+    read = {name for node in nodes for name in node.input}
+    last = dict.fromkeys(name for node in nodes for name in node.output if name and name not in read)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in last)
+    return part
 
 
 def runtime_message(text: str) -> str:

@@ -62,7 +62,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
         "node_block_list": "block.nodes",
     }
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
     adds_no_quantization: ClassVar[bool] = True

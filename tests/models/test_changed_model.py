@@ -219,3 +219,27 @@ def test_the_version_of_a_missing_default_domain(tmp_path: Path, imports: list[t
     model.opset_import.extend(helper.make_opsetid(*each) for each in imports)
     onnx.save(model, source)
     assert load_model(source).opset_imports[""] == version
+
+
+CRASHING = """<ir_version: 8, opset_import: ["": 17]>
+    g (float16[n, t, 8] x) => (float16[t, n, 4] y, float16[n, t, 8] z) {
+        z = Relu (x)  e = Transpose <perm = [1, 0, 2]> (x)  [product] y = MatMul (e, W)
+    }"""
+
+
+def test_a_model_that_crashes_onnx_runtime_does_not_crash_the_step(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(CRASHING)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 4), np.float16), "W"))
+    source, crashing = tmp_path / "source.onnx", tmp_path / "crashing.onnx"
+    onnx.save(model, crashing)
+    failure = load_failure(crashing, optimize=True)
+    if failure is None:
+        pytest.skip("this release of ONNX Runtime loads the model")
+    assert failure.crashed
+    assert "SIGSEGV" in failure.message
+    assert load_failure(crashing) is None, "another process loads the next model"
+    plain = onnx.parser.parse_model(CRASHING.replace("MatMul (e, W)", "Identity (e)").replace("t, n, 4", "t, n, 8"))
+    onnx.save(plain, source)
+    with pytest.raises(ModelError, match=r"crashes when it loads the result at MatMul 'product' \(it crashes"):
+        check_changed_model(source, crashing, logging.getLogger(__name__), new_types=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crashing.onnx", "source.onnx"]

@@ -332,3 +332,32 @@ def test_positions_are_not_data(angles: str, tmp_path: Path) -> None:
     _, path = _converted(text, tmp_path, frequencies=frequencies, **i)
     # 4,001 is 4,000 in fp16, and sin(4000) is -0.68 where sin(4001) is 0.27
     agree(tmp_path / "source.onnx", path, {"x": np.zeros((5000, 8), np.float32)}, 5e-3)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "e = Transpose <perm = [1, 0, 2]> (x) y = MatMul (e, W)",
+        "a = Tanh (x) e = Transpose <perm = [1, 0, 2]> (a) i = Identity (e) b = MatMul (i, W) y = Tanh (b)",
+        "a = Transpose <perm = [2, 0, 1]> (x) e = Transpose <perm = [2, 1, 0]> (a) y = MatMul (e, W)",
+        "e = Transpose <perm = [1, 0, 2]> (x) c = Concat <axis = 0> (e, e) y = MatMul (c, W)",
+        "e = Transpose <perm = [1, 0, 2]> (x) s = Mul (e, two) y = MatMul (s, W)",
+        "e = Transpose <perm = [1, 2, 0]> (x) y = MatMul (e, W)",
+    ],
+)
+def test_matmuls_that_crash_onnx_runtime_stay_fp32(nodes: str, tmp_path: Path) -> None:
+    text = f"g (float[8, 8, 8] x) => (float[t, n, 8] y) {{ {nodes} }}"
+    weight = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    converted, path = _converted(text, tmp_path, W=weight, two=np.full(1, 2, np.float32))
+    [weights] = [w.data_type for w in converted.graph.initializer if w.name == "W"]
+    assert weights == FLOAT
+    agree(tmp_path / "source.onnx", path, {"x": normal(8, 8, 8)}, 2e-2)
+
+
+def test_other_transposes_do_not_keep_matmuls_in_fp32(tmp_path: Path) -> None:
+    text = """g (float[2, 3, 8, 8] x) => (float[2, 8, 3, 8] y) {
+        e = Transpose <perm = [0, 2, 1, 3]> (x) f = Tanh (e) g = MatMul (f, W) y = Tanh (g)
+    }"""
+    converted, path = _converted(text, tmp_path, W=np.eye(8, dtype=np.float32))
+    assert [w.data_type for w in converted.graph.initializer] == [HALF]
+    agree(tmp_path / "source.onnx", path, {"x": normal(2, 3, 8, 8)}, 2e-2)

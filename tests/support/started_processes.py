@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+from ndld_flow.models import loading
 from tests.support.process_runs import ProcessRun
 
 SERVERS: set[int] = set()
@@ -47,5 +48,10 @@ def _read(file: Path) -> str:
 
 
 def _servers_of_python() -> set[int]:
-    owners = ((forkserver, "_forkserver", "_forkserver_pid"), (resource_tracker, "_resource_tracker", "_pid"))
+    """Return the processes that serve the whole of this one."""
+    owners = (
+        (loading, "LOADER", "pid"),
+        (forkserver, "_forkserver", "_forkserver_pid"),
+        (resource_tracker, "_resource_tracker", "_pid"),
+    )
     return {getattr(getattr(module, owner), name) or 0 for module, owner, name in owners}

@@ -13,6 +13,7 @@ from ndld_flow.models.node_precision import NOT_FP16, precision_of
 from ndld_flow.models.node_selection import nodes_named, nodes_of_types
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import Group, Groups, constant_tensor, is_constant
+from ndld_flow.precision.fp16.crashing_matmuls import crashing_matmuls
 
 _RARE = "few runtimes support it in fp16"
 
@@ -212,6 +213,7 @@ def blocked_nodes(model: ir.Model, request: Fp16Options, notes: list[str]) -> di
             reasons.setdefault(node, f"it is constrained to {precision}")
     if request.values_outside is not None:
         reasons = _outside(model, request.values_outside) | reasons
+    reasons = crashing_matmuls(model) | reasons
     if request.keep_sensitive:
         reasons = {n: why for n in model.graph.all_nodes() if (why := why_sensitive(n))} | reasons
     return reasons
