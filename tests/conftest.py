@@ -175,7 +175,7 @@ def no_pictures_of_sweeps() -> Iterator[None]:
     from ndld_flow.runner.sweep import run_sweep
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_sweep, "write_sweep_exports", lambda record, folder: None)
+        patch.setattr(run_sweep, "write_sweep_exports", lambda record, folder: [])
         yield
 
 

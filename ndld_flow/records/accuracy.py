@@ -69,6 +69,11 @@ SAME_DB = 1000.0
 """snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot express)."""
 
 
+def noise_of(snr_db: float) -> float:
+    """Return the rms of the noise relative to the signal's, at most 1e300, which an untrusted record may exceed."""
+    return float(10 ** min(300.0, -snr_db / 20))
+
+
 class OutputAgreement(Record):
     """One output tensor of the candidate against the reference's, over all samples."""
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.records.accuracy import LayerDivergence, TensorRange
-from ndld_flow.report.encoding import Texts, steps
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange, noise_of
+from ndld_flow.report.encoding import Texts, rounded, steps
 from ndld_flow.report.page_data import DepthPayload, DepthRanges
 from ndld_flow.report.value_text import shape_text
 
@@ -162,7 +162,7 @@ def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
     if tolerance.get("relative_rms", 0) > 0:
         bounds.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
     if "snr_db" in tolerance:
-        bounds.append(Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB"))
+        bounds.append(Bound(noise_of(tolerance["snr_db"]), f"SNR {tolerance['snr_db']:g} dB"))
     cosine = tolerance.get("cosine", 0.0)
     if 0 < cosine < 1:
         bounds.append(Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}"))
@@ -180,7 +180,7 @@ def error_of(layer: LayerDivergence | None, metric: str = "slice_rms") -> float 
     if layer.nonfinite or (value is not None and not math.isfinite(value)):
         return NOT_FINITE
     if value is None and "snr_db" in layer.metrics:
-        value = 10 ** (-layer.metrics["snr_db"] / 20)
+        value = noise_of(layer.metrics["snr_db"])
     return value
 
 
@@ -262,6 +262,6 @@ def _short(values: Iterable[float | None]) -> list[float | None]:
         if value is None or not math.isfinite(value)
         else int(value)
         if value in (0, 1, NOT_FINITE)
-        else float(f"{value:.3g}")
+        else rounded(value, 3)
         for value in values
     ]

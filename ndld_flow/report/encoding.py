@@ -24,11 +24,14 @@ def packed(data: Mapping[str, object]) -> str:
     return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
 
 
-def rounded(value: float) -> float:
-    """Round to five significant digits, finer than any clock; NaN, which JSON does not support, becomes 0."""
+def rounded(value: float, digits: int = 5) -> float:
+    """Round to significant digits; five are finer than any clock. NaN, which JSON does not support, becomes 0."""
     if isinstance(value, int):
         return value
-    return float(f"{value:.5g}") if math.isfinite(value) else 0.0
+    if not math.isfinite(value):
+        return 0.0
+    near = float(f"{value:.{digits}g}")
+    return near if math.isfinite(near) else value  # the largest float rounds to infinity
 
 
 class Texts:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ndld_flow.base.quantities import MINUS, counted, quantity, ratio_change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
-from ndld_flow.report.encoding import Texts, packed, steps
+from ndld_flow.report.encoding import Texts, packed, rounded, steps
 from ndld_flow.report.page_data import HistoryPayload, HistorySeriesPayload, HistoryStepPayload
 from ndld_flow.report.render import PageParts, render, write_page
 
@@ -241,7 +241,7 @@ def _series_payload(series: MetricSeries, places: dict[str, int], texts: Texts) 
         "about": _about(series),
         "unit": short_name(series.unit, 20),
         "run": steps([places[point.run] for point in series.points]),
-        "value": [float(f"{point.value:.6g}") for point in series.points],
+        "value": [rounded(point.value, 6) for point in series.points],
         "runs": [point.runs for point in series.points],
         "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
         "steps": [_step_payload(series, step) for step in series.steps],

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.encoding import Texts
+from ndld_flow.report.noted_failures import noting
 
 View = TypeVar("View")
 
@@ -85,9 +86,13 @@ def find_panels() -> dict[str, Panel[Any]]:
     return {name: panels[name] for name in ordered}
 
 
-def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:
-    """Return the panels that a run has, in the order of the page."""
-    return panels_of({name: panel.collect(documents) for name, panel in find_panels().items()})
+def collect_panels(documents: RunDocuments, notes: list[str]) -> tuple[PanelView, ...]:
+    """Return the panels that a run has, in the order of the page. Those that fail are added to the notes."""
+    views: dict[str, Any] = {}
+    for name, panel in find_panels().items():
+        with noting(f"The section {panel.title}", notes):
+            views[name] = panel.collect(documents)
+    return panels_of(views)
 
 
 def views_of_profiles(profiles: Mapping[str, Profile]) -> dict[str, Any]:

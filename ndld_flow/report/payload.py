@@ -25,7 +25,8 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
     texts, tensors = Texts(), Tensors()
     shown = list(panels)
     views = {panel.name: panel.view for panel in shown}
-    layers = list(zip(views.get("layers", ()), filter(has_timed_layers, profiles), strict=True))
+    timed = filter(has_timed_layers, profiles) if "layers" in views else ()
+    layers = list(zip(views.get("layers", ()), timed, strict=True))
     engines = views.get("engines", ())
     depths = [view.depth for name in ("precision", "accuracy") for view in views.get(name, ())]
     steps = views["steps"].steps if "steps" in views else ()

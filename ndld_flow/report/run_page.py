@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
+from ndld_flow.report.noted_failures import noting, page_with_notes
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.panels.files import FileLink, result_of
 from ndld_flow.report.payload import page_payload
@@ -62,16 +63,23 @@ class RunPage:
 
 def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
     """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
-    panels = collect_panels(documents)
+    notes: list[str] = []
+    panels = collect_panels(documents, notes)
+    return _page_of(documents, drawn, panels, notes)
+
+
+def _page_of(
+    documents: RunDocuments, drawn: Collection[str], panels: Sequence[PanelView], notes: Sequence[str]
+) -> RunPage:
     summary = collect_summary(documents)
     steps = [summary.graph.final, *documents.builds]
     return RunPage(
         summary=summary,
-        panels=panels,
+        panels=tuple(panels),
         machine=machine_settings(documents.run.machine),
         results=tuple((short_name(step), link) for step in steps if (link := result_of(documents, step)) is not None),
         comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
-        unreadable=documents.unreadable,
+        unreadable=(*documents.unreadable, *notes),
         payload=page_payload(panels, documents.profiles.values()),
     )
 
@@ -93,13 +101,33 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
     return path
 
 
-def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
-    """Write the report of a run from its documents; it links to existing pages of comparisons.
+def draw_documents(documents: RunDocuments, run_folder: Path, notes: Sequence[str] = ()) -> Path:
+    """Write the report of a run from its documents; it links to existing pages of comparisons and has these notes.
 
     Raises an `OutputsError` if it cannot be written.
     """
     documents = replace(documents, folder=run_folder)  # those of a sweep's point were read from the store
     drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
     with paused_garbage_collection():
-        text = render(RUN_REPORT, collect_page(documents, drawn), verdict=verdict)
+        text = page_with_notes("The report", lambda: _draw(documents, drawn, list(notes)))
     return write_page(run_folder / "report.html", text, "ndld-flow report")
+
+
+def _draw(documents: RunDocuments, drawn: Collection[str], notes: list[str]) -> str:
+    """Return the text of the page, with a note in place of each panel that cannot be drawn."""
+
+    def text_with(panels: Sequence[PanelView]) -> str:
+        return render(RUN_REPORT, _page_of(documents, drawn, panels, notes), verdict=verdict)
+
+    panels = collect_panels(documents, notes)
+    known = len(notes)
+    with noting("A section of the report", notes):
+        return text_with(panels)
+    # A template and a payload fail with the page that they are in: the page is drawn panel by panel.
+    del notes[known:]
+    kept: list[PanelView] = []
+    for panel in panels:
+        with noting(f"The section {panel.title}", notes):
+            text_with([*kept, panel])
+            kept.append(panel)
+    return text_with(kept)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,6 +150,7 @@ def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
 
 def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     """Write everything but the record: artifacts, texts, tables and pages; return the record with its verdict."""
+    from ndld_flow.report.noted_failures import noting
     from ndld_flow.report.run_page import draw_documents
     from ndld_flow.report.verdict import summarize_documents
 
@@ -156,10 +158,13 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
         _write_step(step, built, folder, store)
     write_texts(run, built, folder)
     documents = read_documents(run, built)
-    _write_exports(documents, built)  # first: the report links to existing files
-    draw_documents(documents, built)
+    notes = _write_exports(documents, built)  # first: the report links to existing files
+    draw_documents(documents, built, notes)
     draw_inspected(documents, built, store)
-    return run.model_copy(update={"verdict": tuple(summarize_documents(documents))})
+    verdict: list[str] = []
+    with noting("The verdict", notes):
+        verdict = summarize_documents(documents)
+    return run.model_copy(update={"verdict": tuple(verdict or notes)})
 
 
 def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
@@ -217,30 +222,38 @@ def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
     return shared
 
 
-def _write_exports(documents: RunDocuments, built: Path) -> None:
-    """Write tables, traces and Markdown of each profile and comparison, and Markdown of the run."""
+def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
+    """Write tables, traces and Markdown of each profile and comparison, and Markdown of the run; return notes on those
+    that fail.
+    """
     from ndld_flow.report.exports.chrome_trace import chrome_trace
     from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
     from ndld_flow.report.exports.precision_exports import write_precision_exports
     from ndld_flow.report.exports.profile_markdown import profile_markdown
     from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+    from ndld_flow.report.noted_failures import noting
 
-    (built / RUN_SUMMARY).write_text(run_markdown(documents), encoding="utf-8")
+    texts: dict[str, Callable[[], str]] = {RUN_SUMMARY: partial(run_markdown, documents)}
     for step, profile in documents.profiles.items():
         labelled = [(profile.label, profile)]
-        (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
+        texts[f"{step}/profile.md"] = partial(profile_markdown, profile.label, profile)
         if profile.layers:
-            (built / step / "layers.csv").write_text(layers_csv(labelled), encoding="utf-8", newline="")
+            texts[f"{step}/layers.csv"] = partial(layers_csv, labelled)
         if profile.timeline:
-            (built / step / "trace.json").write_text(chrome_trace(labelled), encoding="utf-8")
+            texts[f"{step}/trace.json"] = partial(chrome_trace, labelled)
     for step, build in documents.builds.items():
-        table = engine_layers_csv(build.label, build.layers)
-        (built / step / "layers.csv").write_text(table, encoding="utf-8", newline="")
-    write_precision_exports(documents, built)
+        texts[f"{step}/layers.csv"] = partial(engine_layers_csv, build.label, build.layers)
+    notes: list[str] = []
+    for name, text in texts.items():
+        with noting(name, notes):
+            (built / name).write_text(text(), encoding="utf-8", newline="")
+    with noting("The exports of precision and accuracy", notes):
+        write_precision_exports(documents, built)
     for step, comparison in documents.comparisons.items():
         profiles = documents.compared(step)
         if profiles is not None:
             write_comparison(comparison, profiles, built / step)
+    return notes
 
 
 def write_texts(run: RunRecord, built: Path, folder: Path) -> None:
@@ -285,20 +298,25 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
     from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
     from ndld_flow.report.exports.comparison_markdown import comparison_markdown
     from ndld_flow.report.exports.csv_tables import comparison_csv
+    from ndld_flow.report.noted_failures import noting
 
-    texts = {
-        "comparison.json": comparison.to_json(),
-        "comparison.md": comparison_markdown(comparison, profiles),
-        "junit.xml": comparison_junit(comparison),
-        "benchmark.json": comparison_benchmark_json(comparison),
-        "layers.csv": comparison_csv(comparison, profiles),
-        "trace.json": chrome_trace(_labelled(comparison, profiles)),
+    texts: dict[str, Callable[[], str]] = {
+        "comparison.md": partial(comparison_markdown, comparison, profiles),
+        "junit.xml": partial(comparison_junit, comparison),
+        "benchmark.json": partial(comparison_benchmark_json, comparison),
+        "layers.csv": partial(comparison_csv, comparison, profiles),
+        "trace.json": lambda: chrome_trace(_labelled(comparison, profiles)),
     }
+    notes: list[str] = []
+    write_text_atomically(folder / "comparison.json", comparison.to_json())
     for name, text in texts.items():
-        write_text_atomically(folder / name, text)
-    _write_picture(comparison, profiles, folder / PICTURE)
-    _write_workbook(comparison, profiles, folder / WORKBOOK)
-    draw_comparison(comparison, profiles, folder / COMPARISON_PAGE)
+        with noting(name, notes):
+            write_text_atomically(folder / name, text())
+    with noting(PICTURE, notes):
+        _write_picture(comparison, profiles, folder / PICTURE)
+    with noting(WORKBOOK, notes):
+        _write_workbook(comparison, profiles, folder / WORKBOOK)
+    draw_comparison(comparison, profiles, folder / COMPARISON_PAGE, notes)
 
 
 def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[tuple[str, Profile]]:

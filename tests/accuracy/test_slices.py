@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -191,6 +192,22 @@ def test_one_tensor_is_measured_like_outputs() -> None:
     worst = slice_error(DETECTIONS, noisy)
     assert worst.value == pytest.approx(metrics["slice_rms"], rel=1e-3)
     assert worst.place.startswith("channel ")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("part", [0.1, 1.0])
+def test_squares_of_huge_values_do_not_overflow(dtype: type[np.floating[Any]], part: float) -> None:
+    """An attention mask holds the smallest number of its type."""
+    rows = np.random.default_rng(1).standard_normal((1, 4, 50))
+    rows[:, 2:] = np.where(rows[:, 2:] < 0, float(np.finfo(np.float16 if dtype == np.float16 else np.float32).min), 0)
+    mask = rows.astype(dtype)
+    noisy = (rows * part).astype(dtype)
+    judged = Agreement(None, find_yardstick(lambda: [mask]))
+    metrics = judged.add(mask, noisy)
+    worst = slice_error(mask, noisy)
+    assert worst.value == pytest.approx(metrics["slice_rms"], rel=2e-3)
+    assert worst.value < 2
+    assert (worst.value > 0.5) == (part < 1)
 
 
 # --- integers ---

@@ -20,11 +20,11 @@ from ndld_flow.base.errors import OutputsError
 from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.records.comparison import MetricVerdict
+from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.report.comparison.layers import collect_aligned
 from ndld_flow.report.comparison.page import ComparisonPage, _title, collect_comparison, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences
-from ndld_flow.report.comparison.verdicts import IntervalScale
+from ndld_flow.report.comparison.verdicts import IntervalScale, agrees
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
@@ -214,6 +214,22 @@ def verdict(ratio: float, low: float, high: float, threshold: float = 0.03) -> M
         threshold=threshold,
         why="",
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio", "agree"),
+    [
+        (2.0, 0.0, 0.0, True),
+        (2.0, 0.001, 0.0, False),
+        (2.0, 1.0, 0.5, True),
+        (2.0, 1.0, 0.6, False),
+        (0.0, 1.0, math.inf, True),
+        (2.0, 1.0, math.inf, False),
+    ],
+)
+def test_values_agree_with_a_ratio(before: float, after: float, ratio: float, agree: bool) -> None:
+    metric = ComparedMetric(metric="m", unit="ms", values=(before, after))
+    assert agrees(metric, verdict(ratio, ratio, ratio)) == agree
 
 
 any_ratio = st.floats(allow_nan=True, allow_infinity=True)

@@ -31,7 +31,7 @@ from ndld_flow.accuracy.slices import SLICE_METRICS
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.accuracy import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence, noise_of
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float
@@ -51,7 +51,7 @@ def allowed_noise(bounds: Mapping[str, float]) -> float:
     if 0 < bounds.get("cosine", 0.0) <= 1:
         allowed.append(math.sqrt(1 / bounds["cosine"] ** 2 - 1))
     if "snr_db" in bounds:
-        allowed.append(10 ** (-bounds["snr_db"] / 20))
+        allowed.append(noise_of(bounds["snr_db"]))
     if "relative_rms" in bounds:
         allowed.append(bounds["relative_rms"])
     return min(allowed, default=math.inf if "slice_rms" in bounds else USUAL_NOISE)

@@ -17,6 +17,7 @@ from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pack_maps, read_activations
 from ndld_flow.report.activations.payload import activations_payload
+from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
 
@@ -276,6 +277,10 @@ def draw_activations(folder: Path, kept: Path | None = None) -> Path:
     source = kept or (folder if here else folder / STORED)
     record = read_activations(source)
     with paused_garbage_collection():
-        page = collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")
-        text = render(ACTIVATIONS_PAGE, page)
+        text = page_with_notes(
+            "The page of activations",
+            lambda: render(
+                ACTIVATIONS_PAGE, collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")
+            ),
+        )
     return write_page(folder / PAGE, text, "ndld-flow report")

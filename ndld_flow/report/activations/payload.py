@@ -10,7 +10,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder
-from ndld_flow.report.encoding import packed
+from ndld_flow.report.encoding import packed, rounded
 from ndld_flow.report.page_data import (
     ActivationsPayload,
     ChannelColumns,
@@ -57,7 +57,7 @@ def number_text(value: float | None) -> NumberText:
     if value is None or isinstance(value, int):
         return value
     if math.isfinite(value):
-        return float(f"{value:.6g}")
+        return rounded(value, 6)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 

@@ -39,6 +39,7 @@ from ndld_flow.report.comparison.verdicts import (
     ratio_text,
 )
 from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 
 
@@ -120,7 +121,9 @@ class ComparisonPage:
         return tuple((name, titles.get(name, name.capitalize())) for name, there in present if there)
 
 
-def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:
+def collect_comparison(
+    comparison: Comparison, profiles: Sequence[Sequence[Profile]], notes: Sequence[str] = ()
+) -> ComparisonPage:
     """Convert records to page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
     decisions, scale = collect_decisions(comparison)
     times = [collect_aligned(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)]
@@ -138,7 +141,7 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
         noise=short_name(comparison.noise, 400),
-        left_out=tuple(short_name(sentence, 400) for sentence in comparison.left_out),
+        left_out=tuple(short_name(sentence, 400) for sentence in (*comparison.left_out, *notes)),
         profiles=tuple(
             _view(profile, own, timed, subjects)
             for profile, own, timed in zip(comparison.profiles, profiles, times, strict=True)
@@ -197,12 +200,17 @@ COMPARISON_PAGE = PageParts(
 )
 
 
-def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
-    """Write the page of a comparison atomically and return its path.
+def draw_comparison(
+    comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path, notes: Sequence[str] = ()
+) -> Path:
+    """Write the page of a comparison, with notes on files that are missing, atomically and return its path.
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
     `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
     """
     with paused_garbage_collection():
-        text = render(COMPARISON_PAGE, collect_comparison(comparison, profiles))
+        text = page_with_notes(
+            "The page of the comparison",
+            lambda: render(COMPARISON_PAGE, collect_comparison(comparison, profiles, notes)),
+        )
     return write_page(path, text, "ndld-flow compare")

@@ -16,7 +16,7 @@ from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.layers import LayerTimes
 from ndld_flow.report.comparison.subjects import SubjectView
-from ndld_flow.report.encoding import Texts, packed
+from ndld_flow.report.encoding import Texts, packed, rounded
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.page_data import (
     ComparedLayers,
@@ -187,4 +187,4 @@ def _number(value: float | None) -> float | None:
     """Round to five significant digits; NaN and infinity, which JSON does not support, become null."""
     if value is None or isinstance(value, int):
         return value
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    return rounded(value) if math.isfinite(value) else None

@@ -89,7 +89,7 @@ def agrees(metric: ComparedMetric, verdict: MetricVerdict) -> bool:
     before, after = metric.values[verdict.base], metric.values[verdict.candidate]
     if not before or after is None:
         return True
-    return abs(after / before / verdict.ratio - 1) <= max(verdict.threshold / 10, 1e-6)
+    return math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6))
 
 
 @dataclass(frozen=True)

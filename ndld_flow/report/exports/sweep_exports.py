@@ -11,6 +11,7 @@ from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
 from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
+from ndld_flow.report.noted_failures import noting
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_winners import WinnersView, WinnerView, collect_winners
@@ -165,16 +166,19 @@ def _troubles(record: SweepRecord) -> str:
 POINTS, SUMMARY, PICTURE = "points.csv", "summary.md", "sweep.png"
 
 
-def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
-    """Write `points.csv`, `summary.md` and its picture into a sweep's folder and return their paths.
+def write_sweep_exports(record: SweepRecord, folder: Path) -> list[str]:
+    """Write `points.csv`, `summary.md` and its picture into a sweep's folder; return notes on those that fail.
 
     Raises an `OutputsError` if they cannot be written.
     """
     # Imported lazily: matplotlib takes half a second.
     from ndld_flow.report.exports.sweep_picture import sweep_picture
 
-    again = "ndld-flow report"
-    picture = sweep_picture(record, folder / PICTURE) if EXTRAS["plots"].is_installed else None
-    table = write_page(folder / POINTS, points_csv(record), again)
-    summary = write_page(folder / SUMMARY, sweep_markdown(record, has_picture=picture is not None), again)
-    return [table, summary, *([picture] if picture is not None else [])]
+    again, picture, notes = "ndld-flow report", None, list[str]()
+    with noting(PICTURE, notes):
+        picture = sweep_picture(record, folder / PICTURE) if EXTRAS["plots"].is_installed else None
+    with noting(POINTS, notes):
+        write_page(folder / POINTS, points_csv(record), again)
+    with noting(SUMMARY, notes):
+        write_page(folder / SUMMARY, sweep_markdown(record, has_picture=picture is not None), again)
+    return notes

@@ -410,7 +410,7 @@ def _metric_value(value: float | None) -> NumberText:
     """Return nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not measured."""
     if value is None:
         return None
-    return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+    return rounded(value, 9) if math.isfinite(value) else str(value)
 
 
 def _ranges(positions: Sequence[int]) -> list[int] | None:

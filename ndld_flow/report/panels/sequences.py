@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
-from ndld_flow.report.encoding import Texts
+from ndld_flow.report.encoding import Texts, rounded
 from ndld_flow.report.page_data import SequencePayload
 from ndld_flow.report.panel import Panel
 
@@ -147,7 +147,7 @@ def _payload(agreement: SequenceAgreement, texts: Texts) -> SequencePayload:
 
 def _largest(errors: tuple[float | None, ...]) -> float | None:
     largest = max((error for error in errors if error is not None), default=None)
-    return None if largest is None else float(f"{largest:.4g}")
+    return None if largest is None else rounded(largest, 4)
 
 
 PANEL = Panel(

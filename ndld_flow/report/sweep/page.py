@@ -18,6 +18,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import ChurnView, Objects, collect_churn
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
@@ -345,15 +346,22 @@ SWEEP_PAGE = PageParts(
 )
 
 
-def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None) -> Path:
+def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None, notes: Sequence[str] = ()) -> Path:
     """Write `report.html` into a sweep's folder atomically and return its path.
 
-    `objects` locates artifacts in the store while the folder is at a temporary path with invalid links.
-    Raises an `OutputsError` if it cannot be written.
+    `objects` locates artifacts in the store while the folder is at a temporary path with invalid links; `notes` are on
+    files that are missing. Raises an `OutputsError` if it cannot be written.
     """
     with paused_garbage_collection():
         optimization = _read_optimization(folder)
-        text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects), optimization))
+        text = page_with_notes(
+            "The report",
+            lambda: render(
+                SWEEP_PAGE,
+                collect_page(record, collect_churn(record, folder, objects), optimization),
+                notes=notes,
+            ),
+        )
     return write_page(folder / "report.html", text, "ndld-flow report")
 
 

@@ -239,8 +239,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
         write_recipe_and_command(record, "sweep", built, folder)
         (built / LOG_FILE).write_text("\n".join(_log_lines(record)) + "\n", encoding="utf-8")
         write_text_atomically(built / SWEEP_RECORD, record.to_json())
-        draw_sweep(record, built, outputs.store.object_folder)
-        write_sweep_exports(record, built)
+        draw_sweep(record, built, outputs.store.object_folder, write_sweep_exports(record, built))
         outputs.publish(built, folder)
     return folder
 
