@@ -25,7 +25,7 @@ from ndld_flow.models.external_data import externalized, place_existing_tensors,
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.indexed_rows import indexed_rows
 from ndld_flow.models.known_texts import known_texts
-from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
+from ndld_flow.models.model_checks import check_external, check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import inner_graphs
 from ndld_flow.models.sparse_tensors import (
@@ -78,6 +78,12 @@ __all__ = [
 ]
 
 
+_ZIPMAP = (
+    "an output is a sequence of maps. Convert the model without ZipMap, so that its probabilities are a tensor: "
+    "`options={'zipmap': False}` in skl2onnx, `zipmap=False` in onnxmltools."
+)
+
+
 def load_model(path: Path) -> ir.Model:
     """Read a model; external data stays on disk and is mapped when a value is needed.
 
@@ -114,12 +120,14 @@ def _without_nodes(proto: onnx.ModelProto, path: Path) -> ir.Model:
 def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Path], None] = place_tensors) -> ir.Model:
     check_versions(proto, path)
     check_functions(proto, path)
+    check_external(proto, path)
     unname_dims(proto)
     try:
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
-        raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
+        reason = _ZIPMAP if "Map types" in _innermost(error) else _innermost(error)
+        raise ModelError(f"{path}: the model is broken or uses unsupported features: {reason}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
     place(model, path)

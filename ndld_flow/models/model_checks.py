@@ -37,13 +37,56 @@ def check_versions(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
-    """Raise `ModelError` for a node without outputs: every operator has one."""
-    for node in (node for graph in graphs for node in graph):
-        if not node.outputs:
-            name = short_name(node.name or "")
-            raise ModelError(
-                f"{path}: node {name!r} ({short_name(node.op_type)}) has no outputs. The model is damaged."
-            )
+    """Raise `ModelError` for a node without outputs, as every operator has one, and for nodes in a cycle."""
+    for graph in graphs:
+        seen: set[ir.Node] = set()
+        is_sorted = True
+        for node in graph:
+            if not node.outputs:
+                name = short_name(node.name or "")
+                raise ModelError(
+                    f"{path}: node {name!r} ({short_name(node.op_type)}) has no outputs. The model is damaged."
+                )
+            is_sorted = is_sorted and all(producer in seen for producer in _producers(node, graph))
+            seen.add(node)
+        if not is_sorted:
+            _check_cycles(graph, path)
+
+
+def _check_cycles(graph: ir.Graph, path: Path) -> None:
+    try:
+        TopologicalSorter({node: _producers(node, graph) for node in graph}).prepare()
+    except CycleError as error:
+        names = " -> ".join(short_name(node.name or node.op_type, 60) for node in error.args[1])
+        raise ModelError(
+            f"{path}: nodes read each other's outputs in a cycle: {names}. The model is damaged."
+        ) from None
+
+
+def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes of a graph whose outputs a node, or a body in it, reads."""
+    bodies = [
+        body
+        for attribute in node.attributes.values()
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+        for body in (attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else [attribute.as_graph()])
+    ]
+    readers = [node, *(inner for body in bodies for inner in ir.traversal.RecursiveGraphIterator(body))]
+    reads = [value for reader in readers for value in reader.inputs]
+    reads += [value for body in bodies for value in body.outputs]
+    producers = (value.producer() for value in reads if value is not None)
+    return {producer for producer in producers if producer is not None and producer.graph is graph}
+
+
+def check_external(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise `ModelError` for external data at an offset, or with a length, that is no number of bytes."""
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (entry.value.isascii() and entry.value.isdecimal()):
+                raise ModelError(
+                    f"{path}: the external data of {short_name(tensor.name)!r} has the {entry.key} "
+                    f"{short_name(entry.value, 30)}. The model is damaged."
+                )
 
 
 def check_functions(proto: onnx.ModelProto, path: Path) -> None:

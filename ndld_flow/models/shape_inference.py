@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
+from onnx.external_data_helper import uses_external_data
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
@@ -16,6 +17,8 @@ from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.foreign_shapes import graphs_of, hide_wrong_rules, import_domains, infer_foreign
 
+_MOST_PLACEHOLDERS = 4_000_000
+"""Maximum number of elements of vectors without data that nodes read: onnx keeps 70 bytes for each."""
 MOST_ELEMENTS = 100_000
 """Maximum number of elements over all values of a model. Shapes have a few per node."""
 _SHAPE_ELEMENTS = 16
@@ -26,25 +29,39 @@ up."""
 
 
 def propagates_little_data(graph: onnx.GraphProto) -> bool:
-    """Return whether data propagation would keep at most `MOST_ELEMENTS` elements in addition to the model.
+    """Return whether data propagation would keep few elements in addition to the model.
 
     onnx keeps each element of a propagated shape as a message: a chain of `Concat(a, a)`, which doubles its input,
-    exhausts memory with a few hundred bytes of model.
+    exhausts memory with a few hundred bytes of model. It also keeps one for each element of a declared vector, although
+    it knows no value.
     """
-    lengths = {
-        item.name: math.prod(item.dims) for item in graph.initializer if item.data_location != onnx.TensorProto.EXTERNAL
-    }
+    lengths, vectors = _known_lengths(graph)
     held = 0
+    placeholders: set[str] = set()
     for node in graph.node:
+        if node.op_type in _PROPAGATES or node.op_type == "Concat":
+            placeholders.update(name for name in node.input if name in vectors)
         length = _length(node, lengths)
         if node.op_type == "Concat":
             held += length
-        if held > MOST_ELEMENTS:
+        if held > MOST_ELEMENTS or sum(vectors[name] for name in placeholders) > _MOST_PLACEHOLDERS:
             return False
         lengths.update(dict.fromkeys(node.output, length))
         if not all(propagates_little_data(attribute.g) for attribute in node.attribute if attribute.HasField("g")):
             return False
     return True
+
+
+def _known_lengths(graph: onnx.GraphProto) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the numbers of elements of initializers with data, and those of vectors without."""
+    weights = {item.name: item for item in graph.initializer}
+    lengths = {name: math.prod(item.dims) for name, item in weights.items() if not uses_external_data(item)}
+    vectors = {name: item.dims[0] for name, item in weights.items() if name not in lengths and len(item.dims) == 1}
+    for info in (*graph.input, *graph.value_info):
+        dims = info.type.tensor_type.shape.dim
+        if info.name not in weights and len(dims) == 1:
+            vectors[info.name] = dims[0].dim_value
+    return lengths, vectors
 
 
 def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:

@@ -617,8 +617,9 @@ def _resolve_reads(
     makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
     wanted[own] = (kind, entry.get(own) or (makers[-1] if makers else None))
     for setting, mark in step_type.cls.marked(Reads).items():
-        name = entry.get(setting, fields_of(step_type.cls)[setting].default)
-        if name is not None:  # an optional read
+        field_info = fields_of(step_type.cls)[setting]
+        name = entry.get(setting, None if field_info.is_required() else field_info.default)
+        if name is not None:  # an optional read, or a setting that is missing
             wanted[setting] = (mark.kind, name)
     reads: dict[str, str] = {}
     for key, (kind, name) in wanted.items():

@@ -34,6 +34,8 @@ _FORMATS = "wav,flac,ogg,mp3,mov,aac,aiff,w64"
 _HIGHEST_RATE = 768_000
 _MOST_BYTES = 4
 """Bytes of a sample of PCM that are read."""
+_MOST_TIMES = 256
+"""Maximum ratio of two rates: 768 kHz to 3 kHz. Filters, and files that claim 1 Hz, grow with it."""
 _ZERO_CROSSINGS = 32
 _KAISER_BETA = 9.0
 
@@ -137,6 +139,12 @@ class AudioInput:
     def _check_rate(self, rate: int, path: Path) -> None:
         if not 0 < rate <= _HIGHEST_RATE:
             raise RequestError(f'input "{self.name}": {path} has a sample rate of {rate} Hz.')
+        wanted = self.given.rate or rate
+        if not rate <= wanted * _MOST_TIMES <= rate * _MOST_TIMES**2:
+            raise RequestError(
+                f'input "{self.name}": {path} has a sample rate of {rate} Hz, and `rate` is {wanted} Hz. Rates are '
+                f"converted up to a factor of {_MOST_TIMES}: correct the file's header or `rate`."
+            )
 
     def _with_channels(self, waveform: Array, channels: int, path: Path) -> Array:
         if channels == 1:

@@ -71,7 +71,13 @@ class TextFile:
         length = last if isinstance(last, int) else None
         limit = min(filter(None, (length, wanted.given.max_length)), default=None)
         tokenizer = _load(Path(str(wanted.given.tokenizer)), wanted.name)
-        encoding, tokens = tokenizer.encode(text, limit)
+        try:
+            encoding, tokens = tokenizer.encode(text, limit)
+        except Exception as error:  # the package raises Exception itself, such as for a missing unknown token
+            reason = short_name(str(error), 200)
+            raise RequestError(
+                f'input "{wanted.name}": {wanted.given.tokenizer} cannot encode {origin}: {reason}'
+            ) from None
         row = _values(encoding, part_of(wanted.name))
         kept, missing = len(row), (length or len(row)) - len(row)
         if missing:

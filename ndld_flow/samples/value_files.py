@@ -205,7 +205,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     shape, fortran_order, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it contains Python objects, which are not unpickled")
-    if any(dim < 0 for dim in shape):
+    if any(type(dim) is not int or dim < 0 for dim in shape):  # numpy accepts (True, 3)
         raise ValueError(f"its shape is {shape}")
     return _Header(tuple(shape), dtype, fortran_order)
 

@@ -346,3 +346,9 @@ def test_everything_else_is_composed_by_hydra(folder: Path, text: str) -> None:
     path = folder / "plain.yaml"
     path.write_text(text)
     assert compose_plain(read_yaml(path), find_folders(path)) is None
+
+
+def test_a_missing_name_of_a_step_is_one_mistake(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, "name: c\nmodel: model.onnx\nsteps: {c: {step: compare_profiles}}\n")
+    assert sum("steps.c.base" in problem for problem in found) == 1
+    assert not any("Undefined" in problem for problem in found)

@@ -36,7 +36,9 @@ def title_in(page: Path, name: str) -> bool:
 def test_a_section_that_fails_is_a_note(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_quickstart(tmp_path)
     panels = panel.find_panels()
-    changed = {**panels, "latency": replace(panels["latency"], **{part: fail})}
+    latency = panels["latency"]
+    broken = replace(latency, collect=fail) if part == "collect" else replace(latency, payload=fail)
+    changed = {**panels, "latency": broken}
     monkeypatch.setattr(panel, "find_panels", lambda: changed)
     with pytest.warns(ReportWarning):
         page = draw_report(tmp_path)

@@ -226,3 +226,11 @@ def test_other_formats_need_a_decoder(in_folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("ndld_flow.base.extras.find_spec", lambda name: None)
     with pytest.raises(BackendError, match="needs PyAV"):
         list(samples(WHOLE, {"data": "a.flac"}))
+
+
+@pytest.mark.parametrize(("rate", "new"), [(1, 16000), (48000, 100)])
+def test_rates_that_are_too_far_apart_are_refused(rate: int, new: int, in_folder: Path) -> None:
+    """16,000 samples that claim 1 Hz would become a GiB."""
+    write_wav(in_folder / "a.wav", ramp(25), rate)
+    refused("`rate`", WHOLE, data="a.wav", rate=new)
+    assert len(list(samples(WHOLE, {"data": "a.wav", "rate": rate}))) == 1

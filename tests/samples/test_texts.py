@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,15 @@ def test_text_that_does_not_fit_is_refused(folder: Path) -> None:
         ("empty.txt contains no text", MODEL[0], {**TEXT["input_ids"], "data": "empty.txt"}),
         ("cannot be read as UTF-8", MODEL[0], {**TEXT["input_ids"], "data": "latin.txt"}),
         ("bad.json is not a tokenizer", MODEL[0], {**TEXT["input_ids"], "tokenizer": "bad.json"}),
+        ("known.json cannot encode", MODEL[0], {**TEXT["input_ids"], "tokenizer": "known.json"}),
         ("there is no file gone.json", MODEL[0], {**TEXT["input_ids"], "tokenizer": "gone.json"}),
     ):
         Path("empty.txt").write_text("\n\n")
         Path("latin.txt").write_bytes(b"caf\xe9\n")
         Path("bad.json").write_text("{}")
+        known = json.loads(Path("tokenizer.json").read_text())
+        del known["model"]["vocab"]["[UNK]"], known["model"]["vocab"]["c"]
+        Path("known.json").write_text(json.dumps(known))
         with pytest.raises(RequestError, match=words):
             rows({"input_ids": given}, wanted)
 
