@@ -194,7 +194,9 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
     """Return a sentence for each output with channels that the samples do not activate."""
     notes = []
     for output in outputs:
-        if output.unseen_count:
+        if output.unseen_count and output.unseen_count == output.slice_count:
+            notes.append(f"{output.output}: its values hardly vary on the samples, so errors on others are unknown")
+        elif output.unseen_count:
             some = ", ".join([*map(str, output.unseen[:_NAMED]), *(["..."] if len(output.unseen) > _NAMED else [])])
             notes.append(
                 f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} "
@@ -300,8 +302,9 @@ def _remarks(accuracy: Accuracy) -> list[str]:
         remarks.append(f"values diverge at {short_name(accuracy.first_divergent.tensor)}")
     for output in accuracy.outputs:
         if output.unseen_count and output.metrics.get("slice_rms"):
-            name = short_name(output.output)
-            remarks.append(f"{output.unseen_count:,} of {output.slice_count:,} channels of {name} not seen")
+            name, unseen = short_name(output.output), f"{output.unseen_count:,} of {output.slice_count:,} channels"
+            all_alike = output.unseen_count == output.slice_count  # errors are measured all the same
+            remarks.append(f"{name} hardly varies on the samples" if all_alike else f"{unseen} of {name} not seen")
     if accuracy.passed:
         remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note]
     return remarks

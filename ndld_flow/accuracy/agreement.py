@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,13 +63,13 @@ class Yardstick:
     """The reference for numbers; None if they cannot be cut into slices."""
 
 
-def find_yardstick(samples: Samples) -> Yardstick:
-    """Choose the criterion of an output from the reference's values."""
+def find_yardstick(samples: Samples, positions: Collection[int] = ()) -> Yardstick:
+    """Choose the criterion of an output from the reference's values; `positions` are axes known to have no features."""
     first = next(iter(samples()), None)
     if first is None or first.dtype.kind not in "biuf":
         return Yardstick()
     if is_float(first.dtype) or _has_levels(first, samples):
-        return Yardstick("numbers", measure_reference(samples))
+        return Yardstick("numbers", measure_reference(samples, positions))
     return Yardstick("classes" if _is_class_map(samples) else "exact")
 
 

@@ -432,7 +432,8 @@ def compare_models(
     for i, outputs in enumerate(second.over(cast, theirs)):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
-            compared = tuple(_prepare(names, measuring(names[0] or names[1] or ""), kept) for names in pairs)
+            places = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
+            compared = tuple(_prepare(names, measuring(names[0] or names[1] or ""), kept, places) for names in pairs)
         for output in compared:
             output.add(reader.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate or pair.sequences is not None:
@@ -515,9 +516,18 @@ def _output_names(side: ComparedModel) -> list[str]:
     return [spec.name for spec in model_outputs(side.path)]
 
 
-def _prepare(pair: Pair, measuring: Measuring, kept: StoredOutputs) -> ComparedOutput:
+def _positions(shape: Sequence[int | str | None]) -> tuple[int, ...]:
+    """Return the dynamic axes of an output that has fixed ones too; of others, exporters may have lost the sizes."""
+    dynamic = tuple(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
+    return dynamic if len(dynamic) < len(shape) else ()
+
+
+def _prepare(
+    pair: Pair, measuring: Measuring, kept: StoredOutputs, positions: Mapping[str, tuple[int, ...]]
+) -> ComparedOutput:
     """Measure the reference's values of an output, by which the candidate's errors are judged."""
-    yardstick = Yardstick() if pair[0] is None else find_yardstick(kept.samples_of(pair[0]))
+    name = pair[0]
+    yardstick = Yardstick() if name is None else find_yardstick(kept.samples_of(name), positions.get(name, ()))
     return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)
 
 

@@ -8,8 +8,9 @@ reference, `e = candidate - reference`, both over all samples and in float64.
   along which they add up to 1. Otherwise it is the axis along which neighbours differ most, by the variogram at one
   step, mean((r_i+1 - r_i)^2) / (2 var(r)), if that is 0.25 or more. Neighbouring pixels, anchors, tokens and frames are
   similar (0.01 to 0.3 on real models), neighbouring channels and classes are not (0.32 to 2). The first of several axes
-  is the batch unless no other one qualifies; an image with one channel has no feature axis. The *slices* are the
-  indices of that axis, and the whole output.
+  is the batch unless no other one qualifies; an image with one channel has no feature axis. An axis that the model
+  declares as dynamic beside a fixed one holds positions, such as frames: weights fix the number of channels. The
+  *slices* are the indices of the feature axis, and the whole output.
 - Slices are of one *kind* if they may share a unit: those within [0, 1] (scores, probabilities), and groups of the
   others whose magnitudes have no gap of a factor of 20 between them. A slice never sets the floor of another kind.
 - *spread* of a slice: max(std, 0.02 rms, max(0.05, 1 / n) x largest std of its kind, absolute floor), n its number of
@@ -32,7 +33,7 @@ The floors, the gap and the default bounds were chosen on healthy conversions an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,12 +100,13 @@ class Reference:
         return () if self.features is None else tuple(np.flatnonzero(~self.features.seen).tolist())
 
 
-def measure_reference(samples: Callable[[], Iterable[Array]]) -> Reference | None:
+def measure_reference(samples: Callable[[], Iterable[Array]], positions: Collection[int] = ()) -> Reference | None:
     """Measure a reference output: `samples` yields its values sample by sample, and is called twice.
 
-    None if there is nothing to measure: no values, or samples with different numbers of dimensions.
+    `positions` are axes known to have no features. None if there is nothing to measure: no values, or samples with
+    different numbers of dimensions.
     """
-    layout = _choose_layout(samples())
+    layout = _choose_layout(samples(), positions)
     if layout is None:
         return None
     whole, features = SliceMoments(None), SliceMoments(layout.axis)
@@ -133,7 +135,7 @@ def channel_magnitudes(array: Array) -> list[float] | None:
 # --- the feature axis ---
 
 
-def _choose_layout(samples: Iterable[Array]) -> Layout | None:
+def _choose_layout(samples: Iterable[Array], positions: Collection[int] = ()) -> Layout | None:
     axes: _Axes | None = None
     for array in samples:
         if not array.size:
@@ -142,7 +144,7 @@ def _choose_layout(samples: Iterable[Array]) -> Layout | None:
         if array.ndim != axes.dims:
             return None
         axes.add(array)
-    return None if axes is None else axes.layout()
+    return None if axes is None else axes.layout(positions)
 
 
 @dataclass
@@ -168,12 +170,13 @@ class _Axes:
             self.steps[axis] = self.steps.get(axis, 0.0) + step
         self.total.add(array)
 
-    def layout(self) -> Layout:
+    def layout(self, positions: Collection[int]) -> Layout:
         axes = tuple(axis for axis in range(self.dims) if len({shape[axis] for shape in self.shapes}) == 1)
         variance = float(self.total.variance[0]) * self.total.samples
         rough = {axis: step / (2 * variance) for axis, step in self.steps.items() if variance > 0}
         plane = self.dims == 4 and all(shape[1] == 1 for shape in self.shapes)
-        axis = _pick_axis({axis: rough[axis] for axis in axes if axis in rough}, self.sums_to_one or set(), plane=plane)
+        features = {axis: rough[axis] for axis in axes if axis in rough and axis not in positions}
+        axis = _pick_axis(features, (self.sums_to_one or set()) - set(positions), plane=plane)
         trailing = (self.dims - 1, self.dims - 2)
         is_map = self.dims >= 3 and all(min(shape[-2:]) >= _MAP_SIDE for shape in self.shapes)
         smooth = is_map and axis not in trailing and all(rough.get(axis, 1.0) <= _ROUGH for axis in trailing)

@@ -248,6 +248,27 @@ def test_agreement_on_a_constant_output_is_weak_evidence(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.parametrize(("declared", "axis"), [("1, frames", None), ("1, n", None), ("1, 64", 1), ("n, m", 1)])
+def test_dynamic_sizes_beside_fixed_ones_are_no_channels(declared: str, axis: int | None, tmp_path: Path) -> None:
+    """A pitch that jumps from frame to frame: its frames differ as channels do."""
+    given: Given = {"x": {"shape": [1, 64]}}
+    graph = f"g (float[{declared}] x) => (float[{declared}] y) {{ y = Neg(x) }}"
+    _, accuracy = compare(tmp_path, graph, graph, given)
+    assert accuracy.outputs[0].slice_axis == axis
+
+
+def test_channels_that_are_all_alike_on_the_samples_are_not_called_unseen(tmp_path: Path) -> None:
+    """Each is measured, so that the worst one has a name."""
+    weights = ",".join(str(1 + i % 7) for i in range(32))
+    head = f"g (float[n, 4] x) => (float[n, 8] y) <float[4,8] w = {{{weights}}}, float f = {{1.001}}>"
+    graph, off = f"{head} {{ y = MatMul(x, w) }}", f"{head} {{ h = MatMul(x, w) y = Mul(h, f) }}"
+    given: Given = {"x": {"shape": [1, 4], "data": "ones"}}
+    ran, accuracy = compare(tmp_path, graph, off, given, samples=8)
+    assert accuracy.outputs[0].unseen_count == accuracy.outputs[0].slice_count == 8
+    assert "not seen" not in ran.result.summary
+    assert "y hardly varies on the samples" in ran.result.summary
+
+
 def test_a_class_map_of_one_class_is_weak_evidence(tmp_path: Path) -> None:
     graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
     ran, accuracy = compare(tmp_path, graph, graph)
