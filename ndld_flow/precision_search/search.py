@@ -9,17 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.divergence import first_divergent
+from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, number
+from ndld_flow.base.text import short_name
 from ndld_flow.models.files import load_model
 from ndld_flow.models.node_selection import nodes_of_types
 from ndld_flow.models.type_groups import constant_tensor
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.precision_search.evidence import Suspect
+from ndld_flow.precision_search.evidence import Suspect, percent
 from ndld_flow.precision_search.minimal_set import Attempt, Budget, Candidate, Kept, MinimalSet, find_minimal_set
 from ndld_flow.precision_search.observations import Observer, severities
 from ndld_flow.precision_search.reducers import Reducer
@@ -59,6 +62,9 @@ def _shape(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
     return shapes.get(value.name or "")
 
 
+THIN_HEADROOM = "thin headroom: "
+_SAFE_SHARE = 0.25
+"""Share of fp16's limit above which inputs that are not in the samples may well exceed it."""
 Precision = Literal["fp16", "bf16", "int8"]
 
 
@@ -124,7 +130,7 @@ class FinishedSearch:
             trials=trials,
             kept_macs_share=self._macs_share(suspects, whole) if kept else 0.0,
             wall_s=0.0,
-            notes=tuple(self._notes()),
+            notes=(*self._notes(), *self._headroom(whole)),
         )
 
     def _kept_node(self, position: int, suspect: Suspect) -> KeptNode:
@@ -167,6 +173,35 @@ class FinishedSearch:
         elif not self.found.outcome.passed:
             notes.append("the bound is not met even with every candidate kept")
         return notes
+
+    def _headroom(self, layers: Sequence[LayerDivergence]) -> list[str]:
+        """Return a note on the largest tensor in fp16 if another input may overflow it.
+
+        A kept node's output is in fp16 too where a node in fp16 reads it, through the Cast of the conversion.
+        """
+        if self.request.precision != "fp16":
+            return []
+        model = load_model(self.subject.path)
+        prepare(model, self.subject.path)
+        reduced = set(self.subject.reducer.candidates) - self.found.kept
+        nodes = [node for position, node in enumerate(model.graph.all_nodes()) if position in reduced]
+        halves = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
+        sizes = {layer.tensor: layer.range.largest_abs for layer in layers if layer.range is not None}
+        for sample in self.subject.samples:
+            for name, feed in sample.feeds.items():
+                if feed.values.dtype.kind == "f" and feed.values.size:
+                    sizes[name] = max(sizes.get(name, 0.0), float(np.nanmax(np.abs(feed.values))))
+        limit = FORMAT_LIMITS["fp16"].largest
+        thin = {name: size for name, size in sizes.items() if name in halves and size > _SAFE_SHARE * limit}
+        if not thin:
+            return []
+        largest = max(thin, key=thin.__getitem__)
+        share = percent(min(thin[largest] / limit, 1.0))
+        more = f", and {len(thin) - 1} more above {percent(_SAFE_SHARE)}" if len(thin) > 1 else ""
+        return [
+            f"{THIN_HEADROOM}{short_name(largest)} reaches {number(thin[largest])} on these samples, {share} of fp16's "
+            f"limit{more}: other inputs may overflow it; keep the nodes that compute and read it in fp32 (`keep`)"
+        ]
 
     def _describe_best(self) -> str:
         if not self.found.kept:

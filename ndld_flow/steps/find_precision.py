@@ -205,7 +205,10 @@ def _metrics(search: PrecisionSearch) -> dict[str, Metric]:
 
 def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     """Return `keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
-    trials = f"{counted(len(search.trials), 'trial')}"
+    from ndld_flow.precision_search.search import THIN_HEADROOM
+
+    thin = next((f"; {note}" for note in search.notes if note.startswith(THIN_HEADROOM)), "")
+    trials = f"{counted(len(search.trials), 'trial')}{thin}"
     if not search.candidate_count and search.passed:
         return f"no node of this model becomes {search.precision}: nothing to keep"
     if not search.kept and search.passed:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from ndld_flow.base.errors import ModelError, RequestError
@@ -443,3 +444,22 @@ def test_a_killed_search_resumes_and_convert_fp16_uses_its_result(recipe: Path) 
     assert len(result.trials) == 5
     assert not file.exists(), "it is over"
     check_converted(recipe, result)
+
+
+@pytest.mark.parametrize(
+    ("scale", "kept", "thin"),
+    [(50_000.0, (), True), (10_000.0, (), False), (50_000.0, ("big",), True), (50_000.0, ("big", "back"), False)],
+)
+def test_thin_headroom_is_part_of_the_verdict(scale: float, kept: tuple[str, ...], thin: bool, tmp_path: Path) -> None:
+    """A tensor that reaches most of fp16's limit on the samples overflows on the next input, also as a Cast."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) {
+        t = Tanh (x)  [big] b = Mul (t, up)  [back] c = Mul (b, down)  y = Sin (c)
+    }"""
+    model = onnx.parser.parse_model(text)
+    for name, value in (("up", scale), ("down", 1 / scale)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(value), name))
+    np.save(tmp_path / "x.npy", np.array([3, -3, 1, 0.1], np.float32))
+    result, ran = search(tmp_path, model, {"x": {"data": str(tmp_path / "x.npy")}}, keep=kept)
+    assert result.passed
+    assert any(note.startswith("thin headroom") for note in result.notes) == thin
+    assert ("thin headroom" in ran.result.summary) == thin
