@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -51,6 +52,8 @@ CHECKS = (
     "float64",
     "nan_inf",
     "fp16_range",
+    "fp16_squares",
+    "training_mode",
     "onnxruntime",
     "polygraphy",
     "channel_scales",
@@ -611,3 +614,48 @@ def test_only_inputs_with_a_shape_and_a_plain_name_are_given_to_polygraphy(
     guessed, command = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "relu")])
     assert "--input-shapes" not in command
     assert [f.severity for f in guessed.findings] == ["warning"]
+
+
+def _parsed(text: str, folder: Path, **weights: np.ndarray[Any, Any]) -> Path:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ("y, m, v = BatchNormalization <training_mode = 1> (x, s, s, s, s)", True),
+        ("y = BatchNormalization <training_mode = 0> (x, s, s, s, s)", False),
+        ("y = BatchNormalization (x, s, s, s, s)", False),
+        ("y = Dropout (x, ratio, yes)", True),
+        ("y = Dropout (x, ratio, no)", False),
+        ("y = Dropout (x, ratio)", False),
+    ],
+)
+def test_training_mode_is_reported(node: str, found: bool, tmp_path: Path) -> None:
+    weights = {"s": np.ones(3, np.float32), "ratio": np.float32(0.5), "yes": np.array(True), "no": np.array(False)}
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    path = _parsed(f"g (float[2, 3, 4, 4] x) => (float[2, 3, 4, 4] y) {{ {node} }}", tmp_path, **arrays)
+    assert bool(by_check(lint(path), "training_mode")) == found
+
+
+@pytest.mark.parametrize(
+    ("element", "nodes", "found"),
+    [
+        ("float16", "q = Mul (x, x) y = ReduceMean <axes = [1]> (q)", True),
+        ("float16", "q = Pow (x, two) y = ReduceMean <axes = [1]> (q)", True),
+        ("float16", "q = Mul (x, half) y = ReduceMean <axes = [1]> (q)", False),
+        ("float", "q = Mul (x, x) y = ReduceMean <axes = [1]> (q)", False),
+        (
+            "float16",
+            "f = Cast <to = 1> (x) q = Mul (f, f) r = ReduceMean (q) y = Cast <to = 10> (r)",
+            False,
+        ),
+    ],
+)
+def test_squares_that_overflow_fp16_are_reported(element: str, nodes: str, found: bool, tmp_path: Path) -> None:
+    numbers = {"two": np.asarray(np.float16(2)), "half": np.asarray(np.float16(0.5))}
+    path = _parsed(f"g ({element}[2, 8] x) => ({element}[a, b] y) {{ {nodes} }}", tmp_path, **numbers)
+    assert bool(by_check(lint(path), "fp16_squares")) == found
