@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
@@ -172,6 +173,8 @@ class Freed:
     batch: Batch
     outputs: dict[str, int] = field(default_factory=dict)
     """Output -> its batch axis."""
+    inner: dict[str, int] = field(default_factory=dict)
+    """Tensor of the main graph -> its batch axis."""
     changed: list[str] = field(default_factory=list)
     """Nodes that had a fixed batch."""
 
@@ -201,6 +204,9 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
             named = [not isinstance(dim, int) and bool(dim.value) for dim in shape]
             value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
     freed.outputs.update(_declare_outputs(shapes, model))
+    values = [value for node in model.graph for value in node.outputs if value.name]
+    places = {value.name or "": shapes.axis(value) for value in values if shapes.outer.get(value, 1) == 1}
+    freed.inner.update({name: axis for name, axis in places.items() if axis is not None})
     _note_ends(edited, shapes, freed)
     return freed
 
@@ -444,11 +450,12 @@ def _note_ends(edited: EditedModel, shapes: BatchAxes, freed: Freed) -> None:
         edited.note("local functions were not examined: shapes that they fix stay fixed; inline them first")
 
 
-def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> None:
-    """Compare outputs (name -> axis of items) of a batch of three items with those of each alone.
+def try_batch(edited: EditedModel, freed: Freed) -> None:
+    """Compare outputs of a batch of three items with those of each alone.
 
-    A model that cannot be run is noted. Raises `RequestError` naming the output that differs.
+    A model that cannot be run is noted. Raises `RequestError` naming the first node whose output differs.
     """
+    batch = freed.batch
     if sum(tensor.nbytes for tensor in tensors_of(edited.model)) > INLINE_LIMIT_BYTES:
         edited.note("the dynamic batch was not tested because the model is large; compare its outputs in a later step")
         return
@@ -457,15 +464,33 @@ def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> Non
         edited.model.graph.sort()
         save_model(edited.model, path)
         try:
-            differing = _differing(path, edited, batch, axes)
+            differing = _differing(path, edited, batch, freed.outputs)
+            if differing.startswith("output"):
+                differing += _first_mixing(edited, path, freed)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             edited.note(f"the dynamic batch was not tested: {one_paragraph(error)[:300]}")
             return
     if differing:
         raise RequestError(
-            f"a batch of {_ITEMS} gives other results than its items alone: {differing}. A node of this model mixes "
+            f"a batch of {_ITEMS} gives other results than its items alone: {differing}. A node mixes "
             "items, fixes their number, or generates random numbers; `try_it: false` skips this test"
         )
+
+
+def _first_mixing(edited: EditedModel, path: Path, freed: Freed) -> str:
+    """Return a clause on the first node whose output differs; empty if none is found.
+
+    The inner tensors become outputs, which are compared in the order of execution.
+    """
+    proto = onnx.load(path)
+    known = {output.name for output in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in freed.inner if name not in known)
+    inside = path.with_name("inside.onnx")
+    onnx.save(proto, inside)
+    found = _differing(inside, edited, freed.batch, freed.inner)
+    name = found.removeprefix("output ").partition(", item")[0]
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    return f"; first at {producers[name].op_type} {producers[name].name!r}" if name in producers else ""
 
 
 def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> str:
@@ -486,7 +511,8 @@ def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str,
         return f"it fails ({one_paragraph(error)[:300]})"
     for item, alone in enumerate(items):
         for name, axis in axes.items():
-            if not _close(_item(together[name], axis, item, batch.size), alone[name]):
+            size = together[name].shape[axis] // _ITEMS
+            if not _close(_item(together[name], axis, item, size), alone[name]):
                 return f"output {name}, item {item}"
     return ""
 

@@ -47,6 +47,6 @@ class MakeBatchDynamic(Operation):
 
         freed = free_batch(edited, self.select, self.axes, self.name)
         if self.try_it:
-            try_batch(edited, freed.batch, freed.outputs)
+            try_batch(edited, freed)
         names = ", ".join((*freed.batch.axes, *freed.outputs))
         return f"dynamic batch in {names}; {counted(len(freed.changed), 'node')} with a fixed batch changed"
