@@ -457,7 +457,7 @@ def test_thin_headroom_is_part_of_the_verdict(scale: float, kept: tuple[str, ...
     }"""
     model = onnx.parser.parse_model(text)
     for name, value in (("up", scale), ("down", 1 / scale)):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(value), name))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value, np.float32), name))
     np.save(tmp_path / "x.npy", np.array([3, -3, 1, 0.1], np.float32))
     result, ran = search(tmp_path, model, {"x": {"data": str(tmp_path / "x.npy")}}, keep=kept)
     assert result.passed
