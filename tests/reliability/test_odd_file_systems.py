@@ -115,11 +115,10 @@ def assert_whole(outputs: Path) -> None:
 NONE = "no locks on the file system", "no links on the file system"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lacks", "attacks"),
     [
-        ("locks,links,modes,reflinks", NONE),
+        pytest.param("locks,links,modes,reflinks", NONE, marks=pytest.mark.thorough),
         pytest.param("locks", NONE[:1], marks=pytest.mark.slow),
         pytest.param("links,modes,reflinks", NONE[1:], marks=pytest.mark.slow),
     ],

@@ -20,7 +20,7 @@ def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
 
 
 def mark_cases(items: Iterable[pytest.Item]) -> list[str]:
-    """Mark the cases of each test as thorough that its mark `representatives` does not name.
+    """Mark the cases of each test as thorough that its mark `representatives` does not name, and that are not slow.
 
     Return the named cases that were not collected.
     """
@@ -31,6 +31,6 @@ def mark_cases(items: Iterable[pytest.Item]) -> list[str]:
             continue
         test, _, case = item.nodeid.removesuffix("]").partition("[")
         unused.setdefault(test, set(mark.args)).discard(case)
-        if case not in mark.args:
+        if case not in mark.args and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.thorough)
     return [f"{test}[{case}]" for test, cases in unused.items() for case in sorted(cases)]
