@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ndld_flow.processes.watchdog import IN_PROCESS
 from tests.support.forge import TOKEN
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,12 @@ class Job:
     ) -> int:
         """Run a script as a runner does; return its exit code."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{self.variables['PATH']}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "CI_", "NDLD_"))}
+        # Workers of their own for the steps would take a third of the time, and are not what a job is about.
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name == IN_PROCESS or not name.startswith(("GITHUB_", "CI_", "NDLD_"))
+        }
         environment = {**kept, **self.variables, "PATH": path, "RUNNER_TEMP": str(self.temporary), **variables}
         done = subprocess.run(
             [*shell, "-c", script], cwd=self.workspace, env=environment, check=False, capture_output=True, text=True
