@@ -118,7 +118,7 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     place = tmp_path_factory.mktemp("runtimes")
     (place / "sitecustomize.py").write_text(f"import ndld_flow.runtimes as r; r.__path__.append({str(place)!r})\n")
     make_cnn(in_folder / "model.onnx")
-    quick = {"runs": 2, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
+    quick = {"runs": 1, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
     with pytest.MonkeyPatch.context() as patch:
         word = in_package(runtimes, place, patch)
         patch.setenv("PYTHONPATH", str(place))

@@ -189,15 +189,26 @@ QUICK = tuple(f"steps.{step}.budget=300ms" for step in ("base", "speed"))
 """Settings of recipes by `init` for short measurements."""
 
 
+def check_two_commands(command: Callable[..., subprocess.CompletedProcess[str]], folder: Path) -> None:
+    begun = command("init", "model.onnx", cwd=folder)
+    assert (begun.returncode, begun.stderr) == (0, "")
+    done = command("run", "model.yaml", "-o", "faster.onnx", *QUICK, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "result faster.onnx"
+    onnx.checker.check_model(onnx.load(folder / "faster.onnx"))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_two_commands_lead_from_a_model_to_a_result(kind: str, installed: Installation, tmp_path: Path) -> None:
+def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -> None:
     UNLIKE[kind](tmp_path / "model.onnx")
-    begun = installed.run("init", "model.onnx", cwd=tmp_path)
-    assert (begun.returncode, begun.stderr) == (0, "")
-    printed = work(installed, tmp_path, "run", "model.yaml", "-o", "faster.onnx", *QUICK)
-    assert printed.splitlines()[-1] == "result faster.onnx"
-    onnx.checker.check_model(onnx.load(tmp_path / "faster.onnx"))
+    check_two_commands(ndld_flow, tmp_path)
+
+
+@pytest.mark.thorough
+def test_two_commands_of_the_wheel_lead_to_a_result(installed: Installation, tmp_path: Path) -> None:
+    make_cnn(tmp_path / "model.onnx")
+    check_two_commands(installed.run, tmp_path)
 
 
 @pytest.mark.thorough

@@ -141,7 +141,7 @@ def test_writes_of_profile(folder: Path, server: FaultServer, tally: Counting) -
 @pytest.mark.thorough
 def test_files_that_the_user_names(folder: Path, server: FaultServer, tally: Counting) -> None:
     """They hold what was there, or the whole of what is to be there."""
-    attack_some(Scene(folder, VERBS["init"], server, "mine"), (NO_SPACE_ONCE, POWER_CUTS[1]), tally, every=3)
+    attack_some(Scene(folder, VERBS["init"], server, "mine"), (NO_SPACE_ONCE, POWER_CUTS[1]), tally, every=6)
 
 
 @pytest.mark.slow
