@@ -12,9 +12,9 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
-MatchMethod = Literal[
-    "onnx nodes", "weights", "name and type", "surroundings", "type and dims in order", "type and dims", "unmatched"
-]
+MatchMethod = Literal["nodes", "weights", "names", "structure", "out of order", "swapped", "unmatched"]
+"""The best evidence of a match. `nodes` are those of one model that both layers run; `structure` is kinds, shapes and
+the data flow."""
 Circumstance = Literal[
     "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
     "threads", "options", "model",

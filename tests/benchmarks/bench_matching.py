@@ -1,47 +1,54 @@
-"""Accuracy of layer matches by their claimed confidence: printed, not asserted.
+"""Right and wrong layer matches beside those of TREx's beam search, and by claimed confidence: printed, not asserted.
 
 `python -m tests.benchmarks.bench_matching [models]`, of det, rec, cls, resnet50, squeezenet, inception, transformer;
 default cls, squeezenet, transformer: about ten minutes. `rtx` among them adds engines of TensorRT-RTX.
 
 Models are edited, named as an exporter would name them anew, and run by ONNX Runtime; the truth is known by
 construction (`tests/support/layer_pairs.py`). Each pair is matched with everything the tool records,
-and with less. Pairs of different networks are counted too: none of their matches is right.
+and with less. Pairs of different networks are counted too: none of their matches is right. Exports of trtexec from an
+A100 follow: truth is the number of the convolution or pooling, which all three engines run in one order.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import combinations, permutations
 from pathlib import Path
 
 import onnx
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.runtimes.tensorrt.library import find_library
+from tests.support.a100_exports import a100_exports
 from tests.support.engine_builds import Asked, build_all
 from tests.support.layer_pairs import (
     EDITS,
     NAMINGS,
     VIEWS,
+    Ids,
     Judged,
     Sample,
     Shapes,
+    by_count,
     feeds_of,
     judge,
+    judge_pairs,
     quantize,
-    recall,
     run,
     sample_of,
     trace,
 )
 from tests.support.models import tfm_model
 from tests.support.samples import fetch_sample
-from tests.support.trex_matching import beam_search, matched_share
+from tests.support.trex_matching import beam_search
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 LIGHT_MODELS = {"resnet50": "resnet50", "squeezenet": "squeezenet", "inception": "inception_v1"}
@@ -112,47 +119,90 @@ def build(names: Sequence[str], folder: Path) -> dict[str, Samples]:
     return result
 
 
-def pairs(measured: dict[str, Samples]) -> Iterator[tuple[str, bool, Sample, Sample]]:
+def pairs(measured: dict[str, Samples]) -> Iterator[tuple[str, str, bool, Sample, Sample]]:
     """Each edit against the unchanged model of the same exporter, in every view; and different networks."""
     for samples in measured.values():
         for (edit, naming), sample in samples.items():
             base = samples.get(("unchanged", naming))
             if base is not None:
-                yield from ((f"{edit}", True, view(base), view(sample)) for view in VIEWS.values())
+                yield from ((edit, name, True, view(base), view(sample)) for name, view in VIEWS.items())
     for combination, other in combinations(measured.values(), 2):
         for naming in NAMINGS:
             ends = combination.get(("unchanged", naming)), other.get(("unchanged", naming))
             if ends[0] is not None and ends[1] is not None:
-                for view in VIEWS.values():
-                    yield "another network", False, view(ends[0]), view(ends[1])
+                for name, view in VIEWS.items():
+                    yield "another network", name, False, view(ends[0]), view(ends[1])
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of the first profile's layer time, 0 to 1."""
+
+    right: float
+    wrong: float
+    possible: float
+    """With a true partner on the other side."""
+    beam_right: float
+    beam_wrong: float
+
+
+def measure_shares(first: Sample, second: Sample, judged: Sequence[Judged]) -> Shares:
+    """Return what was matched rightly and wrongly, and what TREx's beam search matches."""
+    total = first.profile.layers_sum_ms or 1.0
+    beam = judge_pairs(
+        [((a,), (b,)) for a, b in beam_search(first.profile.layers, second.profile.layers)], first, second
+    )
+    there: Ids = frozenset().union(*second.truth)
+    times = [layer.median_ms for layer in first.profile.layers]
+    possible = math.fsum(ms for ms, ids in zip(times, first.truth, strict=True) if ids & there)
+    sums = [
+        math.fsum(match.ms for match in matches if match.is_right is wanted)
+        for matches in (judged, beam)
+        for wanted in (True, False)
+    ]
+    return Shares(sums[0] / total, sums[1] / total, possible / total, sums[2] / total, sums[3] / total)
+
+
+def exported_pairs() -> Iterator[tuple[str, Sample, Sample]]:
+    """Pairs of engines that trtexec exported."""
+    samples = {name: by_count(read_profile(a100_exports() / name)) for name in ("fp32", "fp16", "qat")}
+    for (name, sample), (other_name, other) in permutations(samples.items(), 2):
+        yield f"A100, {name} to {other_name}", sample, other
+
+
+def print_shares(rows: Mapping[tuple[str, str], Sequence[Shares]]) -> None:
+    print(f"{'share of time':<46} pairs   right  wrong  alone  possible   beam right  wrong   pairs beyond 3 % wrong")
+    for (edit, view), shares in rows.items():
+        right, wrong, possible, beam_right, beam_wrong = (
+            100 * math.fsum(getattr(each, field.name) for each in shares) / len(shares) for field in fields(Shares)
+        )
+        beyond = sum(each.wrong > 0.03 for each in shares)
+        found = f"{right:7.1f} {wrong:6.1f} {100 - right - wrong:6.1f} {possible:9.1f}"
+        print(f"{edit + ', ' + view:<46} {len(shares):5} {found} {beam_right:12.1f} {beam_wrong:6.1f} {beyond:8}")
 
 
 def print_table(measured: dict[str, Samples]) -> None:
     counts: dict[float, Counter[bool]] = defaultdict(Counter)
-    result: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    shares = [0.0, 0.0, 0]
-    for edit, is_same, pair, other in pairs(measured):
-        rows = match_layers([pair.profile, other.profile])
-        judged: list[Judged] = judge(rows, pair, other)
+    rows: dict[tuple[str, str], list[Shares]] = defaultdict(list)
+    exported = ((name, "as exported", True, first, second) for name, first, second in exported_pairs())
+    for edit, view, is_same, first, second in (*pairs(measured), *exported):
+        judged = judge(match_layers([first.profile, second.profile]), first, second)
         for match in judged:
             bucket = next(low for low in BUCKETS if match.confidence >= low - 1e-9)
             counts[bucket][is_same and match.is_right] += 1
-        matched, there = recall(rows, pair, other) if is_same else (0, 0)
-        sure = sum(match.confidence >= 0.9 for match in judged)
-        result[edit] = [a + b for a, b in zip(result[edit], (matched, there, sure), strict=True)]
-        shares[0] += matched_share(pair.profile.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
-        layers = pair.profile.layers
-        shares[1] += matched_share(layers, [at for at, _ in beam_search(layers, other.profile.layers)])
-        shares[2] += 1
+        if is_same:
+            shares = measure_shares(first, second, judged)
+            rows[edit, view].append(shares)
+            rows["all", view].append(shares)
+        else:
+            unlike = [replace(match, is_right=False) for match in judged]
+            rows[edit, view].append(measure_shares(first, second, unlike))
+    print_shares(rows)
     print("\nconfidence   matches    right")
     for low, high in zip(BUCKETS, (1.0, *BUCKETS), strict=False):
         total = counts[low].total()
         if total:
             print(f"{low:.2f} to {high:.2f} {total:9,} {counts[low][True] / total:8.2%}")
-    print("\nedit                     layers with a partner   found   matched at 0.9 or more")
-    for edit, (matched, there, sure) in result.items():
-        print(f"{edit:24} {there:21,} {matched / there if there else 0:7.2%} {sure:23,}")
-    print(f"\ntime with a partner: {shares[0] / shares[2]:.2%}; by TREx's beam search: {shares[1] / shares[2]:.2%}")
 
 
 def main() -> None:

@@ -397,7 +397,7 @@ def test_a_comparison_lists_the_layers_that_changed_most(standing: Path, monkeyp
     text = say("compare", "pair").stdout
     layers = text.split("layers that changed most, base to speed")[1]
     assert re.search(r"^ +base +candidate +difference +change +layer +type +matched by", layers, re.MULTILINE)
-    assert re.search(r"(µs|ms) .* (onnx nodes|weights|name and type|unmatched)", layers)
+    assert re.search(r"(µs|ms) .* (nodes|weights|names|structure|unmatched)", layers)
 
 
 def test_a_run_by_its_id_has_a_short_label(standing: Path) -> None:

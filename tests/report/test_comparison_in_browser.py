@@ -302,7 +302,7 @@ def test_a_fused_row_lists_its_layers_and_how_they_were_matched(show: Open) -> N
     table(page).locator(".grid-row").first.click()
     detail = page.locator("#layers .detail")
     expect(detail).to_contain_text("p2o.Mul.3 + p2o.Add.4")
-    expect(detail).to_contain_text("onnx nodes, confidence")
+    expect(detail).to_contain_text("nodes, confidence")
     expect(detail).to_contain_text("advisory, gates do not use it")
 
 

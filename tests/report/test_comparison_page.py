@@ -140,7 +140,7 @@ def test_the_largest_changes_come_first_with_new_layers_and_kinds_of_match() -> 
     (cast,) = [row for row in profile.largest if row.type == "Cast"]
     assert (cast.base_ms, cast.change, cast.method) == (None, "new", "unmatched")
     (fused,) = [row for row in profile.largest if row.name == "p2o.Mul.3 + p2o.Add.4"]
-    assert fused.method == "onnx nodes"
+    assert fused.method == "names"
 
 
 def test_layer_times_agree_with_the_coverage() -> None:

@@ -133,7 +133,7 @@ def section(name: str, profiles: Sequence[Profile], verdicts: Sequence[Verdict])
     rows = [
         LayerRow(
             layers=tuple((place,) if place < last or not subject else () for subject in range(len(profiles))),
-            methods=("onnx nodes",) * len(profiles),
+            methods=("nodes",) * len(profiles),
             confidence=1.0,
             confidences=(1.0,) * len(profiles),
         )
@@ -639,7 +639,7 @@ def test_negative_numbers_stay_numbers() -> None:
         ("Softmax_2", "", "-1.0"),
         ("", "Softmax_2", "1.5"),
     ]
-    assert [one["matched_by"] for one in records] == ["onnx nodes"] * 3 + ["unmatched"]
+    assert [one["matched_by"] for one in records] == ["nodes"] * 3 + ["unmatched"]
     assert [one["verdict"] for one in records] == ["regressed", "regressed", "", ""]
 
 

@@ -7,6 +7,7 @@ the layers on both sides came from the same nodes of the original.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ndld_flow.profiles.compare.layer_features import kind_of
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization
@@ -27,6 +29,7 @@ from tests.support.compare_samples import profile_of
 from tests.support.layer_passes import measure_layers
 
 Ids = frozenset[str]
+Places = Sequence[int]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -51,6 +54,7 @@ Naming = Callable[[Traced], Traced]
 def trace(model: onnx.ModelProto) -> Traced:
     """Name every node after its place, and turn constants into initializers."""
     _lift_constants(model.graph)
+    model.ir_version = max(model.ir_version, 8)  # initializers are no inputs
     nodes = list(_all_nodes(model.graph))
     for place, node in enumerate(nodes):
         node.name = f"n{place}"
@@ -319,8 +323,23 @@ EDITS: dict[str, Edit] = {
 
 
 def keep_names(traced: Traced) -> Traced:
-    """Keep names as a tool that edits a model does."""
-    return traced
+    """Name nodes after their modules, as a tool that edits a model leaves them."""
+
+    def named(node: onnx.NodeProto) -> str:
+        return f"/net/{_word(next(iter(traced.truth.get(node.name, ())), 'new'))}/{node.op_type}_{_word(node.name)}"
+
+    return _rename(
+        traced,
+        named,
+        lambda node, output: f"{node.name}_output_{output}",
+        lambda node, name: f"net.{node.name.rpartition('_')[2]}.{_word(name)}",
+    )
+
+
+def _word(text: str) -> str:
+    """A word of eight letters for a text."""
+    dice = random.Random(text)
+    return "".join(dice.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(8))
 
 
 def number_nodes(traced: Traced) -> Traced:
@@ -368,8 +387,8 @@ def number_scopes(traced: Traced) -> Traced:
 
 
 def scramble(traced: Traced) -> Traced:
-    """Names that have nothing to do with those before."""
-    dice = random.Random(5)
+    """Names that have nothing to do with those before, nor with those of another edit."""
+    dice = random.Random(" ".join(node.name for node in _all_nodes(traced.model.graph)))
 
     def word() -> str:
         return f"{dice.getrandbits(48):x}"
@@ -540,10 +559,21 @@ def _each(sample: Sample, change: Callable[[Layer], Layer]) -> Sample:
     return replace(sample, profile=sample.profile.model_copy(update={"layers": layers}))
 
 
+def linked_only(sample: Sample) -> Sample:
+    """Keep weights' values, and names of tensors only, as where an exporter gave all nodes other names."""
+
+    def change(layer: Layer) -> Layer:
+        weights = tuple(weight.model_copy(update={"name": ""}) for weight in layer.weights)
+        return layer.model_copy(update={"name": "", "onnx_nodes": (), "weights": weights})
+
+    return _each(sample, change)
+
+
 VIEWS: dict[str, Callable[[Sample], Sample]] = {
     "as measured": as_measured,
     "without weights": without_weights,
     "without nodes": without_nodes,
+    "names hidden": linked_only,
     "imported": imported,
     "without shapes": without_shapes,
     "without names": without_names,
@@ -557,32 +587,44 @@ VIEWS: dict[str, Callable[[Sample], Sample]] = {
 class Judged:
     """One match of two profiles: how sure it claimed to be, and whether it is right."""
 
-    confidence: float
-    method: str
     is_right: bool
     ms: float
     label: str = ""
+    confidence: float = 0.0
+    method: str = ""
 
 
 def judge(rows: Iterable[LayerRow], sample: Sample, other: Sample, places: tuple[int, int] = (0, 1)) -> list[Judged]:
     """Each row that has layers of both. `places`: which profiles of the rows the samples are."""
     a, b = places
+    matched = [row for row in rows if row.layers[a] and row.layers[b]]
+    judged = judge_pairs([(row.layers[a], row.layers[b]) for row in matched], sample, other)
+    return [
+        replace(each, confidence=row.confidence_between(a, b), method=row.methods[b])
+        for each, row in zip(judged, matched, strict=True)
+    ]
+
+
+def judge_pairs(pairs: Iterable[tuple[Places, Places]], sample: Sample, other: Sample) -> list[Judged]:
+    """Each pair of groups: right if the layer that takes longest in either does work of the other."""
     result = []
-    for row in rows:
-        if row.layers[a] and row.layers[b]:
-            mine = [sample.truth[place] for place in row.layers[a]]
-            theirs = [other.truth[place] for place in row.layers[b]]
-            result.append(
-                Judged(
-                    confidence=row.confidence_between(a, b),
-                    method=row.methods[b],
-                    is_right=_agree(mine, theirs) and _agree(theirs, mine),
-                    ms=sum(sample.profile.layers[place].median_ms for place in row.layers[a]),
-                    label=" + ".join(sample.profile.layers[place].name for place in row.layers[a])
-                    + " | "
-                    + " + ".join(other.profile.layers[place].name for place in row.layers[b]),
-                )
+    for mine, yours in pairs:
+        ours, theirs = ([side.truth[at] for at in places] for side, places in ((sample, mine), (other, yours)))
+        longest = [
+            max(places, key=lambda at, layers=side.profile.layers: layers[at].median_ms)  # type: ignore[misc]
+            for side, places in ((sample, mine), (other, yours))
+        ]
+        names = [
+            " + ".join(side.profile.layers[at].name for at in places)
+            for side, places in ((sample, mine), (other, yours))
+        ]
+        result.append(
+            Judged(
+                is_right=_agree([sample.truth[longest[0]]], theirs) and _agree([other.truth[longest[1]]], ours),
+                ms=math.fsum(sample.profile.layers[at].median_ms for at in mine),
+                label=" | ".join(names),
             )
+        )
     return result
 
 
@@ -590,6 +632,17 @@ def _agree(mine: Sequence[Ids], theirs: Sequence[Ids]) -> bool:
     """Return whether all layers share an origin; two of unknown origin do."""
     whole: Ids = frozenset().union(*theirs)
     return all(ids & whole or not (ids or whole) for ids in mine)
+
+
+def by_count(profile: Profile) -> Sample:
+    """A profile of an engine, whose n-th convolution or pooling is the n-th of every engine of the network."""
+    counts: Counter[str] = Counter()
+    own: list[Ids] = []
+    for layer in profile.layers:
+        kind = kind_of(layer)
+        counts[kind] += 1
+        own.append(frozenset({f"{kind} {counts[kind]}"} if kind in ("conv", "matmul", "pool") else ()))
+    return Sample(profile, tuple(_with_neighbours(profile.layers, own)))
 
 
 def recall(rows: Iterable[LayerRow], sample: Sample, other: Sample) -> tuple[int, int]:

@@ -164,7 +164,7 @@ def pair_equal_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEn
         for side in (before, after)
     ]
     sure = (1.0, 1.0)
-    methods: tuple[MatchMethod, MatchMethod] = ("name and type", "name and type")
+    methods: tuple[MatchMethod, MatchMethod] = ("nodes", "nodes")
     return tuple(
         _row(
             before,

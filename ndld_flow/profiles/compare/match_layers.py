@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import get_args
 
-from ndld_flow.profiles.compare.match_evidence import ALIKE, Interner, LayerFeatures, dims_of
+from ndld_flow.profiles.compare.layer_features import LayerFeatures
 from ndld_flow.profiles.compare.pair_matching import Link, match_pair
 from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.profile import Layer, Profile
 
-_Dims = tuple[tuple[int, ...], ...]
-_Looks = tuple[str, str, str, tuple[str, ...], _Dims, _Dims, tuple[str, ...]]
+_Shapes = tuple[tuple[int, ...], ...]
+_Looks = tuple[str, str, str, tuple[str, ...], _Shapes, _Shapes, tuple[str, ...]]
 _Identity = tuple[int, tuple[_Looks, ...]]
-_QUICK = 60_000
-"""Total number of layers up to which every pair of profiles is matched from scratch, about two seconds."""
-_SURE = 0.9
-"""Confidence from which links are reused for other pairs, if there are many profiles."""
+_QUICK = 20_000
+"""Total number of layers in all pairs up to which every pair of profiles is matched, a few seconds."""
+_SAME_PLACE = 0.99
+"""Confidence for layers at the same place of two profiles that look the same throughout, without weights as proof."""
 _Found = tuple[MatchMethod, float]
 METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
 """From the most certain to none."""
@@ -41,8 +41,7 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     twins = [alike[key] for key in sorted(alike)]
     different = [profiles[numbers[0]] for numbers in twins]
     digests = [frozenset(profiles[number].model_digest for number in numbers) - {""} for numbers in twins]
-    intern = Interner()
-    features = [LayerFeatures(profile, intern, models) for profile, models in zip(different, digests, strict=True)]
+    features = [LayerFeatures(profile.layers, models) for profile, models in zip(different, digests, strict=True)]
     groups = _grouped(features)
     rows = [_numbered(group, twins, profiles) for group in groups.all()]
     placed: list[_Row] = []
@@ -59,8 +58,8 @@ def _identity(profile: Profile) -> _Identity:
             layer.type,
             layer.role,
             layer.onnx_nodes,
-            dims_of(layer.outputs),
-            dims_of(layer.inputs),
+            tuple(tensor.shape for tensor in layer.outputs),
+            tuple(tensor.shape for tensor in layer.inputs),
             tuple(weight.digest for weight in layer.weights),
         )
         for layer in profile.layers
@@ -71,19 +70,13 @@ def _identity(profile: Profile) -> _Identity:
 def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
     """Match each pair of profiles and merge the links.
 
-    With many profiles, neighbours are matched first; their certain links are reused for the other pairs.
+    Of many profiles, each is matched with the first and with its neighbour.
     """
-    groups = _Groups(features)
     pairs = list(combinations(range(len(features)), 2))
-    work = sum(len(features[ours].layers) for ours, _ in pairs)
-    first = pairs if work <= _QUICK else list(pairwise(range(len(features))))
-    links = [(*pair, link) for pair in first for link in match_pair(features[pair[0]], features[pair[1]])]
-    if len(first) < len(pairs):
-        groups.add_links([entry for entry in links if entry[2].confidence >= _SURE])
-        for ours, theirs in [pair for pair in pairs if pair not in first]:
-            known = groups.known(ours, theirs)
-            links += [(ours, theirs, link) for link in match_pair(features[ours], features[theirs], known)]
-    groups.add_links(links)
+    if sum(len(features[ours]) + len(features[theirs]) for ours, theirs in pairs) > _QUICK:
+        pairs = [pair for pair in pairs if pair[0] == 0 or pair[1] - pair[0] == 1]
+    groups = _Groups(features)
+    groups.add_links((*pair, link) for pair in pairs for link in match_pair(features[pair[0]], features[pair[1]]))
     return groups
 
 
@@ -110,11 +103,6 @@ class _Groups:
     def all(self) -> list[_Group]:
         """Return every group once."""
         return list({id(group): group for groups in self._of for group in groups}.values())
-
-    def known(self, ours: int, theirs: int) -> list[tuple[list[int], list[int]]]:
-        """Return the known matches of two profiles."""
-        groups = {id(group): group.layers for group in self._of[ours] if theirs in group.layers}
-        return [(layers[ours], layers[theirs]) for layers in groups.values()]
 
     def add_links(self, links: Iterable[tuple[int, int, Link]]) -> None:
         """Join groups by links, the most certain first; layers of one profile are joined only by links of several
@@ -193,10 +181,12 @@ def _numbered(group: _Group, twins: Sequence[Sequence[int]], profiles: Sequence[
 def _likeness(twins: Sequence[Profile], at: int) -> _Found:
     """Return how a layer is matched with that of a profile with equal features."""
     layer: Layer = twins[0].layers[at]
-    by_name: MatchMethod = "name and type" if layer.name else "type and dims in order"
     digests = {profile.model_digest for profile in twins}
-    is_certain = (len(digests) == 1 and "" not in digests) or any(weight.digest for weight in layer.weights)
-    return ("onnx nodes" if layer.onnx_nodes else by_name), 1.0 if is_certain else ALIKE
+    if len(digests) == 1 and "" not in digests:
+        return ("nodes" if layer.onnx_nodes else "names" if layer.name else "structure"), 1.0
+    if any(weight.digest for weight in layer.weights):
+        return "weights", 1.0
+    return ("names" if layer.name or layer.onnx_nodes else "structure"), _SAME_PLACE
 
 
 def _reached(group: _Group, reference: int) -> dict[int, _Found]:

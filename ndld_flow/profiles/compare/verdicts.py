@@ -318,8 +318,6 @@ _LOG_OF_HALF_A_TICK = math.log(TICK_MS / 2)
 
 SIGNIFICANT = 0.05
 """False discovery rate of rows reported as slower or faster (Benjamini and Hochberg, 1995)."""
-_MATCHED = 0.6
-"""Minimum confidence of a match; below it the layers may be different ones, whose times are not comparable."""
 _FLOOR_MS = 2 * TICK_MS
 _SINGLE_RUN = 0.5
 """Without repeated runs, a change by this factor is a finding. Single layers vary more than the whole, but one that
@@ -345,7 +343,7 @@ def judge_layers(
         yield LayerVerdict(
             row=test.row,
             candidate=candidate,
-            verdict=_decide(test, q_value, bounds, rows[test.row].confidence_between(0, candidate)),
+            verdict=_decide(test, q_value, bounds),
             ratio=test.ratio,
             p_value=test.p_value,
             q_value=q_value,
@@ -384,12 +382,9 @@ def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
     return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(base_error + candidate_error), whole)
 
 
-def _decide(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:
-    """Return a verdict, inconclusive unless both sides are likely the same layers."""
+def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:
     if bounds.circumstances.forbidden:
         return "incomparable"
-    if confidence < _MATCHED:
-        return "inconclusive"
     far = max(test.ratio, 1 / test.ratio) - 1
     if bounds.same or bounds.circumstances.identical or (test.difference_ms <= _FLOOR_MS and q_value is not None):
         return "unchanged"

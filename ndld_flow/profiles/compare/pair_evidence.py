@@ -1,0 +1,234 @@
+"""Evidence that two layers do the same work, in nats: what they look like, their weights, and their names.
+
+The weights of the evidence were chosen on 147 pairs of profiles with known truth, with 31 held out; `bench_matching`
+prints the result (`python -m tests.benchmarks.bench_matching`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ndld_flow.profiles.compare.layer_features import Dims, LayerClass, LayerFeatures
+from ndld_flow.records.profile import Layer
+
+Scores = NDArray[np.float64]
+"""A row for each layer of the first profile, a column for each of the second."""
+NEVER = -1e9
+"""Score of layers that cannot do the same work."""
+
+_SAME_KIND = 0.5
+_OTHER_KIND: Mapping[LayerClass, float] = {
+    "compute": -1.0,
+    "reduce": -4.0,
+    "pointwise": -2.5,
+    "layout": -4.0,
+    "passing": NEVER,
+}
+_MOST_FOR_SHAPE = 3.0
+_PADDED, _OTHER_OUTPUT = -1.0, -5.0
+_SAME_INPUT, _OTHER_INPUT, _OTHER_INPUT_OF_COMPUTE = 0.5, -2.0, -5.0
+_SAME_WINDOW, _OTHER_WINDOW = 0.5, -4.0
+_SAME_SIZE, _OTHER_SIZE, _NEARLY = 0.5, -4.0, 1.4
+"""Of the largest weight; sizes within a factor of 1.4 may be one weight, padded."""
+_SAME_RESOLUTION = 0.3
+"""Below this share of equal outputs of layers that multiply, the networks ran at different resolutions."""
+_PADDED_TO = 16
+_SHARED_WEIGHTS, _OTHER_WEIGHTS, _FOREIGN_WEIGHTS = 8.0, -1.0, -8.0
+_KNOWN_WEIGHTS = 0.5
+"""Other weights count against a pair only if more than this share of the weights occur on both sides."""
+
+
+def score_looks(first: LayerFeatures, second: LayerFeatures) -> Scores:
+    """Return the evidence by kinds, shapes, windows and sizes of weights; NEVER for layers of different classes."""
+    scores = np.full((len(first), len(second)), NEVER)
+    looks = _Looks(first, second)
+    groups = [_alike(side) for side in (first, second)]
+    for mine in groups[0]:
+        for yours in groups[1]:
+            value = looks(mine[0], yours[0])
+            if value > NEVER:
+                scores[np.ix_(mine, yours)] = value
+    return scores
+
+
+def _alike(side: LayerFeatures) -> list[list[int]]:
+    """Return the layers in groups that look alike, so that each pair of looks is scored once."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for at in range(len(side)):
+        groups[side.looks(at)].append(at)
+    return list(groups.values())
+
+
+class _Looks:
+    """Scores pairs of layers by what they look like."""
+
+    def __init__(self, first: LayerFeatures, second: LayerFeatures) -> None:
+        self._sides = (first, second)
+        self._counts = [Counter(zip(side.kinds, side.outputs, strict=True)) for side in self._sides]
+        self._total = max(len(first), len(second))
+        outputs = [
+            Counter(output for output, class_ in zip(side.outputs, side.classes, strict=True) if class_ == "compute")
+            for side in self._sides
+        ]
+        fewer = min(each.total() for each in outputs)
+        self._is_scaled = (outputs[0] & outputs[1]).total() < _SAME_RESOLUTION * fewer
+
+    def __call__(self, ours: int, theirs: int) -> float:
+        first, second = self._sides
+        class_ = first.classes[ours]
+        if class_ != second.classes[theirs]:
+            return NEVER
+        same_kind = first.kinds[ours] == second.kinds[theirs]
+        if class_ == "passing" and first.looks(ours)[:2] != second.looks(theirs)[:2]:
+            return NEVER
+        score = _SAME_KIND if same_kind else _OTHER_KIND[class_]
+        score += self._score_output(ours, theirs) + self._score_input(ours, theirs)
+        if same_kind:
+            windows = first.windows[ours], second.windows[theirs]
+            if None not in windows:
+                score += _SAME_WINDOW if windows[0] == windows[1] else _OTHER_WINDOW
+        sizes = sorted((first.largest[ours], second.largest[theirs]))
+        if class_ == "compute" and sizes[0] > 1 and sizes[1] >= _NEARLY * sizes[0]:
+            score += _OTHER_SIZE
+        elif class_ == "compute" and sizes[0] > 1 and sizes[0] == sizes[1]:
+            score += _SAME_SIZE
+        return score
+
+    def _score_output(self, ours: int, theirs: int) -> float:
+        first, second = self._sides
+        output, other = first.outputs[ours], second.outputs[theirs]
+        if not output or not other:
+            return 0.0
+        if output == other:
+            most = max(self._counts[0][first.kinds[ours], output], self._counts[1][second.kinds[theirs], other], 1)
+            return min(_MOST_FOR_SHAPE, log(self._total / most))
+        if self._is_scaled and len(output) == len(other):
+            return 0.0
+        return _PADDED if self._are_near(ours, output, other) else _OTHER_OUTPUT
+
+    def _score_input(self, ours: int, theirs: int) -> float:
+        first, second = self._sides
+        input_, other = first.inputs[ours], second.inputs[theirs]
+        if not input_ or not other or self._is_scaled or not first.outputs[ours] or not second.outputs[theirs]:
+            return 0.0
+        if input_ == other:
+            return _SAME_INPUT
+        if self._are_near(ours, input_, other):
+            return 0.0
+        return _OTHER_INPUT_OF_COMPUTE if first.classes[ours] == "compute" else _OTHER_INPUT
+
+    def _are_near(self, ours: int, dims: Dims, others: Dims) -> bool:
+        """Return whether dimensions differ only as padding or, in matrix products, another batch makes them differ."""
+        if self._sides[0].kinds[ours] == "matmul" and len(dims) == len(others):
+            return dims[0] == others[0]
+        return _is_padded(dims, others)
+
+
+def _is_padded(dims: Dims, others: Dims) -> bool:
+    """Return whether only one size differs, as by channels that are filled up to a block."""
+    rest = [*(Counter(dims) - Counter(others)).elements()], [*(Counter(others) - Counter(dims)).elements()]
+    if len(dims) != len(others) or len(rest[0]) != 1 or len(rest[1]) != 1:
+        return False
+    less, more = sorted((rest[0][0], rest[1][0]))
+    return more <= -(-less // _PADDED_TO) * _PADDED_TO
+
+
+def score_weights(first: LayerFeatures, second: LayerFeatures) -> Scores:
+    """Return the evidence by the values of weights."""
+    return _score_owned(*(side.owners(_digests, ("compute", "pointwise", "reduce")) for side in (first, second)))
+
+
+def score_nodes(first: LayerFeatures, second: LayerFeatures) -> Scores:
+    """Return the evidence by the nodes that layers run, in profiles of one model; none otherwise."""
+    if first.models.isdisjoint(second.models):
+        return np.zeros((len(first), len(second)))
+    classes: Sequence[LayerClass] = ("compute", "pointwise", "reduce", "layout")
+    return _score_owned(*(side.owners(_nodes, classes) for side in (first, second)))
+
+
+def _digests(layer: Layer) -> Iterator[str]:
+    """Yield the digests of weights; a single number, such as an epsilon, occurs in many layers."""
+    return (weight.digest for weight in layer.weights if weight.digest and any(size > 1 for size in weight.shape))
+
+
+def _nodes(layer: Layer) -> Iterator[str]:
+    return iter(layer.onnx_nodes)
+
+
+def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> Scores:
+    scores = np.zeros((len(owned), len(theirs)))
+    shared = frozenset[str]().union(*owned) & frozenset[str]().union(*theirs)
+    if len(shared) > _KNOWN_WEIGHTS * min(sum(map(bool, owned)), sum(map(bool, theirs))):
+        owns, have = (np.array([bool(items) for items in side], bool) for side in (owned, theirs))
+        known, there = (np.array([bool(items & shared) for items in side], bool) for side in (owned, theirs))
+        scores[np.outer(owns, have)] = _OTHER_WEIGHTS
+        scores[np.outer(known, there)] = _FOREIGN_WEIGHTS
+    holders = [{item: at for at, items in enumerate(side) for item in items & shared} for side in (owned, theirs)]
+    for item in shared:
+        scores[holders[0][item], holders[1][item]] = _SHARED_WEIGHTS
+    return scores
+
+
+_NUMBERED = re.compile(r"^(onnx::)?[A-Za-z_.]*?[_.:]*\d+$")
+"""Names that exporters count up, such as `Conv_12` and `onnx::Add_3`: one more layer shifts all that follow."""
+_CONTRADICTED = -6.0
+_RARER = 0.7
+"""Nats by which a name may be less rare than the best name that both layers share with others."""
+_TELLING = 1.5
+_COMMON = 4_000
+"""Pairs of layers beyond which a shared word says nothing and is left out."""
+
+
+def score_names(first: LayerFeatures, second: LayerFeatures) -> tuple[Scores, Scores]:
+    """Return the evidence by the rarest word that two layers share, for words and for names with a counter.
+
+    Words that exist on both sides, but not in both layers, speak against a pair.
+    """
+    shared = _shared_tokens(first, second)
+    counts = [Counter(token for tokens in side for token in tokens) for side in shared]
+    holders: dict[str, list[int]] = defaultdict(list)
+    for at, tokens in enumerate(shared[1]):
+        for token in tokens:
+            holders[token].append(at)
+    total = max(len(first), len(second))
+    found = [np.zeros((len(first), len(second))) for _ in range(2)]
+    for at, tokens in enumerate(shared[0]):
+        for token in tokens:
+            if counts[0][token] * counts[1][token] <= _COMMON:
+                row = found[bool(_NUMBERED.match(token))][at]
+                worth = log(total / max(counts[0][token], counts[1][token]))
+                row[holders[token]] = np.maximum(row[holders[token]], worth)
+    words, numbered = map(_contrast, found)
+    return words, numbered
+
+
+def _shared_tokens(first: LayerFeatures, second: LayerFeatures) -> list[list[set[str]]]:
+    """Return the tokens of each layer that the other side has too, shortened where only a shorter form is there."""
+    short = {token: _shorter(token) for side in (first, second) for tokens in side.tokens for token in tokens}
+    known = [{form for tokens in side.tokens for token in tokens for form in short[token]} for side in (first, second)]
+    return [
+        [
+            {form for token in tokens if (form := next((each for each in short[token] if each in other), None))}
+            for tokens in side.tokens
+        ]
+        for side, other in ((first, known[1]), (second, known[0]))
+    ]
+
+
+def _shorter(token: str) -> list[str]:
+    """Return a token and its forms without one or two words at either end: `quant_conv3` and `conv3` are the same."""
+    words = token.split("_")
+    forms = ["_".join(words[cut:]) for cut in (1, 2)] + ["_".join(words[:-cut]) for cut in (1, 2)]
+    return [token, *(form for form in forms if len(form) > 3)]
+
+
+def _contrast(scores: Scores) -> Scores:
+    """Keep the best names of each layer, and count the others as contradicted where both have telling ones."""
+    best = np.minimum(scores.max(1, initial=0)[:, None], scores.max(0, initial=0)[None, :])
+    return np.where(scores > best - _RARER, scores, np.where(best > _TELLING, _CONTRADICTED, 0.0))
