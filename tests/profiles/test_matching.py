@@ -190,6 +190,31 @@ def test_commutative_operands_may_be_exchanged() -> None:
     assert pairs_of(result, other) == [((at,), (at,)) for at in range(3)]
 
 
+def repeated(blocks: int, inserted: int | None = None) -> Profile:
+    """Equal blocks in a chain, whose tensors are counted, with a multiplication after one of them."""
+    layers: list[Layer] = []
+    for block in range(blocks):
+        for kind in ("MatMul", "Add", "Softmax", "Gemm", "Relu", *(["Mul"] if block == inserted else [])):
+            tensors = [(tensor(f"t{len(layers) + end}", 1, 16, 64),) for end in (0, 1)]
+            layers.append(layer("", kind).model_copy(update={"inputs": tensors[0], "outputs": tensors[1]}))
+    return of(*layers)
+
+
+@pytest.mark.parametrize("blocks", [30, pytest.param(500, marks=pytest.mark.thorough)])
+def test_counted_names_that_shifted_mislead_nobody(blocks: int) -> None:
+    """500 blocks are more layers than are compared with each other at once."""
+    found = pairs_of(repeated(blocks), repeated(blocks, inserted=blocks // 2))
+    after = 5 * (blocks // 2 + 1)
+    assert found == [((at,), (at + (at >= after),)) for at in range(5 * blocks)]
+
+
+def test_a_computation_is_never_paired_with_a_change_of_layout() -> None:
+    """Not even under one name, with one weight and between the same neighbours."""
+    conv = weighted("conv", "aa")
+    reorder = conv.model_copy(update={"type": "ReorderInput", "role": "reformat"})
+    assert pairs_of(of(conv, layer("y", "Relu")), of(reorder, layer("y", "Relu"))) == [((1,), (1,))]
+
+
 # The baseline
 
 

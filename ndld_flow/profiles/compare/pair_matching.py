@@ -161,10 +161,11 @@ class _PairMatching:
         Names without numbers may not contradict it; counted ones must be those that it finds without names.
         """
         words, numbered = score_names(*self.sides)
-        picked = self._picked(words)
+        multiply = {at for at, class_ in enumerate(self.sides[1].classes) if class_ == "compute"}
+        picked = [pair for pair in self._picked(words) if pair[1] in multiply]
         agree = [self.scores[pair] > _FITS for pair in picked]
         trusts_words = not agree or sum(agree) > _TRUSTED_WORDS * len(agree)
-        picked_by_number = self._picked(numbered)
+        picked_by_number = self._picked(numbered)  # of any class: counted names that shifted seldom meet their own
         good = sum(likely[pair] for pair in picked_by_number)
         bad = sum(max(0.0, likely[pair[0]].sum() - likely[pair]) for pair in picked_by_number)
         trusts_numbers = good + bad >= 2 and good > _TRUSTED_NUMBERS * (good + bad)
@@ -176,13 +177,12 @@ class _PairMatching:
         self.scores[self.possible] += self.names[self.possible]
 
     def _picked(self, names: Scores) -> list[tuple[int, int]]:
-        """Return the pairs of layers that multiply whose names are like no others'."""
-        first, second = self.sides
+        """Return the layers that multiply and whose names are like those of a single layer, with that one."""
         best = names.argmax(1)
         return [
             (ours, theirs)
             for ours, theirs in enumerate(best.tolist())
-            if first.classes[ours] == second.classes[theirs] == "compute"
+            if self.sides[0].classes[ours] == "compute"
             and names[ours, theirs] > _TELLING
             and (names[ours] == names[ours, theirs]).sum() == 1
         ]
