@@ -354,11 +354,16 @@ class _Fusions:
         return groups[0] if groups else None
 
     def _between_neighbours(self, side: int, at: int) -> int | None:
-        """Return the group of its producer if on the other side the reader's partner reads it directly."""
+        """Return the group of its producer if on the other side the reader's partner reads it directly.
+
+        Runtimes fuse into layers that multiply or reduce; between elementwise ones the layer is rather a new one.
+        """
         features, other = self._sides[side], self._sides[1 - side]
         readers = self._near(side, features.readers[at])
         for group in self._near(side, features.reads[at]):
             made = set(self._groups[group][1 - side])
+            if features.classes[self._links[group][side][0]] not in ("compute", "reduce"):
+                continue
             for reader in readers:
                 reads = other.reads[self._groups[reader][1 - side][0]]
                 if reader != group and not made.isdisjoint(reads):
