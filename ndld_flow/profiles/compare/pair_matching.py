@@ -362,7 +362,7 @@ class _Fusions:
         readers = self._near(side, features.readers[at])
         for group in self._near(side, features.reads[at]):
             made = set(self._groups[group][1 - side])
-            if features.classes[self._links[group][side][0]] not in ("compute", "reduce"):
+            if features.classes[self._groups[group][side][0]] not in ("compute", "reduce"):
                 continue
             for reader in readers:
                 reads = other.reads[self._groups[reader][1 - side][0]]
