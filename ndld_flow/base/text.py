@@ -59,19 +59,24 @@ def one_line(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
+def find_nearest(name: str, known: Iterable[str]) -> str:
+    """Return the name that is spelt almost like this one; empty if there is none."""
+    from difflib import get_close_matches
+
+    lowered = {candidate.lower(): candidate for candidate in known}
+    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[close[0]] if close else ""
+
+
 def suggest(name: str, known: Iterable[str], limit: int = 12, facts: Mapping[str, str] | None = None) -> str:
     """Return `did you mean "passes"?`, or a list of known names if none is close; empty if there are none.
 
     `facts` has something to show with a name: `did you mean "x" ([1, 3])?`, `known: x: [1, 3], y`. Names are shortened
     to one line, since a model may contain any name.
     """
-    from difflib import get_close_matches
-
     names = list(dict.fromkeys(known))
-    lowered = {candidate.lower(): candidate for candidate in names}
-    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        nearest = lowered[close[0]]
+    nearest = find_nearest(name, names)
+    if nearest:
         fact = f" ({facts[nearest]})" if facts and nearest in facts else ""
         return f'did you mean "{short_name(nearest)}"{fact}?'
     if not names:

@@ -184,6 +184,8 @@ def _hint(text: str, dotted: str, file: YamlFile) -> str:
     variable = hint_at_variable(file.text if not dotted else str(find_value(file.values, tuple(dotted.split(".")))))
     if variable:
         return variable
+    if "Could not load" in text:
+        return f"`defaults:` are looked for in {', '.join(map(str, find_folders(file.path)))}"
     if "nterpolation" not in text or TOO_MUCH in text:
         return ""
     names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)

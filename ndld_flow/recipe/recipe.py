@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path, PurePosixPath
@@ -321,6 +321,8 @@ class Recipe:
     gates: tuple[Gate, ...]
     written: Mapping[str, Any] = field(default_factory=dict)
     """Its values with `${...}` as written."""
+    where: Callable[[str], str] = field(default=str, compare=False, repr=False)
+    """Dotted path -> `file:line` or `override "..."`."""
 
     @property
     def models(self) -> dict[str, ModelSource]:

@@ -16,7 +16,7 @@ from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
-from ndld_flow.base.text import suggest, visible_name
+from ndld_flow.base.text import find_nearest, suggest, visible_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
@@ -238,9 +238,10 @@ class Checker:
         values, inherited = _share_runtime(values, types) if file is not None else (values, {})
         values = _place_environments(_share_operators(values, types), types, mistakes)
         models = _check_model_names(values, mistakes)
-        steps = self._check_steps(values.get("steps"), models, types, mistakes)
+        steps, misspelt = self._check_steps(values.get("steps"), models, types, mistakes)
         steps = [replace(step, inherited=inherited.get(step.name, frozenset())) for step in steps]
-        gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
+        known = known_steps(values.get("steps"), steps) | dict.fromkeys(misspelt)
+        gates = _check_gates(values.get("gates"), known, mistakes)
         _check_exports(values.get("export"), steps, mistakes)
         _check_needs(values.get("needs"), values.get("steps"), mistakes)
         if file is not None:
@@ -255,12 +256,17 @@ class Checker:
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
         steps = _inherit_inputs(_read_through(steps))
-        return Recipe(name_recipe(self.path, {"name": file.name}), self.path, file, tuple(steps), tuple(gates))
+        name = name_recipe(self.path, {"name": file.name})
+        return Recipe(name, self.path, file, tuple(steps), tuple(gates), where=where)
 
     def _check_steps(
         self, entries: object, models: Sequence[str], types: StepTypes, mistakes: Mistakes
-    ) -> list[RecipeStep]:
+    ) -> tuple[list[RecipeStep], list[str]]:
+        """Return the sound steps, and the names that misspelt ones were to have, which may be read too: one mistake is
+        reported once.
+        """
         steps: list[RecipeStep] = []
+        misspelt: list[str] = []
         kinds: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
         before = self._number_of(0, kinds)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
@@ -272,7 +278,11 @@ class Checker:
                     self._sound[place] = step
                 kinds[str(name)] = step.step.kinds()[1] if step else None
                 before = self._number_of(before, {str(name): kinds[str(name)]})
-        return steps
+                if step is None and "step" not in entry and name not in types.names():
+                    meant = find_nearest(str(name), types.names())
+                    misspelt += [meant] if meant else []
+                    kinds |= {meant: None} if meant and meant not in kinds else {}
+        return steps, misspelt
 
     def _number_of(self, before: int, kinds: Mapping[str, type[Artifact] | None]) -> int:
         """Return a number for the readable artifacts: equal if their names and kinds are equal, in order."""
@@ -372,12 +382,17 @@ def _find_types(values: Mapping[str, Any], checker: Checker, mistakes: Mistakes)
     names = values.get("steps_from")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return StepTypes()
-    files = find_step_files(names, checker.path.absolute().parent)
+    folder = checker.path.absolute().parent
+    files = find_step_files(names, folder)
     if files and not checker.trust:
         what = f"this recipe runs Python code of its own: {', '.join(str(file) for file in files)}"
         mistakes.add("steps_from", what, "read that code, then allow it with --trust")
         return StepTypes()
-    return StepTypes(files)
+    for place, file in enumerate(files):
+        if not file.is_file():
+            what = f"there is no file {names[place]}. Paths are relative to the recipe's folder ({folder})"
+            mistakes.add(f"steps_from.{place}", what)
+    return StepTypes(tuple(file for file in files if file.is_file()))
 
 
 def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[str]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
+from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.calibrated_checks import doubt_checks
@@ -20,7 +19,7 @@ from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, find_misfit, join_keys, make_key
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
-from ndld_flow.store.kinds import Engine, Onnx
+from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -367,53 +366,6 @@ def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterato
             lack = lack or EXTRAS["text"].lack(f'input "{name}": {spec.tokenizer}')
         if lack:
             yield lack
-
-
-def refuse_unknown_inputs(recipe: Recipe, models: Mapping[str, Path]) -> None:
-    """Raise RequestError with all inputs that no model of their step has, where that is known before anything runs."""
-    unknown = find_unknown_inputs(recipe, models, {})
-    if unknown:
-        raise RequestError("\n".join(unknown))
-
-
-def find_unknown_inputs(
-    recipe: Recipe, models: Mapping[str, Path], known: dict[Path, frozenset[str] | None]
-) -> list[str]:
-    """Return a sentence for each input that a step's model does not have, where that is known before anything runs.
-
-    `models` are the recipe's, by name. The inputs of an edited model are known only after the edit, whose reader raises
-    the error then. `known` has the inputs of models that were read, and is filled.
-    """
-    if not recipe.file.inputs and all(step.inputs is None for step in recipe.steps):
-        return []
-    names = {name: _input_names(path, known) for name, path in models.items()}
-    unknown: dict[tuple[str, str], list[str]] = {}
-    for step in recipe.steps:
-        if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
-            keeps = step.type.cls.keeps_inputs
-            names[step.name] = names.get(step.reads[step.type.cls.read_key]) if keeps else None
-        read = [names[name] for name in step.own_reads.values() if name in names]
-        if read and None not in read:
-            inputs = sorted(frozenset[str]().union(*filter(None, read)))
-            for name in sorted(step.used_inputs(recipe.file.inputs).keys() - inputs):
-                place = step.locate_inputs(f'inputs: "{name}"')
-                unknown.setdefault((place, suggest(name, inputs)), []).append(step.name)
-    return [
-        f"{place} is not an input of the model that {' and '.join(steps)} {'read' if steps[1:] else 'reads'}; {hint}"
-        for (place, hint), steps in unknown.items()
-    ]
-
-
-def _input_names(path: Path, known: dict[Path, frozenset[str] | None]) -> frozenset[str] | None:
-    """Return the names of a model's inputs; None if it cannot be read, which the step that reads it reports."""
-    from ndld_flow.models.files import model_inputs
-
-    if path not in known:
-        try:
-            known[path] = frozenset(spec.name for spec in model_inputs(path))
-        except NdldFlowError:
-            known[path] = None
-    return known[path]
 
 
 def refuse_impossible_run(

@@ -14,6 +14,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
+from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Notice, RunFinished, RunStarted, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
@@ -28,7 +29,6 @@ from ndld_flow.runner.plan import (
     Unit,
     arrange_steps,
     refuse_impossible_run,
-    refuse_unknown_inputs,
 )
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
@@ -74,7 +74,7 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
 
             @cache
             def executor() -> Executor:
-                refuse_unknown_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
+                refuse_wrong_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
                 return stack.enter_context(_open_executor(run, request))
 
             with pushing_results(run.planner.cache, lambda: [step.record for step in run.steps if step.record]):

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.runner.look_ahead import look_ahead
 from ndld_flow.runner.open_run import open_single, working_on
@@ -65,7 +66,10 @@ def plan_request(request: Request, listener: Listener) -> list[Decision] | Sweep
             run = open_single(loaded, request, listener, looks_only=True)
             with run.held:
                 look_ahead([(run.planner, run.digests)])
-                return plan_steps(run.planner, run.digests, run.paths)
+                decisions = plan_steps(run.planner, run.digests, run.paths)
+                if not all(decision.reused for decision in decisions):
+                    refuse_wrong_inputs(loaded, run.paths)
+                return decisions
         from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
         return plan_sweep(loaded, request, listener)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.base.errors import RecipeError
+from ndld_flow import api
+from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.compose_plain import compose_plain
 from ndld_flow.recipe.config_files import find_folders
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml, read_yaml
+from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
@@ -352,3 +354,31 @@ def test_a_missing_name_of_a_step_is_one_mistake(tmp_path: Path) -> None:
     found = mistakes(tmp_path, "name: c\nmodel: model.onnx\nsteps: {c: {step: compare_profiles}}\n")
     assert sum("steps.c.base" in problem for problem in found) == 1
     assert not any("Undefined" in problem for problem in found)
+
+
+def test_one_misspelt_step_is_one_problem(in_folder: Path) -> None:
+    steps = "steps:\n  sanitise: {}\n  half: {step: convert_fp16, from: sanitize}\ngates: [sanitize.nodes <= 3]\n"
+    recipe = in_folder / "r.yaml"
+    recipe.write_text(f"name: t\nmodel: m.onnx\n{steps}")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(recipe)
+    assert [(problem.path, problem.line) for problem in error.value.problems] == [("steps.sanitise", 4)]
+    recipe.write_text(f"name: t\nmodel: m.onnx\n{steps.replace('from: sanitize', 'from: elsewhere')}")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(recipe)
+    assert [problem.path for problem in error.value.problems] == ["steps.sanitise", "steps.half.from"]
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [("steps_from: [missing.py]", "inner"), ("defaults: [missing]", "inner"), ("model: missing.onnx", ".")],
+)
+def test_a_missing_file_is_reported_with_the_folder_of_relative_paths(in_folder: Path, line: str, folder: str) -> None:
+    (in_folder / "inner").mkdir()
+    recipe = in_folder / "inner" / "r.yaml"
+    model = "" if "model" in line else "model: m.onnx\n"
+    make_cnn(in_folder / "m.onnx")
+    recipe.write_text(f"name: t\n{model}{line}\nsteps: {{sanitize: {{}}}}\n")
+    with pytest.raises(RequestError) as error:
+        api.plan(recipe, trust=True)
+    assert str((in_folder / folder).resolve()) in str(error.value)

@@ -130,11 +130,11 @@ def test_mistakes_in_own_inputs_are_reported_with_their_place(toy: Toy) -> None:
     [
         (
             "inputs: {X: {}}\nsteps: {half: {step: convert_fp16}, check: {step: check_accuracy, candidate: half}}",
-            'inputs: "X" is not an input of the model that check reads; did you mean "x"',
+            'inputs.X: no input of the model of check\n    did you mean "x"',
         ),
         (
             "steps: {half: {step: convert_fp16}, speed: {step: profile, inputs: {y: {}}}}",
-            'steps.speed.inputs: "y" is not an input of the model that speed reads; ',
+            "steps.speed.inputs.y: no input of the model of speed\n",
         ),
     ],
 )
@@ -145,6 +145,57 @@ def test_unknown_inputs_are_found_before_anything_runs(toy: Toy, recipe: str, wo
         run_once(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
     assert words in str(error.value)
     assert started(events) == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "line", "path"),
+    [
+        ("x: {shape: [2, 5]}", 4, "inputs.x"),
+        ("x: {shape: [2, 4, 1]}", 4, "inputs.x"),
+        ("x: {min: [1, 4], opt: [2, 4], max: [3, 5]}", 4, "inputs.x"),
+        ("x: {data: wide.npy}", 4, "inputs.x"),
+        ("x: {data: whole.npy}", 4, "inputs.x"),
+        ("z: {shape: [2, 4]}", 4, "inputs.z"),
+    ],
+)
+def test_inputs_that_the_model_does_not_accept_are_found_by_a_plan(toy: Toy, inputs: str, line: int, path: str) -> None:
+    np.save(toy.folder / "wide.npy", np.ones((3, 5), np.float32))
+    np.save(toy.folder / "whole.npy", np.ones((3, 4), np.int64))
+    toy.write(f"name: a\nmodel: model.onnx\ninputs:\n  {inputs}\nsteps: {{sanitize: {{}}, profile: {{}}}}\n")
+    for verb in api.plan, api.run:
+        with pytest.raises(RecipeError) as error:
+            verb(toy.recipe, outputs=toy.folder / "outputs")
+        (problem,) = error.value.problems
+        assert (problem.path, problem.line) == (path, line)
+    with pytest.raises(RecipeError) as error:
+        api.plan(toy.recipe, ["~inputs", "+inputs.x.shape=[2,9]"], outputs=toy.folder / "outputs")
+    assert error.value.problems[0].where.startswith("override")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "x: {shape: [2, 4]}",
+        "x: {data: items.npy}",  # three samples
+        "x: {data: doubles.npy}",
+        "x: {data: middle.npy}",
+        "x: {data: 0.5}",
+    ],
+)
+def test_inputs_that_the_model_accepts_are_planned(toy: Toy, inputs: str) -> None:
+    np.save(toy.folder / "items.npy", np.ones((3, 2, 4), np.float32))
+    np.save(toy.folder / "doubles.npy", np.ones((3, 4)))
+    toy.write(f"name: a\nmodel: model.onnx\ninputs:\n  {inputs}\nsteps: {{sanitize: {{}}, profile: {{}}}}\n")
+    assert api.plan(toy.recipe, outputs=toy.folder / "outputs")
+
+
+def test_inputs_of_a_model_that_another_step_makes_are_not_judged_by_the_source(toy: Toy) -> None:
+    edit = "e: {step: edit, operations: [set_input_shape: {input: x, shape: [2, 4]}]}"
+    toy.write(f"name: a\nmodel: model.onnx\ninputs: {{x: {{shape: [2, 9]}}}}\nsteps: {{{edit}, profile: {{}}}}\n")
+    try:
+        api.plan(toy.recipe, outputs=toy.folder / "outputs")
+    except RecipeError as error:
+        assert all(not problem.path.startswith("inputs") for problem in error.problems)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +214,8 @@ def test_unknown_inputs_of_points_are_found_before_anything_runs(toy: Toy, axes:
     events: list[Event] = []
     with pytest.raises(RequestError) as error:
         api.run(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
-    assert [line.partition("; ")[0] for line in error.value.message.splitlines()] == [
-        'inputs: "X" is not an input of the model that check reads',
-        'steps.speed.inputs: "y" is not an input of the model that speed reads',
-    ]
+    assert isinstance(error.value, RecipeError)
+    assert [problem.path for problem in error.value.problems] == ["inputs.X", "steps.speed.inputs.y"]
     assert started(events) == []
 
 

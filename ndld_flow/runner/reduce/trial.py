@@ -18,11 +18,12 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.document import Record
 from ndld_flow.records.outcomes import outcome_of_code
 from ndld_flow.reduction.part import MODEL, CaptureError, Cut, CutError, CutPart, Whole
+from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.events import Event, StepStarted
 from ndld_flow.runner.executors.executor import InProcess
 from ndld_flow.runner.listener import ignore
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.plan import refuse_impossible_run, refuse_unknown_inputs
+from ndld_flow.runner.plan import refuse_impossible_run
 from ndld_flow.runner.reduce.failure import Failure, failure_of_error, read_failures
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_steps
@@ -147,7 +148,7 @@ def _note_steps(run: RunState, folder: Path) -> Any:  # noqa: ANN401 - a listene
 
 def _compute(run: RunState, names: frozenset[str]) -> Iterator[Failure]:
     refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
-    refuse_unknown_inputs(run.recipe, {name: model.artifact.path for name, model in run.models.items()})
+    refuse_wrong_inputs(run.recipe, {name: model.artifact.path for name, model in run.models.items()})
     run_steps(run, InProcess)
     gates = decide_gates(run)
     yield from read_failures(run.steps, gates, run.paths, names)

@@ -48,10 +48,10 @@ from ndld_flow.runner.run_folder import (
 from ndld_flow.runner.run_record import Ended as EndedRun
 from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, find_artifacts, log_line
 from ndld_flow.runner.run_state import choose_forced
+from ndld_flow.runner.sweep.check_inputs import refuse_wrong_inputs_of_points
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_failure
 from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
-from ndld_flow.runner.sweep.unknown_inputs import refuse_unknown_inputs_of_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
@@ -310,7 +310,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         base.command = request.command_in(outputs.sweeps / sweep.base.name / base.id)
         with recording_failure(base):
             search = make_search(sweep.space, sweep.options)
-            state.check_names = cache(partial(refuse_unknown_inputs_of_points, sweep, state))
+            state.check_names = cache(partial(refuse_wrong_inputs_of_points, sweep, state))
             listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
             with pushing_results(state.cache, state.known.values):
                 tried = try_points(sweep, search, state)

@@ -1,4 +1,4 @@
-"""Find inputs of a sweep's points that no model has, before anything is computed."""
+"""Check the inputs of a sweep's points against their models before anything is computed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.runner.plan import find_unknown_inputs
+from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
 from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runner.sweep.plan_sweep import MOST_POINTS
 from ndld_flow.runner.sweep.try_points import ask_batches, depends_on_results
@@ -21,22 +21,22 @@ _NAMING = ("inputs", "model", "models")
 """Words in the key of an axis that changes the names of inputs, or those of the model."""
 
 
-def refuse_unknown_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
-    """Raise RequestError with all inputs of all points known in advance that their models do not have.
+def refuse_wrong_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
+    """Raise RecipeError with all inputs of all points known in advance that their models do not have or accept.
 
     Points beyond `MOST_POINTS`, and those that depend on results, are checked when they run.
     """
-    known: dict[Path, frozenset[str] | None] = {}
-    unknown: dict[str, None] = {}
+    known: dict[Path, Inputs | None] = {}
+    problems: dict[Problem, None] = {}
     for recipe in _differing_recipes(sweep):
         try:
             models = opener.find_models(recipe)
         except NdldFlowError:
             continue  # the point that names a missing model fails alone
         paths = {name: model.artifact.path for name, model in models.items()}
-        unknown |= dict.fromkeys(find_unknown_inputs(recipe, paths, known))
-    if unknown:
-        raise RequestError("\n".join(unknown))
+        problems |= dict.fromkeys(find_wrong_inputs(recipe, paths, known))
+    if problems:
+        raise RecipeError(list(problems))
 
 
 def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:

@@ -1,0 +1,105 @@
+"""Check the recipe's inputs against the models that are known before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError, RequestError
+from ndld_flow.base.text import suggest
+from ndld_flow.inputs import InputSpec, names_one_file
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.store.kinds import Engine, Onnx
+
+if TYPE_CHECKING:
+    from ndld_flow.models.tensors import TensorSpec
+
+Inputs = Mapping[str, "TensorSpec"]
+"""The inputs of a model by name."""
+
+
+def refuse_wrong_inputs(recipe: Recipe, models: Mapping[str, Path]) -> None:
+    """Raise RecipeError with all inputs that their models lack or do not accept, where that is known before a run."""
+    problems = find_wrong_inputs(recipe, models, {})
+    if problems:
+        raise RecipeError(problems)
+
+
+def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Path, Inputs | None]) -> list[Problem]:
+    """Return a problem for each input that a step's model does not have, or whose shape or array it does not accept.
+
+    `models` are the recipe's, by name. The inputs of an edited model are known only after the edit, whose reader raises
+    the error then. `known` has the inputs of models that were read, and is filled.
+    """
+    if not recipe.file.inputs and all(step.inputs is None for step in recipe.steps):
+        return []
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for step, read in _models_of_steps(recipe, models, known):
+        names = sorted(frozenset[str]().union(*read))
+        for name, given in sorted(step.used_inputs(recipe.file.inputs).items()):
+            place = f"{_place_of(step)}.{name}"
+            if name not in names:
+                found.setdefault((place, "", suggest(name, names)), []).append(step.name)
+            for model in read:
+                what = _misfit(model[name], given) if name in model else ""
+                if what:
+                    found.setdefault((place, what, ""), []).append(step.name)
+    return [
+        Problem(recipe.where(place), place, what or f"no input of the model of {' and '.join(steps)}", hint)
+        for (place, what, hint), steps in found.items()
+    ]
+
+
+def _models_of_steps(
+    recipe: Recipe, models: Mapping[str, Path], known: dict[Path, Inputs | None]
+) -> Iterator[tuple[RecipeStep, list[Inputs]]]:
+    """Yield the steps that read only models whose inputs are known, with these."""
+    inputs = {name: _inputs_of(path, known) for name, path in models.items()}
+    for step in recipe.steps:
+        if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
+            keeps = step.type.cls.keeps_inputs
+            inputs[step.name] = inputs.get(step.reads[step.type.cls.read_key]) if keeps else None
+        read = [inputs[name] for name in step.own_reads.values() if name in inputs]
+        if read and None not in read:
+            yield step, [model for model in read if model is not None]
+
+
+def _place_of(step: RecipeStep) -> str:
+    """Return the dotted path of the inputs that a step reads."""
+    owners: Sequence[str] = step.inputs_of or ((step.name,) if step.inputs is not None else ())
+    return f"steps.{owners[0]}.inputs" if owners else "inputs"
+
+
+def _misfit(spec: TensorSpec, given: InputSpec) -> str:
+    """Return what an input does not accept: a shape, or the array of a `.npy` file; empty if nothing is known to be
+    wrong. Of the file at most the header is read.
+    """
+    if given.fed_from is not None or given.first_shape is not None or given.grow is not None:
+        return ""  # the shapes of a sequence depend on its step
+    from ndld_flow.samples.file_samples import open_file
+    from ndld_flow.samples.wanted_inputs import WantedInput
+    from ndld_flow.store.found_files import find_files
+
+    declared = WantedInput(spec, given, spec.shape)
+    try:
+        for shape in filter(None, (given.shape, given.min, given.opt, given.max)):
+            declared.check_shape(shape, "the recipe has")
+        if isinstance(given.data, str) and names_one_file(given.data) and given.data.endswith(".npy"):
+            (file,) = find_files((given.data,))
+            open_file(WantedInput(spec, given, given.run_shape or spec.shape), file).count(1)
+    except RequestError as error:
+        return str(error).removeprefix(f'input "{spec.name}": ')
+    return ""
+
+
+def _inputs_of(path: Path, known: dict[Path, Inputs | None]) -> Inputs | None:
+    """Return a model's inputs; None if it cannot be read, which the step that reads it reports."""
+    from ndld_flow.models.files import model_inputs
+
+    if path not in known:
+        try:
+            known[path] = {spec.name: spec for spec in model_inputs(path)}
+        except NdldFlowError:
+            known[path] = None
+    return known[path]
