@@ -219,6 +219,8 @@ class Step(Settings, Generic[In, Out]):
     """True if the step reads the recipe's `inputs:`, or its own."""
     keeps_inputs: ClassVar[bool] = False
     """True if the model that it produces has the inputs of the one that it reads, under the same names."""
+    sets_shapes: ClassVar[bool] = False
+    """True if its `inputs:` are the shapes that its result is to accept, whatever those of the model are."""
     reads_first_sample: ClassVar[bool] = False
     """True if it reads only the first of the files that an input's `data:` names."""
     runs_sequences: ClassVar[bool] = False

@@ -240,7 +240,7 @@ class Checker:
         models = _check_model_names(values, mistakes)
         steps, misspelt = self._check_steps(values.get("steps"), models, types, mistakes)
         steps = [replace(step, inherited=inherited.get(step.name, frozenset())) for step in steps]
-        known = known_steps(values.get("steps"), steps) | dict.fromkeys(misspelt)
+        known = {**known_steps(values.get("steps"), steps), **dict.fromkeys(misspelt)}
         gates = _check_gates(values.get("gates"), known, mistakes)
         _check_exports(values.get("export"), steps, mistakes)
         _check_needs(values.get("needs"), values.get("steps"), mistakes)

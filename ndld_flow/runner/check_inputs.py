@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,15 +55,23 @@ def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Pa
 def _models_of_steps(
     recipe: Recipe, models: Mapping[str, Path], known: dict[Path, Inputs | None]
 ) -> Iterator[tuple[RecipeStep, list[Inputs]]]:
-    """Yield the steps that read only models whose inputs are known, with these."""
+    """Yield the steps that read only models whose inputs are known, with these; shapes are left out where a step sets
+    them.
+    """
     inputs = {name: _inputs_of(path, known) for name, path in models.items()}
     for step in recipe.steps:
-        if issubclass(step.type.cls.kinds()[1], Onnx | Engine):
-            keeps = step.type.cls.keeps_inputs
-            inputs[step.name] = inputs.get(step.reads[step.type.cls.read_key]) if keeps else None
+        cls = step.type.cls
         read = [inputs[name] for name in step.own_reads.values() if name in inputs]
-        if read and None not in read:
-            yield step, [model for model in read if model is not None]
+        models_read = [_without_shapes(each) if cls.sets_shapes else each for each in read if each is not None]
+        if issubclass(cls.kinds()[1], Onnx | Engine):
+            kept = inputs.get(step.reads[cls.read_key]) if cls.keeps_inputs else None
+            inputs[step.name] = _without_shapes(kept) if kept is not None and cls.sets_shapes else kept
+        if models_read and len(models_read) == len(read):
+            yield step, models_read
+
+
+def _without_shapes(inputs: Inputs) -> Inputs:
+    return {name: replace(spec, shape=None) for name, spec in inputs.items()}
 
 
 def _place_of(step: RecipeStep) -> str:

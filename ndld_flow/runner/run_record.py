@@ -117,9 +117,10 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
             if gate.history:
                 from ndld_flow.runner.history_gates import decide_by_history
 
-                results.append(decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics))
+                result = decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics)
             else:
-                results.append(_without_undecided_steps(gate.decide(metrics), gate, run))
+                result = gate.decide(metrics)
+            results.append(_without_undecided_steps(result, gate, run))
         except GateError as error:
             if as_far_as_known:
                 continue

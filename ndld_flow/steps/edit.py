@@ -61,6 +61,7 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
     version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     stops_run: ClassVar[bool] = True
+    sets_shapes: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_not_empty)] = Field(

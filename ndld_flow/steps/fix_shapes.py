@@ -24,6 +24,7 @@ class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("fixdims", "staticshapes", "makestatic", "freezeshapes", "shapes")
 
     keeps_inputs: ClassVar[bool] = True
+    sets_shapes: ClassVar[bool] = True
     version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime")
     uses_inputs: ClassVar[bool] = True

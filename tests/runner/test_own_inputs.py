@@ -270,3 +270,12 @@ def test_the_schema_allows_inputs_of_steps_that_read_any() -> None:
     for wrong in ({"step": "sanitize", "inputs": {}}, {"step": "profile", "inputs": {"x": {"resize": "fill"}}}):
         with pytest.raises(SchemaError):
             validate({"model": "m.onnx", "steps": {"speed": wrong}}, schema)
+
+
+def test_shapes_that_a_step_sets_need_not_be_those_of_the_model(toy: Toy) -> None:
+    steps = "steps: {fixed: {step: fix_shapes}, speed: {step: profile, from: fixed}}"
+    toy.write(f"name: a\nmodel: model.onnx\ninputs: {{x: {{shape: [2, 9]}}}}\n{steps}\n")
+    assert api.plan(toy.recipe, outputs=toy.folder / "outputs")
+    toy.write(f"name: a\nmodel: model.onnx\ninputs: {{z: {{shape: [2, 9]}}}}\n{steps}\n")
+    with pytest.raises(RecipeError):
+        api.plan(toy.recipe, outputs=toy.folder / "outputs")
