@@ -13,8 +13,8 @@ from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import SIGNS, TerminalTable, wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.comparison.layers import AlignedRow, collect_aligned, largest_changes
-from ndld_flow.report.comparison.verdicts import paired_values
+from ndld_flow.report.comparison.layers import AlignedRow, largest_changes
+from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
 from ndld_flow.report.tables import Column, Table, Value
 
 _LAYERS = 8
@@ -100,8 +100,9 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     rows = []
     for metric in shown:
         verdict = verdicts.get(metric.metric)
-        values = paired_values(metric, verdict, (0, candidate))
-        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict)))
+        values = metric_values(metric, (0, candidate))
+        apart = measured_apart((metric.values[0], metric.values[candidate]), verdict, metric.unit) if verdict else ""
+        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict, apart)))
     deciding = [number for number, metric in enumerate(shown) if metric.metric == profile.decided_by]
     return TerminalTable(Table(columns, tuple(rows)), optional=("95 % interval",), bold_rows=deciding)
 
@@ -120,18 +121,18 @@ def _is_pair(verdict: MetricVerdict, candidate: int) -> bool:
     return (verdict.base, verdict.candidate) == (0, candidate)
 
 
-def _describe_change(verdict: MetricVerdict | None) -> tuple[str, str, str]:
+def _describe_change(verdict: MetricVerdict | None, apart: str) -> tuple[str, str, str]:
     if verdict is None:
         return "", "", ""
     exact = verdict.low == verdict.high
     spread = f"{change(1, verdict.low)} … {change(1, verdict.high)}" if verdict.interval_is_known else "no interval"
     interval = "" if exact else spread
-    return change(1, verdict.ratio), interval, verdict.verdict
+    return f"{change(1, verdict.ratio)} {apart}".strip(), interval, verdict.verdict
 
 
 def _changed_layers(compared: ProfileComparison, profiles: Sequence[Profile], candidate: int) -> Table | None:
     """Return the layers whose times changed most, as the report lists them; None without layers."""
-    rows = largest_changes(compared, collect_aligned(compared, profiles), candidate)[:_LAYERS]
+    rows = largest_changes(compared, profiles, candidate)[:_LAYERS]
     if not rows:
         return None
     columns = (

@@ -70,7 +70,7 @@ def _headline(profile: Profile) -> str:
     latency = profile.latency
     return (
         f"median {milliseconds(latency.median_ms)}, min {milliseconds(latency.min_ms)}, "
-        f"p99 {milliseconds(latency.p99_ms)}, {latency.throughput_per_s:.1f} passes/s"
+        f"p99 {milliseconds(latency.p99_ms)}, {profile.throughput_per_s:.1f} inferences/s"
     )
 
 

@@ -18,7 +18,7 @@ from ndld_flow.measure.preflight import disturbed, doubts
 from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.stopping import spread, spread_text
 from ndld_flow.measure.worker_job import Answer
-from ndld_flow.records.measurement import Metric
+from ndld_flow.records.measurement import STATISTICS, Metric
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.runtimes.protocol import LayerPass, SessionFacts
 from ndld_flow.runtimes.registry import find_settings, settings_of
@@ -189,11 +189,10 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     """Return the metrics that gates may name."""
     latency = profile.latency
     metrics = {
-        f"latency.{word}": Metric(value=getattr(latency, f"{word}_ms"), unit="ms")
-        for word in ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
+        f"latency.{word}": Metric(value=getattr(latency, f"{word}_ms"), unit="ms") for word in (*STATISTICS, "std")
     }
     metrics["latency.cov"] = Metric(value=latency.cov)
-    metrics["throughput.median"] = Metric(value=latency.throughput_per_s * profile.concurrent_inferences, unit="1/s")
+    metrics["throughput.median"] = Metric(value=profile.throughput_per_s, unit="1/s")
     firsts = {info.shape[0] for info in profile.inputs if info.shape}
     items = next(iter(firsts)) if len(firsts) == 1 else 1
     metrics["items_per_pass"] = Metric(value=items * profile.concurrent_inferences)

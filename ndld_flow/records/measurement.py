@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ndld_flow.records.document import Record
 
@@ -58,12 +59,28 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     return ordered[max(len(ordered) - 1 - int((100 - percent) * len(ordered) / 100), 0)]
 
 
+STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "min": min,
+    "max": max,
+    "p90": lambda samples: percentile(samples, 90),
+    "p95": lambda samples: percentile(samples, 95),
+    "p99": lambda samples: percentile(samples, 99),
+}
+"""The statistics of the passes of one process run, by the last word of their metrics."""
+
+
 class LatencySummary(Record):
-    """Statistics of the samples of one latency."""
+    """Statistics of the samples of one latency.
+
+    Passes of one process are correlated, so the process run is the unit: of several runs, each statistic is the median
+    of the runs' values. The minimum of five runs is thus the fastest pass of a typical run, however many runs there
+    were, and comparisons, which need a value for each run, have the same number.
+    """
 
     sample_count: int
     median_ms: float
-    """The median; of several process runs, the median of their medians."""
     median_pass: int
     """Index of the pass that took the median time, or of the slowest pass that took less."""
     mean_ms: float
@@ -73,9 +90,9 @@ class LatencySummary(Record):
     p95_ms: float
     p99_ms: float
     std_ms: float
-    """Standard deviation of the sample (n - 1); 0 for one sample."""
+    """Standard deviation (n - 1) of all samples, so that it includes the differences between runs; 0 for one sample."""
     cov: float
-    """Coefficient of variation: std / mean."""
+    """Coefficient of variation of all samples: their standard deviation over their mean."""
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> LatencySummary:
@@ -84,35 +101,24 @@ class LatencySummary(Record):
 
     @classmethod
     def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> LatencySummary:
-        """Summarize process runs with at least one sample between them. Raises ValueError for none.
-
-        The median is that of the runs' medians: passes of one process are correlated, so the run is the unit of the
-        statistics, however many passes it had. Everything else is over all samples.
-        """
+        """Summarize process runs with at least one sample between them. Raises ValueError for none."""
         runs_ms = [run for run in runs_ms if run]
         samples_ms = [sample for run in runs_ms for sample in run]
         if not samples_ms:
             raise ValueError("no samples to summarize")
-        import statistics
-
         mean = statistics.fmean(samples_ms)
         # Not statistics.stdev: its exact fractions take 100 times as long and change no displayed digit.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)
         std = math.sqrt(squares / (len(samples_ms) - 1)) if len(samples_ms) > 1 else 0.0
-        median = statistics.median(statistics.median(run) for run in runs_ms)
+        typical = {word: statistics.median(map(reduce, runs_ms)) for word, reduce in STATISTICS.items()}
         by_latency = sorted(range(len(samples_ms)), key=samples_ms.__getitem__)
+        places = bisect_right(by_latency, typical["median"], key=samples_ms.__getitem__)
         return cls(
             sample_count=len(samples_ms),
-            median_ms=median,
-            median_pass=by_latency[max(bisect_right(by_latency, median, key=samples_ms.__getitem__) - 1, 0)],
-            mean_ms=mean,
-            min_ms=min(samples_ms),
-            max_ms=max(samples_ms),
-            p90_ms=percentile(samples_ms, 90),
-            p95_ms=percentile(samples_ms, 95),
-            p99_ms=percentile(samples_ms, 99),
+            median_pass=by_latency[max(places - 1, 0)],
             std_ms=std,
             cov=std / mean if mean else 0.0,
+            **{f"{word}_ms": value for word, value in typical.items()},
         )
 
     @property

@@ -19,6 +19,7 @@ from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.comparison.verdicts import measured_apart
 
 _SAME_SESSION = timedelta(minutes=30)
 """Maximum time between profiles that count as consecutive; the machine may drift over longer times."""
@@ -76,21 +77,21 @@ class LatencyOutcome:
         return relative_speed(self.ratio)
 
     @property
-    def figures_ms(self) -> tuple[float, float]:
-        """Base and candidate values with this ratio: for paired runs, those of the median pair."""
-        assert self.base is not None  # only asked for if there is a base
-        if self.verdict is None:
-            return self.base.latency.median_ms, self.candidate.latency.median_ms
-        return self.verdict.base_value, self.verdict.candidate_value
+    def measured_apart(self) -> str:
+        """`in rounds 149 ms → 153 ms`: the values behind the change, if the medians of both have another ratio."""
+        if self.verdict is None or self.base is None:
+            return ""
+        return measured_apart((self.base.latency.median_ms, self.candidate.latency.median_ms), self.verdict, "ms")
 
     @property
     def words(self) -> str:
         """`half 12.1 ms vs source 14.3 ms: 15 % faster`."""
         if self.base is None:
             return f"{self.candidate.label} {milliseconds(self.candidate.latency.median_ms)}"
-        base_ms, candidate_ms = self.figures_ms
-        pair = f"{self.candidate.label} {milliseconds(candidate_ms)} vs {self.base.label} {milliseconds(base_ms)}"
-        return f"{pair}: {self.change}" if self.change else pair
+        medians = (each.latency.median_ms for each in (self.candidate, self.base))
+        candidate, base = map(milliseconds, medians)
+        pair = f"{self.candidate.label} {candidate} vs {self.base.label} {base}"
+        return f"{pair}: {self.change} {self.measured_apart}".rstrip() if self.change else pair
 
     @property
     def basis(self) -> str:

@@ -202,9 +202,7 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         steps=_steps(profile),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
-        overhead=statistics.median(profile.layer_pass_ms) / latency.median_ms
-        if profile.layer_pass_ms and latency and latency.median_ms
-        else 0.0,
+        overhead=profile.profiler_overhead,
         batches=profile.batches,
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
@@ -243,9 +241,9 @@ def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
     """Return the recorded stages over all process runs."""
     stages = []
     for field, name in _STAGES.items():
-        samples = [sample for run in profile.runs for sample in getattr(run, field)]
-        if samples:
-            latency = LatencySummary.of(samples)
+        runs = [getattr(run, field) for run in profile.runs]
+        if any(runs):
+            latency = LatencySummary.of_runs(runs)
             stages.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
     return tuple(stages)
 

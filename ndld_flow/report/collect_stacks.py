@@ -124,7 +124,7 @@ def _speed(profile: Profile, batch: int | None) -> dict[str, str]:
     median_ms = profile.latency.median_ms if profile.latency_ms else 0.0
     if median_ms <= 0:
         return {"latency": "", "passes_per_s": "", "items_per_s": ""}
-    passes = 1e3 / median_ms * profile.concurrent_inferences
+    passes = profile.throughput_per_s
     items = three_digits(passes * batch) if batch is not None else ""
     return {"latency": milliseconds(median_ms), "passes_per_s": three_digits(passes), "items_per_s": items}
 

@@ -153,7 +153,7 @@ def measure_shares(first: Sample, second: Sample, judged: Sequence[Judged]) -> S
         [((a,), (b,)) for a, b in beam_search(first.profile.layers, second.profile.layers)], first, second
     )
     there: Ids = frozenset().union(*second.truth)
-    times = [layer.median_ms for layer in first.profile.layers]
+    times = first.profile.layer_times.ms
     possible = math.fsum(ms for ms, ids in zip(times, first.truth, strict=True) if ids & there)
     sums = [
         math.fsum(match.ms for match in matches if match.is_right is wanted)

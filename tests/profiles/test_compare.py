@@ -491,7 +491,7 @@ def test_figures_next_to_a_ratio_agree_with_it() -> None:
     assert verdict.candidate_value is not None
     assert verdict.candidate_value / verdict.base_value == pytest.approx(verdict.ratio)
     assert (verdict.base_value, verdict.candidate_value) == pytest.approx((20.0, 22.6))
-    assert "20.0 ms -> 22.6 ms: +13 %" in verdict.why
+    assert "20.0 ms -> 22.6 ms in the middle pair: +13 %" in verdict.why
 
 
 @settings(deadline=None)

@@ -19,7 +19,7 @@ from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.published_peaks import PeakShares
 from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
-from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Layer, LayerTimes, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from tests.support.layer_passes import measure_layers
@@ -52,7 +52,7 @@ def tensor(name: str, *shape: int, dtype: str = "float32") -> TensorInfo:
 
 def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None, **given: Any) -> Profile:
     """A steady profile of these layers on a quiet machine, whose latency is the sum of its layers."""
-    samples = latency if latency is not None else [sum(each.median_ms for each in layers) or 1.0] * 30
+    samples = latency if latency is not None else [sum(LayerTimes(layers).ms) or 1.0] * 30
     known = {
         "label": "made",
         "model_digest": "digest",

@@ -20,7 +20,7 @@ from ndld_flow.records.layer_arithmetic import (
     conclude,
     read_kernel_name,
 )
-from ndld_flow.records.profile import Layer, TensorInfo
+from ndld_flow.records.profile import Layer, LayerTimes, TensorInfo
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports
 
@@ -199,8 +199,8 @@ def test_layers_of_a_quantized_engine_compute_in_int8_whatever_they_write() -> N
     convolutions = [layer for layer in profile.layers if layer.type == "CaskConvolution"]
     assert Counter(layer.precision for layer in convolutions) == {"int8": 21}
     assert Counter(layer.output_precision for layer in convolutions) == {"float16": 11, "int8": 8, "float32": 2}
-    whole = sum(layer.median_ms for layer in profile.layers)
-    assert sum(layer.median_ms for layer in convolutions) / whole == pytest.approx(0.649, abs=0.001)
+    whole = profile.layers_sum_ms
+    assert sum(LayerTimes(convolutions).ms) / whole == pytest.approx(0.649, abs=0.001)
     assert Counter(layer.unit for layer in convolutions) == {"tensor core INT8": 20, "INT8 DP4A": 1}
     assert {layer.precision for layer in profile.layers if layer.name.startswith("QuantizeLinear")} == {
         "float32 to int8", "float16 to int8",

@@ -147,15 +147,18 @@ def test_turns_without_their_time_in_the_queue_are_refused() -> None:
     [
         (
             side(11),
-            "10.0 ms -> 11.0 ms: +10 % (+8.6 % to +11 %) by CPU time; the median by wall time: +10 % (+8.6 % to +11 %)",
+            "10.0 ms -> 11.0 ms in rounds: +10 % (+8.6 % to +11 %) by CPU time; "
+            "the median by wall time: +10 % (+8.6 % to +11 %)",
         ),
         (
             side(11, cpu_ms=12, threads=2),
-            "10.0 ms -> 11.0 ms: +10 % (+8.6 % to +11 %) by wall time; the median by CPU time: +20 % (+18 % to +22 %)",
+            "10.0 ms -> 11.0 ms in rounds: +10 % (+8.6 % to +11 %) by wall time; "
+            "the median by CPU time: +20 % (+18 % to +22 %)",
         ),
         (
             side(12, cpu_ms=10, queued_ms=2),
-            "10.0 ms -> 10.0 ms: ±0 % (-1.3 % to +22 %) by CPU time; the median by wall time: +20 % (+18 % to +22 %); "
+            "10.0 ms -> 10.0 ms in rounds: ±0 % (-1.3 % to +22 %) by CPU time; "
+            "the median by wall time: +20 % (+18 % to +22 %); "
             "the clocks disagree, so the interval spans both",
         ),
     ],

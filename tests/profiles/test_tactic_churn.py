@@ -16,7 +16,7 @@ from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, TimingCacheUse
 from ndld_flow.records.comparison import TacticChurn
-from ndld_flow.records.profile import Layer, Profile, ProfileRun
+from ndld_flow.records.profile import Layer, LayerTimes, Profile, ProfileRun
 from ndld_flow.records.sweep import PointStep, SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.render import environment
 from ndld_flow.report.sweep.collect_churn import ChurnView, collect_churn
@@ -163,7 +163,7 @@ def test_real_layers_of_an_a100_are_compared() -> None:
     again = single.model_copy(update={"layers": other_tactic(layers, *chosen)})
     churn = find_churn([measured(single), measured(again)])
     assert {each.name for each in churn.changed} == {layers[place].name for place in chosen}
-    times = [layer.median_ms for layer in layers]
+    times = LayerTimes(layers).ms
     assert churn.time_share == pytest.approx(sum(times[place] for place in chosen) / sum(times))
     precisions = find_churn([measured(single), measured(half)])
     assert precisions.layer_share > 0.9, "another precision is no rebuild, and nearly nothing stays"

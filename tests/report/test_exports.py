@@ -311,13 +311,15 @@ def test_the_chart_has_the_values_of_the_verdict() -> None:
     comparison = two_profiles()
     compared = comparison.profiles[0]
     verdicts = tuple(
-        each.model_copy(update={"base_value": 37.5, "candidate_value": 37.3})
+        each.model_copy(update={"base_value": 37.5, "candidate_value": 37.3, "ratio": 37.3 / 37.5})
         if each.metric == "latency.median"
         else each
         for each in compared.verdicts
     )
     paired = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
-    assert "    bar [37.5, 37.3]" in comparison_markdown(paired, [profiles_of(["main", "branch"])])
+    markdown = comparison_markdown(paired, [profiles_of(["main", "branch"])])
+    assert "    bar [37.5, 37.3]" in markdown
+    assert "latency.median in pairs" in markdown
 
 
 def test_values_of_charts_have_no_exponent() -> None:
@@ -396,7 +398,7 @@ def test_one_profile_is_written_as_markdown() -> None:
     assert "### <code>source</code>" in markdown
     assert "onnxruntime on A CPU; onnxruntime 1.2." in markdown
     assert ["0", "Conv_0", "Conv", "1×8", "float32", "57.1 %", "4.00 ms"] in rows
-    assert rows[1][0] == "7.00 ms"
+    assert rows[1][0] == "7.01 ms"  # the median of the runs' minima
     assert rows[1][-1] == "6 in 3 process runs"
     assert "- a note" in markdown
 

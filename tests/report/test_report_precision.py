@@ -90,8 +90,7 @@ def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: P
 def test_the_cost_is_the_time_of_layers_with_kept_nodes(tmp_path: Path) -> None:
     documents = read_run(write_search(tmp_path, search()))
     view = view_of(documents)
-    layers = documents.profiles["speed"].layers
-    expected = sum(layers[place].median_ms for place in (40, 80, 120))
+    expected = documents.profiles["speed"].layer_times.sum_ms((40, 80, 120))
     assert view.cost.measured is not None
     assert view.cost.measured.layers == (40, 80, 120)
     assert view.cost.measured.kept_ms == pytest.approx(expected)

@@ -322,9 +322,9 @@ def test_heat_has_scales(page: Page) -> None:
 @pytest.mark.thorough
 def test_shares_are_of_the_layer_sum_or_of_the_pass(page: Page, half: Profile) -> None:
     part = Part(page)
-    slowest = max(layer.median_ms for layer in half.layers)
+    slowest = max(half.layer_times.ms)
     cell = part.grid.locator(".grid-row").first.locator(":nth-child(6)")
-    layer_sum = sum(layer.median_ms for layer in half.layers)
+    layer_sum = half.layers_sum_ms
     expect(cell).to_have_text(f"{100 * slowest / layer_sum:.1f} %")
     part.button("pass", "layers").click()
     whole = sorted(half.layer_pass_ms)
@@ -373,13 +373,14 @@ def test_a_layer_leads_to_those_before_and_after_it(page: Page) -> None:
 def test_the_chart_of_types_shows_totals_means_and_shares_and_filters(page: Page, half: Profile) -> None:
     part = Part(page)
     rows = part.live("types").locator("tbody tr")
-    convs = [layer.median_ms for layer in half.layers if layer.type == "Conv"]
+    times = list(zip(half.layers, half.layer_times.ms, strict=True))
+    convs = [ms for layer, ms in times if layer.type == "Conv"]
     expect(rows.first).to_contain_text(f"{sum(convs):.2f} ms")
     part.button("%", "types").click()
-    whole = sum(layer.median_ms for layer in half.layers)
+    whole = half.layers_sum_ms
     expect(rows.first).to_contain_text(f"{100 * sum(convs) / whole:.1f} %")
     part.button("mean per layer", "types").click()
-    means = {kind: [one.median_ms for one in half.layers if one.type == kind] for kind in ("Conv", "Add")}
+    means = {kind: [ms for one, ms in times if one.type == kind] for kind in ("Conv", "Add")}
     expect(rows.filter(has_text="Conv")).to_contain_text(f"{100 * sum(convs) / len(convs) / whole:.1f} %")
     part.button("ms", "types").click()
     add = 1000 * sum(means["Add"]) / len(means["Add"])
@@ -418,7 +419,8 @@ def test_the_roofline_is_walked_by_keyboard_and_pointed_at(page: Page, half: Pro
     expect(roofline).to_contain_text("float16: 42.0 GMAC/s · 2,000 GB/s")
     roofline.focus()
     page.keyboard.press("ArrowRight")
-    slowest = max((layer for layer in half.layers if layer.macs), key=lambda layer: layer.median_ms)
+    times = zip(half.layers, half.layer_times.ms, strict=True)
+    slowest, _ = max(((layer, ms) for layer, ms in times if layer.macs), key=lambda timed: timed[1])
     assert slowest.macs is not None
     expect(part.tip).to_contain_text(slowest.name)
     expect(part.tip).to_contain_text("of the roof")
@@ -505,9 +507,7 @@ def test_a_profile_leaves_as_json_markdown_and_trace(page: Page, half: Profile) 
     part = Part(page)
     loaded = json.loads(part.saved(part.button("JSON", "exports").click))
     assert [one["name"] for one in loaded["layers"]] == [layer.name for layer in half.layers]
-    assert [one["median_ms"] for one in loaded["layers"]] == pytest.approx(
-        [one.median_ms for one in half.layers], abs=1e-6
-    )
+    assert [one["median_ms"] for one in loaded["layers"]] == pytest.approx(half.layer_times.ms, abs=1e-6)
     assert [one["start_ms"] for one in loaded["timeline"]] == pytest.approx(
         [one.start_ms for one in half.timeline], abs=1e-6
     )

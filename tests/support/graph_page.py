@@ -72,8 +72,8 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
     picture = collect_graph(profile)
     assert picture is not None
     layers = [
-        {"name": each.name, "type": each.type, "ms": each.median_ms, "precision": each.precision, "role": each.role}
-        for each in profile.layers
+        {"name": each.name, "type": each.type, "ms": ms, "precision": each.precision, "role": each.role}
+        for each, ms in zip(profile.layers, profile.layer_times.ms, strict=True)
     ]
     data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
     styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)

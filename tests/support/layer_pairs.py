@@ -7,7 +7,6 @@ the layers on both sides came from the same nodes of the original.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -608,12 +607,10 @@ def judge(rows: Iterable[LayerRow], sample: Sample, other: Sample, places: tuple
 def judge_pairs(pairs: Iterable[tuple[Places, Places]], sample: Sample, other: Sample) -> list[Judged]:
     """Each pair of groups: right if the layer that takes longest in either does work of the other."""
     result = []
+    spent = sample.profile.layer_times, other.profile.layer_times
     for mine, yours in pairs:
         ours, theirs = ([side.truth[at] for at in places] for side, places in ((sample, mine), (other, yours)))
-        longest = [
-            max(places, key=lambda at, layers=side.profile.layers: layers[at].median_ms)  # type: ignore[misc]
-            for side, places in ((sample, mine), (other, yours))
-        ]
+        longest = [max(places, key=times.ms.__getitem__) for times, places in zip(spent, (mine, yours), strict=True)]
         names = [
             " + ".join(side.profile.layers[at].name for at in places)
             for side, places in ((sample, mine), (other, yours))
@@ -621,7 +618,7 @@ def judge_pairs(pairs: Iterable[tuple[Places, Places]], sample: Sample, other: S
         result.append(
             Judged(
                 is_right=_agree([sample.truth[longest[0]]], theirs) and _agree([other.truth[longest[1]]], ours),
-                ms=math.fsum(sample.profile.layers[at].median_ms for at in mine),
+                ms=spent[0].sum_ms(mine),
                 label=" | ".join(names),
             )
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ndld_flow.records.profile import Layer
+from ndld_flow.records.profile import Layer, LayerTimes
 
 
 def beam_search(ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[tuple[int, int]]:
@@ -34,8 +34,8 @@ def beam_search(ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[tuple[in
 
 def matched_share(layers: Sequence[Layer], matched: Sequence[int]) -> float:
     """Return the part of a profile's layer time that has a partner."""
-    total = sum(layer.median_ms for layer in layers)
-    return sum(layers[at].median_ms for at in matched) / total if total else 0.0
+    times = LayerTimes(layers)
+    return times.sum_ms(matched) / total if (total := sum(times.ms)) else 0.0
 
 
 def _alike(layer: Layer, other: Layer) -> bool:

@@ -14,7 +14,7 @@ from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
-from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, geometric_mean, judge, judge_layers
+from ndld_flow.profiles.compare.verdicts import Bounds, JudgedTimes, geometric_mean, judge, judge_layers
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,
@@ -58,7 +58,7 @@ def compare_profiles(
     evidence = evidence or RoundsEvidence()
     verdicts = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
-    times = [LayerTimes(profile) for profile in profiles]
+    times = [JudgedTimes(profile) for profile in profiles]
     return ProfileComparison(
         name=name,
         subjects=tuple(each.subject for each in measured),
@@ -200,7 +200,7 @@ def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float |
     return geometric_mean(ratios)
 
 
-def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Coverage | None:
+def _coverage(rows: Sequence[LayerRow], times: JudgedTimes, number: int) -> Coverage | None:
     """Return the part of a profile's layer time with a partner in the base; None for the base and without layers."""
     ours = [row for row in rows if row.layers[number]]
     if number == 0 or not ours:
@@ -208,7 +208,7 @@ def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Cover
     by_method: dict[MatchMethod, float] = {}
     for row in ours:
         method = max(row.methods[0], row.methods[number], key=METHODS.index) if row.layers[0] else "unmatched"
-        by_method[method] = by_method.get(method, 0.0) + times.total_ms(row.layers[number])
+        by_method[method] = by_method.get(method, 0.0) + times.sum_ms(row.layers[number])
     unmatched = by_method.get("unmatched", 0.0)
     matched = math.fsum(ms for method, ms in by_method.items() if method != "unmatched")
     total = matched + unmatched

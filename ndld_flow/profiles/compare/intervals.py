@@ -21,6 +21,10 @@ class RatioInterval:
     low: float
     high: float
 
+    def around(self, ratio: float) -> RatioInterval:
+        """Return the interval of another estimate, widened where that is outside."""
+        return RatioInterval(ratio, min(self.low, ratio), max(self.high, ratio))
+
     def inverted(self) -> RatioInterval:
         """Return the interval with the two sides swapped."""
         return RatioInterval(1 / self.ratio, 1 / self.high, 1 / self.low)

@@ -6,11 +6,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 
 from ndld_flow.base.metric_directions import which_is_better
 from ndld_flow.records.comparison import Allowance, ComparedMetric
-from ndld_flow.records.measurement import Metric, percentile
+from ndld_flow.records.measurement import STATISTICS, Metric
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 
@@ -52,14 +51,7 @@ class Rules:
 
 Samples = Sequence[float]
 
-_OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
-    "median": statistics.median,
-    "min": min,
-    "mean": statistics.fmean,
-    "p90": lambda samples: percentile(samples, 90),
-    "p95": lambda samples: percentile(samples, 95),
-    "p99": lambda samples: percentile(samples, 99),
-}
+_COMPARED = {word: reduce for word, reduce in STATISTICS.items() if word != "max"}
 _TENSOR_CORES = ("tensor_cores.share", "tensor_cores.off_share", "tensor_cores.unknown_share")
 _PHASES = ("enqueue", "h2d", "compute", "d2h")
 
@@ -70,7 +62,7 @@ def unit_of_runs(metric: str) -> str:
 
 
 _RUN_METRICS = (
-    *(f"latency.{word}" for word in _OF_SAMPLES),
+    *(f"latency.{word}" for word in _COMPARED),
     "throughput",
     *(f"{phase}.median" for phase in _PHASES),
     "load",
@@ -96,7 +88,10 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     ]
     exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
     return (
-        *(_of_runs(name, [metrics.get(name, ()) for metrics in per_profile]) for name in names),
+        *(
+            _of_runs(name, [each.profile for each in measured], [runs.get(name, ()) for runs in per_profile])
+            for name in names
+        ),
         *(_exact(name, [metrics.get(name) for metrics in known]) for name in exact),
     )
 
@@ -106,14 +101,23 @@ def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
     return _run_metrics(profile).get(metric, ())
 
 
-def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
+def _of_runs(name: str, profiles: Sequence[Profile], runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
     return ComparedMetric(
         metric=name,
         unit=unit_of_runs(name),
         better="higher" if name == "throughput" else "lower",
-        values=tuple(statistics.median(values) if values else None for values in runs),
+        values=tuple(_value(name, *each) if each[1] else None for each in zip(profiles, runs, strict=True)),
         runs=tuple(runs),
     )
+
+
+def _value(name: str, profile: Profile, runs: Sequence[float]) -> float:
+    """Return the profile's own value of a metric, from the values of its process runs."""
+    if name == "layers.sum":  # layers add up to it, which medians of their sums in each run would not
+        return profile.layers_sum_ms
+    if name == "throughput":  # at the median latency: with an even number of runs, medians of rates differ from it
+        return 1 / statistics.median([1 / rate for rate in runs])
+    return statistics.median(runs)
 
 
 def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
@@ -125,8 +129,8 @@ def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
     """Return metric -> its value in each process run, for those that the profile records."""
     latencies = [_usable(run.latency_ms) for run in profile.runs]
-    metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
-    metrics["throughput"] = tuple(1e3 / median for median in metrics["latency.median"])
+    metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _COMPARED.items()}
+    metrics["throughput"] = tuple(1e3 / median * profile.concurrent_inferences for median in metrics["latency.median"])
     for phase in _PHASES:
         metrics[f"{phase}.median"] = _each(
             [_usable(getattr(run, f"{phase}_ms")) for run in profile.runs], statistics.median
@@ -135,7 +139,9 @@ def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
     metrics["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
         [profile.peak_memory_bytes]
     )
-    metrics["layers.sum"] = _layer_sums(profile)
+    times = profile.layer_times
+    measured = [place for place, runs in enumerate(times.in_runs) if runs]
+    metrics["layers.sum"] = _usable(times.sums_in_runs(measured))
     return {name: values for name, values in metrics.items() if values}
 
 
@@ -146,12 +152,3 @@ def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[
 def _usable(values: Iterable[float]) -> tuple[float, ...]:
     """Return plausible values only; a damaged export may contain zeros, NaN or negative times."""
     return tuple(value for value in values if SMALLEST < value < LARGEST)
-
-
-def _layer_sums(profile: Profile) -> tuple[float, ...]:
-    """Return for each process run the median over its layer passes of the sum of all layers."""
-    samples = [layer.samples_ms for layer in profile.layers if layer.samples_ms]
-    passes = list(map(sum, zip(*samples, strict=False)))
-    ends = [0, *accumulate(profile.layer_runs or (len(passes),))]
-    parts = (_usable(passes[start:end]) for start, end in pairwise(ends))
-    return _each(parts, statistics.median)

@@ -232,12 +232,12 @@ def typical_base(paired: PairedRounds, metric: str = "latency.median") -> float:
 
 
 def _describe(values: str, interval: RatioInterval, paired: PairedRounds, *, inverted: bool) -> str:
-    """Return `5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of
-    ...`.
+    """Return `5.55 ms -> 6.11 ms in rounds: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...;
+    4 rounds of ...`.
     """
     other: Clock = "wall" if paired.clock == "cpu" else "cpu"
     second = paired.wall if paired.clock == "cpu" else paired.cpu
-    parts = [f"{values}: {describe_interval(interval)} by {CLOCK_NAMES[paired.clock]}"]
+    parts = [f"{values} in rounds: {describe_interval(interval)} by {CLOCK_NAMES[paired.clock]}"]
     if not inverted:
         parts.append(f"the median by {CLOCK_NAMES[other]}: {describe_interval(second)}")
     if paired.clocks_disagree:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.profiles.compare.match_layers import match_layers
-from ndld_flow.profiles.compare.verdicts import LayerTimes
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Change, ChangedLayer, LayerRow, RebuiltEngine, Spread, TacticChurn
-from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.records.profile import Layer, LayerTimes, Profile, TensorInfo
 
 _Layers = tuple[Layer, ...]
 
@@ -49,7 +48,7 @@ def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
     is_measured = len(measured) == len(rebuilds)
     subjects = measured if is_measured else [each.build.as_profile() for each in rebuilds]
     rows = match_layers(subjects)
-    times = [LayerTimes(profile) for profile in subjects] if is_measured else []
+    times = [profile.layer_times for profile in subjects] if is_measured else []
     changed = [row for row in rows if _change(_layers_of(row, subjects)) is not None]
     shown = [_changed_layer(row, subjects, times) for row in changed]
     return TacticChurn(
@@ -130,10 +129,10 @@ def _time_share(rows: Sequence[LayerRow], subjects: Sequence[Profile], times: Se
     """Return the share of these rows in all layers' time, averaged over the builds."""
     shares = []
     for number, (subject, layer_times) in enumerate(zip(subjects, times, strict=False)):
-        total = layer_times.total_ms(range(len(subject.layers)))
+        total = layer_times.sum_ms(range(len(subject.layers)))
         if not total:
             return None
-        shares.append(math.fsum(layer_times.total_ms(row.layers[number]) for row in rows) / total)
+        shares.append(math.fsum(layer_times.sum_ms(row.layers[number]) for row in rows) / total)
     return statistics.fmean(shares) if shares else None
 
 

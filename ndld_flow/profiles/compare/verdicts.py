@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from ndld_flow.base.metric_directions import Better
 from ndld_flow.base.quantities import apart, quantity, ratio_change
 from ndld_flow.profiles.compare.differences import PairCircumstances
 from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, two_sided_p, unpaired_ratio
-from ndld_flow.profiles.compare.measured import FEW_RUNS, LARGEST, Rules
+from ndld_flow.profiles.compare.measured import FEW_RUNS, Rules
 from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.records.comparison import ComparedMetric, LayerRow, LayerVerdict, MetricVerdict, Verdict
-from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.records.profile import LayerTimes, Profile
 
 ASSUMED_SINGLE_RUN = 0.25
 """Assumed relative difference of single runs of the same model without learned noise; 25 % is common on shared
@@ -77,7 +76,12 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
         return None
     if not metric.runs:
         return _judge_exact(metric, (base, candidate), (before, after), bounds)
+    # Layers add up to the sum of the printed times, not to that of the pair of runs in the middle.
+    bounds = replace(bounds, paired=bounds.paired and metric.metric != "layers.sum")
+    in_pairs = _in_pairs(metric.runs[base], metric.runs[candidate], bounds)
     interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
+    if not in_pairs and not bounds.same:
+        interval = interval.around(after / before)
     # The floor of a rate is that of the latency, converted to its inverse.
     floor = (
         bounds.floor_ms / 1e3 * before * after
@@ -87,7 +91,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     threshold = max(bounds.threshold, floor / min(before, after))
     circumstances = bounds.circumstances
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
-    figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
+    figures = middle_pair(metric.runs[base], metric.runs[candidate]) if in_pairs else (before, after)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
     if min(counts) == 1 and not (bounds.single_run_is_learned or bounds.same):
         # The verdict rests on an assumption, which is no confidence.
@@ -189,14 +193,12 @@ def _meaning(verdict: Verdict, threshold: float) -> str:
 _CONFIDENT = " at 95 % confidence"
 
 
-def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> tuple[float, float]:
-    """Return the two values whose quotient is the ratio of `ratio_of_runs`.
+def middle_pair(base: Sequence[float], candidate: Sequence[float]) -> tuple[float, float]:
+    """Return the values of the pair of runs whose quotient is the ratio.
 
     The medians of each side do not have this ratio: if the machine drifts, they come from different times, and their
     quotient may contradict that of the pairs.
     """
-    if not _in_pairs(base, candidate, bounds):
-        return statistics.geometric_mean(_middle(sorted(base))), statistics.geometric_mean(_middle(sorted(candidate)))
     pairs = _middle(sorted(zip(base, candidate, strict=True), key=lambda pair: pair[1] / pair[0]))
     return statistics.geometric_mean(a for a, _ in pairs), statistics.geometric_mean(b for _, b in pairs)
 
@@ -220,8 +222,9 @@ def _describe(
 ) -> str:
     if bounds.same:
         return f"{quantity(figures[1], unit)}: the same measurement"
-    change = f"{' -> '.join(apart(figures, unit))}: {ratio_change(interval.ratio)}"
     runs = _counted(*counts, paired=bounds.paired)
+    where = " in the middle pair" if "pairs" in runs else ""
+    change = f"{' -> '.join(apart(figures, unit))}{where}: {ratio_change(interval.ratio)}"
     if math.isinf(interval.high):
         assumed = (
             f"{meaning.removesuffix(_CONFIDENT)}, if single runs differ by {ASSUMED_SINGLE_RUN * 100:.0f} % at most"
@@ -254,57 +257,33 @@ class RunTimes(NamedTuple):
     """Time of a row's layers over process runs."""
 
     runs: int
-    median_ms: float
+    sum_ms: float
+    """The printed time, at least half a tick."""
     log_mean: float
     """Mean of the logarithms."""
     log_error: float
     """Its squared standard error, at least that of the clock's resolution; 0 for one run."""
 
 
-class LayerTimes:
-    """Times of one profile's layers, each computed once and reused for all candidates."""
+class JudgedTimes(LayerTimes):
+    """Times of one profile's layers over its process runs, computed once for each row and reused for all candidates."""
 
     def __init__(self, profile: Profile) -> None:
-        self._cuts = list(pairwise([0, *accumulate(profile.layer_runs)]))
-        self._medians_of = [self._run_medians(layer) for layer in profile.layers]
+        super().__init__(profile.layers, profile.layer_runs)
         self._known: dict[tuple[int, ...], RunTimes | None] = {}
 
     def of(self, positions: tuple[int, ...]) -> RunTimes | None:
         """Return the times of the sum of these layers; None without layers, or if one was not measured."""
         if positions not in self._known:
-            self._known[positions] = _reduce(self._sums(positions))
+            self._known[positions] = _reduce(self.sums_in_runs(positions), self.sum_ms(positions))
         return self._known[positions]
 
-    def total_ms(self, positions: Sequence[int]) -> float:
-        """Return the sum of these layers' medians; unmeasured layers count as 0."""
-        return math.fsum(median(self._medians_of[position]) for position in positions if self._medians_of[position])
 
-    def _sums(self, positions: tuple[int, ...]) -> Sequence[float]:
-        if len(positions) == 1:
-            return self._medians_of[positions[0]]
-        return [math.fsum(run) for run in zip(*(self._medians_of[position] for position in positions), strict=False)]
-
-    def _run_medians(self, layer: Layer) -> list[float]:
-        samples = layer.samples_ms
-        cuts = self._cuts or [(0, len(samples))]
-        if samples and min(samples) >= 0 and sum(samples) < LARGEST:  # NaN fails the second
-            return [median(samples[start:end]) for start, end in cuts if start < min(end, len(samples))]
-        parts = ([sample for sample in samples[start:end] if 0 <= sample < LARGEST] for start, end in cuts)
-        return [median(part) for part in parts if part]
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median in a quarter of the time of `statistics.median`; it is called hundreds of thousands of
-    times."""
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _reduce(values: Sequence[float]) -> RunTimes | None:
+def _reduce(values: Sequence[float], sum_ms: float) -> RunTimes | None:
     count = len(values)
     if not count:
         return None
-    middle = max(median(values), TICK_MS / 2)
+    middle = max(sum_ms, TICK_MS / 2)
     logs = [math.log(value) if value > TICK_MS / 2 else _LOG_OF_HALF_A_TICK for value in values]
     mean = sum(logs) / count
     if count == 1:
@@ -333,7 +312,7 @@ class _Tested(NamedTuple):
 
 
 def judge_layers(
-    rows: Sequence[LayerRow], times: Sequence[LayerTimes], candidate: int, bounds: Bounds
+    rows: Sequence[LayerRow], times: Sequence[JudgedTimes], candidate: int, bounds: Bounds
 ) -> Iterator[LayerVerdict]:
     """Yield a verdict for every row with measured layers of both base and candidate."""
     tested = list(_tests(rows, times, candidate))
@@ -350,12 +329,12 @@ def judge_layers(
         )
 
 
-def _tests(rows: Sequence[LayerRow], times: Sequence[LayerTimes], candidate: int) -> Iterator[_Tested]:
+def _tests(rows: Sequence[LayerRow], times: Sequence[JudgedTimes], candidate: int) -> Iterator[_Tested]:
     of_base, of_candidate = times[0].of, times[candidate].of
     for number, row in enumerate(rows):
         base, ours = of_base(row.layers[0]), of_candidate(row.layers[candidate])
         if base and ours:
-            ratio, difference_ms = ours.median_ms / base.median_ms, abs(ours.median_ms - base.median_ms)
+            ratio, difference_ms = ours.sum_ms / base.sum_ms, abs(ours.sum_ms - base.sum_ms)
             yield _Tested(number, ratio, difference_ms, _welch(base, ours))
 
 

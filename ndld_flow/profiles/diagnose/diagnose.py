@@ -204,7 +204,8 @@ def _dispatch(subject: Subject) -> Bound | None:
     if outside >= _OUTSIDE:
         return Bound(
             "dispatch overhead",
-            f"{share(outside)} of the latency is outside layers: they take {milliseconds(subject.layers_sum_ms)} of "
+            f"{share(outside)} of the latency is outside layers: those of one pass take "
+            f"{milliseconds(subject.pass_layers_ms)} of "
             f"{milliseconds(subject.latency_ms)}",
         )
     if not are_tiny(subject):
@@ -252,7 +253,7 @@ def _why_unknown(subject: Subject) -> str:
     if subject.times_are_of_the_host:
         return (
             f"ONNX Runtime's profiler measures the launch of the {count(len(subject.layers))} layers on the host, "
-            f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
+            f"{milliseconds(subject.pass_layers_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
             "the device"
         )
     cause = f"no other cause stands out in the {layers_word(len(subject.layers))}"

@@ -45,7 +45,7 @@ def layers_exceed_passes(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=0.0,
         title=f"The layers take {three_digits(ratio)} times as long as a pass",
-        evidence=f"They add up to {milliseconds(subject.layers_sum_ms)}; the latency is "
+        evidence=f"Those of one pass take {milliseconds(subject.pass_layers_ms)}; the latency is "
         f"{milliseconds(subject.latency_ms)}.",
         next_step=(
             "Check that both are of one measurement: the same model, batch and clocks. Layers that run concurrently in "
@@ -63,7 +63,7 @@ def times_of_the_host(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=0.0,
         title="Layer times are those of the host, not of the device",
-        evidence=f"Launching all layers takes {milliseconds(subject.layers_sum_ms)}, a pass "
+        evidence=f"Launching the layers of one pass takes {milliseconds(subject.pass_layers_ms)}, a pass "
         f"{milliseconds(subject.latency_ms)}. A layer that waits for the device includes the time of earlier layers.",
         next_step=(
             "Rely on the latency; layer times are only a hint. For times on the device, build an engine and use "
@@ -82,8 +82,8 @@ def waits_for_the_device(subject: Subject) -> Iterator[Insight]:
         score=0.0,
         title="Layer times include launching and waiting for the device",
         evidence=f"At most {milliseconds(wait_ms)} in each layer, the time of the shortest one: {milliseconds(all_ms)} "
-        f"of the {milliseconds(subject.layers_sum_ms)} in all layers. The latency, {milliseconds(subject.latency_ms)}, "
-        "includes none of it.",
+        f"of the {milliseconds(subject.pass_layers_ms)} in the layers of one pass. The latency, "
+        f"{milliseconds(subject.latency_ms)}, includes none of it.",
         next_step="Compare long layers by their times. The share of many short layers is smaller than shown.",
     )
 
@@ -168,8 +168,8 @@ def variation(subject: Subject) -> Iterator[Insight]:
         score=0.0,
         title=f"Passes vary by {share(latency.cov)}",
         evidence=f"Over {count(latency.sample_count)} passes the mean is {milliseconds(latency.mean_ms)}, the standard "
-        f"deviation {milliseconds(latency.std_ms)}, the shortest {milliseconds(latency.min_ms)}, the longest "
-        f"{milliseconds(latency.max_ms)}.",
+        f"deviation {milliseconds(latency.std_ms)}, the shortest {milliseconds(min(samples))}, the longest "
+        f"{milliseconds(max(samples))}.",
         next_step=(
             "Stop other programs, lock the clocks, and use more process runs. Compare medians of runs or "
             "minima, not single passes."

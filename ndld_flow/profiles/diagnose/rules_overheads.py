@@ -246,7 +246,7 @@ def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=outside / 2,
         title=f"{share(outside)} of the latency is outside layers",
-        evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} per pass, the timing pass "
+        evidence=f"The layers of one pass take {milliseconds(subject.pass_layers_ms)}, the timing pass "
         f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to launch.",
         next_step=(
             "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
@@ -269,18 +269,18 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
             score=0.0,
             title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
             evidence=f"They add up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
-            f"one pass take {milliseconds(subject.layers_sum_ms)}: different layers are slow in each pass.",
+            f"one pass take {milliseconds(subject.pass_layers_ms)}: different layers are slow in each pass.",
             next_step=(
                 "Passes are interrupted, by other processes or by threads that wait for each other: measure on an idle "
                 "machine, or with `threads: 1`. Until then, read shares of layers as shares of their sum."
             ),
         )
-    gap = latency_ms - subject.layers_sum_ms
+    gap = latency_ms - subject.pass_layers_ms
     if subject.profile.profiler == "on" and gap >= _NOTABLE_SHARE_OUTSIDE * latency_ms:
         yield Insight(
             score=0.0,
             title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",
-            evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} of a pass of {milliseconds(latency_ms)}.",
+            evidence=f"Its layers take {milliseconds(subject.pass_layers_ms)} of a pass of {milliseconds(latency_ms)}.",
             next_step=(
                 "Measure the latency without a profiler (`ndld-flow profile MODEL`): what remains outside layers there "
                 "is dispatch, copies and waiting."

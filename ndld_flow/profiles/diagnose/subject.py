@@ -74,26 +74,32 @@ class Subject(LayersSubject):
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
-        """Median time of each layer, in the profile's order."""
-        return tuple(layer.median_ms for layer in self.layers)
+        """Time of each layer, in the profile's order."""
+        return self.profile.layer_times.ms
 
     @cached_property
     def layers_ms(self) -> float:
-        """Sum of the medians of all layers."""
-        return sum(self.medians_ms)
+        """The time of all layers: the sum of their medians."""
+        return math.fsum(self.medians_ms)
 
     @cached_property
     def latency_ms(self) -> float:
         """Median of the timing pass, otherwise of the layer pass; 0 without either."""
-        samples = self.profile.latency_ms or self.profile.layer_pass_ms
-        return statistics.median(samples) if samples else 0.0
+        if self.profile.latency_ms:
+            return self.profile.latency.median_ms
+        return statistics.median(self.profile.layer_pass_ms) if self.profile.layer_pass_ms else 0.0
 
     @cached_property
-    def layers_sum_ms(self) -> float:
-        """Median over passes of the sum of all layers; the sum of medians if layers have different numbers of
-        passes."""
-        equal = len({len(layer.samples_ms) for layer in self.layers}) == 1
-        return self.profile.layers_sum_ms if equal else self.layers_ms
+    def pass_layers_ms(self) -> float:
+        """Median over passes of the time of the layers of one pass; `layers_ms` if layers have different numbers of
+        passes.
+
+        It is larger than `layers_ms` where different layers are slow in each pass.
+        """
+        samples = [layer.samples_ms for layer in self.layers]
+        if len({len(each) for each in samples}) != 1 or not samples[0]:
+            return self.layers_ms
+        return statistics.median(map(sum, zip(*samples, strict=True)))
 
     @cached_property
     def layers_part(self) -> float:
@@ -101,7 +107,7 @@ class Subject(LayersSubject):
 
         The layer pass may be slower than the timing pass, so that its layers add up to more than the latency.
         """
-        return min(1.0, self.layers_sum_ms / self.latency_ms) if self.latency_ms > 0 else 1.0
+        return min(1.0, self.pass_layers_ms / self.latency_ms) if self.latency_ms > 0 else 1.0
 
     @cached_property
     def layers_per_pass(self) -> float:
@@ -111,7 +117,7 @@ class Subject(LayersSubject):
         if not passes or self.times_are_of_the_host or self.profile.layers_wait_for_device:
             return 0.0
         pass_ms = statistics.median(passes)
-        return self.layers_sum_ms / pass_ms if self.layers_sum_ms > _TOO_LONG * pass_ms > 0 else 0.0
+        return self.pass_layers_ms / pass_ms if self.pass_layers_ms > _TOO_LONG * pass_ms > 0 else 0.0
 
     @cached_property
     def on_gpu(self) -> bool:
@@ -176,7 +182,7 @@ class Subject(LayersSubject):
         """
         if self.latency_ms <= 0:
             return 0.0
-        return max(0.0, min(self.latency_ms, self.layers_sum_ms) - self.layers_ms) / self.latency_ms
+        return max(0.0, min(self.latency_ms, self.pass_layers_ms) - self.layers_ms) / self.latency_ms
 
     @cached_property
     def whole_ms(self) -> float:
@@ -216,9 +222,9 @@ class Subject(LayersSubject):
         return self.latency_ms + (0.0 if self.latency_has_copies else self.copies_ms)
 
     def lane_ms(self, samples_of: Callable[[ProfileRun], Sequence[float]]) -> float | None:
-        """Return the median over all passes of a lane such as `run.h2d_ms`; None if not recorded."""
-        samples = [sample for run in self.profile.runs for sample in samples_of(run)]
-        return statistics.median(samples) if samples else None
+        """Return the median over process runs of their medians of a lane such as `run.h2d_ms`; None if not recorded."""
+        medians = [statistics.median(samples) for run in self.profile.runs if (samples := samples_of(run))]
+        return statistics.median(medians) if medians else None
 
 
 def changes_type(layer: Layer) -> bool:

@@ -21,8 +21,8 @@ from ndld_flow.profiles.read.trtexec_files import (
     DEFAULT_WARMUP_MS,
     MAX_PASSES,
     DeviceMetadata,
+    ExportedTimes,
     LayerTime,
-    LayerTimes,
     Pass,
     Passes,
     TrtexecLog,
@@ -34,7 +34,7 @@ from ndld_flow.profiles.read.trtexec_files import (
     take_metadata,
 )
 from ndld_flow.records.measurement import Machine
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo
+from ndld_flow.records.profile import Layer, LayerTimes, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MeasuredLayers:
     notes: tuple[str, ...] = ()
 
 
-def join_layers(engine: EngineInfo | None, times: LayerTimes | None) -> MeasuredLayers:
+def join_layers(engine: EngineInfo | None, times: ExportedTimes | None) -> MeasuredLayers:
     """Join both exports; either may be missing.
 
     Names repeat: the n-th row of a name belongs to its n-th layer.
@@ -95,7 +95,7 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
     ).with_arithmetic()
 
 
-def _layer_notes(engine: EngineInfo | None, times: LayerTimes, leftover: int) -> Iterator[str]:
+def _layer_notes(engine: EngineInfo | None, times: ExportedTimes, leftover: int) -> Iterator[str]:
     if times.pass_count == 1:
         yield "layers were measured in a single pass, profiler on: small differences between them are not significant"
     else:
@@ -214,7 +214,8 @@ def timeline(pass_: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, .
     begin = min((span.start_ms for span in spans), default=0.0)
     spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
     compute = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
-    timed = [(place, layer) for place, layer in enumerate(layers) if layer.median_ms > 0]
+    times = LayerTimes(layers).ms
+    timed = [(place, layer, times[place]) for place, layer in enumerate(layers) if times[place] > 0]
     spans.extend(_layer_spans(timed, compute))
     words = ["enqueue, copies and compute of the median pass"] if pass_ is not None else []
     if timed:
@@ -236,12 +237,12 @@ def _pass_spans(pass_: Pass) -> Iterator[Span]:
             )
 
 
-def _layer_spans(timed: Iterable[tuple[int, Layer]], begin: float) -> Iterator[Span]:
+def _layer_spans(timed: Iterable[tuple[int, Layer, float]], begin: float) -> Iterator[Span]:
     at = begin
-    for place, layer in timed:
+    for place, layer, time_ms in timed:
         lane = "GPU" if layer.stream is None else f"stream {layer.stream}"
-        yield Span(lane=lane, name=layer.name, start_ms=at, duration_ms=layer.median_ms, layer=place)
-        at += layer.median_ms
+        yield Span(lane=lane, name=layer.name, start_ms=at, duration_ms=time_ms, layer=place)
+        at += time_ms
 
 
 _OPTIONS = ("model_options", "build_options", "system_options", "inference_options")
@@ -253,7 +254,7 @@ class _Exports:
     """The contents of the files of one measurement."""
 
     times: Passes | None = None
-    layer_times: LayerTimes | None = None
+    layer_times: ExportedTimes | None = None
     engine: EngineInfo | None = None
     log: TrtexecLog = field(default_factory=TrtexecLog)
     device: DeviceMetadata | None = None

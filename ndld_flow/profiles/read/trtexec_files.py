@@ -286,7 +286,7 @@ class LayerTime:
 
 
 @dataclass(frozen=True)
-class LayerTimes:
+class ExportedTimes:
     """The rows of an export."""
 
     rows: tuple[LayerTime, ...]
@@ -298,7 +298,7 @@ class LayerTimes:
     parsed: Parsed
 
 
-def read_layer_times(path: Path) -> LayerTimes:
+def read_layer_times(path: Path) -> ExportedTimes:
     """Read `--exportProfile`. Raises RequestError if the file cannot be read, ValueError if it is empty.
 
     `[{"count": N}, {"name", "timeMs" (sum over N passes), "averageMs", "medianMs", "percentage"}, ...]`; before 8.4
@@ -310,7 +310,7 @@ def read_layer_times(path: Path) -> LayerTimes:
     count = max([0, *(whole_of(head["count"]) or 0 for head in heads)])
     rows = [entry for entry in entries if entry not in heads]
     layers = [row for row in (_row(entry, count) for entry in rows) if row is not None]
-    return LayerTimes(
+    return ExportedTimes(
         rows=tuple(layers),
         pass_count=count,
         are_medians=any("medianMs" in row for row in rows),

@@ -12,12 +12,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
-from ndld_flow.report.comparison.layers import (
-    AlignedRow,
-    LayerTimes,
-    collect_aligned,
-    largest_changes,
-)
+from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
 from ndld_flow.report.comparison.payload import comparison_payload
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
@@ -126,7 +121,8 @@ def collect_comparison(
 ) -> ComparisonPage:
     """Convert records to page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
     decisions, scale = collect_decisions(comparison)
-    times = [collect_aligned(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)]
+    for profile, own in zip(comparison.profiles, profiles, strict=True):
+        check_rows(profile, own)
     subjects = collect_subjects(comparison.subjects)
     ratio = comparison.geometric_mean_ratio
     return ComparisonPage(
@@ -143,17 +139,15 @@ def collect_comparison(
         noise=short_name(comparison.noise, 400),
         left_out=tuple(short_name(sentence, 400) for sentence in (*comparison.left_out, *notes)),
         profiles=tuple(
-            _view(profile, own, timed, subjects)
-            for profile, own, timed in zip(comparison.profiles, profiles, times, strict=True)
+            _view(profile, own, subjects) for profile, own in zip(comparison.profiles, profiles, strict=True)
         ),
-        payload=comparison_payload(comparison, subjects, profiles, times),
+        payload=comparison_payload(comparison, subjects, profiles),
     )
 
 
 def _view(
     comparison: ProfileComparison,
     profiles: Sequence[Profile],
-    times: Sequence[LayerTimes],
     subjects: Sequence[SubjectView],
 ) -> ProfileView:
     labels = [f"{subjects[place].letter} {subjects[place].label}" for place in comparison.subjects]
@@ -162,7 +156,7 @@ def _view(
         subjects=comparison.subjects,
         steps=tuple(map(short_name, comparison.steps)),
         metrics=collect_metrics(comparison),
-        largest=largest_changes(comparison, times),
+        largest=largest_changes(comparison, profiles),
         row_count=len(comparison.rows),
         coverage=tuple((place, coverage) for place, coverage in enumerate(comparison.coverage) if coverage is not None),
         settings=collect_settings(profiles),

@@ -8,14 +8,14 @@ from itertools import chain
 from typing import get_args
 
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
-from ndld_flow.records.measurement import LatencySummary, percentile
+from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, MetricVerdict, ProfileComparison
+from ndld_flow.records.measurement import percentile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.comparison.layers import LayerTimes
 from ndld_flow.report.comparison.subjects import SubjectView
+from ndld_flow.report.comparison.verdicts import measured_apart
 from ndld_flow.report.encoding import Texts, packed, rounded
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.page_data import (
@@ -43,7 +43,6 @@ def comparison_payload(
     comparison: Comparison,
     subjects: Sequence[SubjectView],
     profiles: Sequence[Sequence[Profile]],
-    times: Sequence[Sequence[LayerTimes]],
 ) -> str:
     """Return the data for the page's scripts, with which any subject can be the base."""
     texts = Texts()
@@ -56,8 +55,7 @@ def comparison_payload(
             {"letter": subject.letter, "series": subject.series, "label": subject.label} for subject in subjects
         ],
         "profiles": [
-            _compared(profile, own, timed, texts)
-            for profile, own, timed in zip(comparison.profiles, profiles, times, strict=True)
+            _compared(profile, own, texts) for profile, own in zip(comparison.profiles, profiles, strict=True)
         ],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         # One item per report, profile after profile.
@@ -67,16 +65,14 @@ def comparison_payload(
     return packed(data)
 
 
-def _compared(
-    comparison: ProfileComparison, profiles: Sequence[Profile], times: Sequence[LayerTimes], texts: Texts
-) -> ComparedProfile:
+def _compared(comparison: ProfileComparison, profiles: Sequence[Profile], texts: Texts) -> ComparedProfile:
     return {
         "name": short_name(comparison.name, 80),
         "subjects": comparison.subjects,
         "decided_by": comparison.decided_by,
         "metrics": [_metric(metric) for metric in comparison.metrics],
         "verdicts": _verdicts(comparison, texts),
-        "reports": [_report(profile, timed, texts) for profile, timed in zip(profiles, times, strict=True)],
+        "reports": [_report(profile, texts) for profile in profiles],
         "rows": _rows(comparison),
         "layer_verdicts": _layer_verdicts(comparison, texts),
     }
@@ -104,8 +100,7 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
         "metric": [places.get(verdict.metric, -1) for verdict in ordered],
         "base": [verdict.base for verdict in ordered],
         "candidate": [verdict.candidate for verdict in ordered],
-        "base_value": column("base_value"),
-        "candidate_value": column("candidate_value"),
+        "apart": texts.places(_apart(comparison, verdict) for verdict in ordered),
         "ratio": column("ratio"),
         "low": [_number(verdict.low) if verdict.interval_is_known else None for verdict in ordered],
         "high": column("high"),
@@ -116,9 +111,16 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
     }
 
 
-def _report(profile: Profile, times: LayerTimes, texts: Texts) -> ComparedReport:
+def _apart(comparison: ProfileComparison, verdict: MetricVerdict) -> str:
+    metric = next((metric for metric in comparison.metrics if metric.metric == verdict.metric), None)
+    if metric is None:
+        return ""
+    return measured_apart((metric.values[verdict.base], metric.values[verdict.candidate]), verdict, metric.unit)
+
+
+def _report(profile: Profile, texts: Texts) -> ComparedReport:
     samples = profile.latency_ms
-    numbers = LatencySummary.of(samples).model_dump() if samples else {}
+    numbers = profile.latency.model_dump() if samples else {}
     return {
         "label": short_name(profile.label, 60),
         "latency": {name: _number(value) for name, value in numbers.items()},
@@ -127,7 +129,7 @@ def _report(profile: Profile, times: LayerTimes, texts: Texts) -> ComparedReport
         "sample_count": len(samples),
         "started_s": [_number(run.started_s) for run in profile.runs],
         "sitting": short_name(profile.sitting),
-        "layers": _layers(times, texts),
+        "layers": _layers(profile, texts),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
     }
 
@@ -140,10 +142,10 @@ def _spread(samples: Sequence[float]) -> list[float | None]:
     return [_number(ordered[min(round(place * step), len(ordered) - 1)]) for place in range(count)]
 
 
-def _layers(times: LayerTimes, texts: Texts) -> ComparedLayers:
-    layers = times.layers
+def _layers(profile: Profile, texts: Texts) -> ComparedLayers:
+    layers = profile.layers
     return {
-        "ms": [_number(value) for value in times.medians_ms],
+        "ms": [_number(value) for value in profile.layer_times.ms],
         "name": texts.places(visible_name(layer.name) for layer in layers),
         "type": texts.places(visible_name(layer.type) for layer in layers),
         "precision": texts.places(visible_name(layer.precision or UNKNOWN) for layer in layers),

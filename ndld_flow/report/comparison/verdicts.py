@@ -73,23 +73,27 @@ class IntervalScale:
 ABSENT = "\N{EN DASH}"
 
 
-def paired_values(metric: ComparedMetric, verdict: MetricVerdict | None, pair: tuple[int, int]) -> tuple[str, ...]:
-    """Return the base's and the candidate's values with the verdict's ratio.
+def metric_values(metric: ComparedMetric, pair: tuple[int, int]) -> tuple[str, ...]:
+    """Return the values of two profiles, with enough digits to differ."""
+    before, after = (metric.values[place] for place in pair)
+    if before is None or after is None:
+        return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in (before, after))
+    return apart((before, after), metric.unit)
 
-    The medians of each side may contradict the ratio of pairs if the machine drifted.
+
+def measured_apart(values: tuple[float | None, float | None], verdict: MetricVerdict, unit: str) -> str:
+    """Return `in rounds 149 ms → 153 ms`: the values behind a verdict; empty if those of the profiles have its ratio.
+
+    Pairs of runs and rounds have a ratio of their own, which the profiles' values may contradict if the machine
+    drifted.
     """
-    if verdict is None:
-        values = (metric.values[place] for place in pair)
-        return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in values)
-    return apart((verdict.base_value, verdict.candidate_value), metric.unit)
-
-
-def agrees(metric: ComparedMetric, verdict: MetricVerdict) -> bool:
-    """Return whether the medians of both sides have the verdict's ratio, within a tenth of the threshold."""
-    before, after = metric.values[verdict.base], metric.values[verdict.candidate]
-    if not before or after is None:
-        return True
-    return math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6))
+    before, after = values
+    if not before or not after or not 0 < verdict.ratio < math.inf:
+        return ""
+    if math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6)):
+        return ""
+    pair = " → ".join(apart((verdict.base_value, verdict.candidate_value), unit))
+    return f"in {'rounds' if verdict.clock else 'pairs'} {pair}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class MetricCell:
     verdict: VerdictView | None
     """None for the base."""
     pair: str = ""
-    """`9.38 ms → 10.6 ms`: the runs with the verdict's ratio, if it differs from that of the displayed values."""
+    """`in pairs 9.38 ms → 10.6 ms`: the values with the verdict's ratio, if the displayed ones have another."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,7 @@ def _metric_row(
         MetricCell(
             value=ABSENT if value is None else quantity(value, short_name(metric.unit, 20)),
             verdict=_verdict_view(verdict, scale) if verdict and value is not None else None,
-            pair=" → ".join(paired_values(metric, verdict, (0, verdict.candidate)))
-            if verdict and not agrees(metric, verdict)
-            else "",
+            pair=measured_apart((metric.values[0], value), verdict, metric.unit) if verdict else "",
         )
         for value, verdict in zip(metric.values, against_base, strict=True)
     )

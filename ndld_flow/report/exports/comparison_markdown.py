@@ -17,7 +17,7 @@ from ndld_flow.records.comparison import (
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
-from ndld_flow.report.comparison.verdicts import paired_values
+from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 
 _LAYERS = 10
@@ -135,19 +135,20 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
 def _chart(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> str:
     """Return the chart of the deciding metric, or of median latencies where none decides.
 
-    It has the values that the verdict compares: medians of whole profiles could contradict it if the machine drifted.
+    Where rounds or pairs of runs contradict the profiles' values, it has those that the verdict compares.
     """
     names = [f"{place + 1} {comparison.subjects[subject].label}" for place, subject in enumerate(compared.subjects)]
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     if metric is None:
         medians = {name: each.latency.median_ms for name, each in zip(names, measured, strict=True) if each.latency_ms}
         return mermaid_bars("Median latency", medians, "ms")
-    values: Sequence[float | None] = metric.values
+    values, title = metric.values, metric.metric
     verdicts = [verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == (metric.metric, 0)]
-    if len(names) == 2 and verdicts:
+    if len(names) == 2 and verdicts and measured_apart((values[0], values[1]), verdicts[0], metric.unit):
         values = (verdicts[0].base_value, verdicts[0].candidate_value)
+        title = f"{title} in {'rounds' if verdicts[0].clock else 'pairs'}"
     shown = {name: value for name, value in zip(names, values, strict=False) if value is not None}
-    return mermaid_bars(metric.metric, shown, metric.unit)
+    return mermaid_bars(title, shown, metric.unit)
 
 
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
@@ -158,17 +159,20 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
         for candidate in range(1, len(compared.subjects)):
             verdict = against_base.get((metric.metric, candidate))
             label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
-            values = map(prose, paired_values(metric, verdict, (0, candidate)))
-            yield [code(metric.metric), *label, *values, *_verdict(verdict)]
+            values = map(prose, metric_values(metric, (0, candidate)))
+            apart = (
+                measured_apart((metric.values[0], metric.values[candidate]), verdict, metric.unit) if verdict else ""
+            )
+            yield [code(metric.metric), *label, *values, *_verdict(verdict, apart)]
 
 
-def _verdict(verdict: MetricVerdict | None) -> list[str]:
+def _verdict(verdict: MetricVerdict | None, apart: str) -> list[str]:
     if verdict is None:
         return [_NONE, _NONE, _NONE]
     exact = verdict.low == verdict.high
     spread = f"{_ratio(verdict.low)} to {_ratio(verdict.high)}" if verdict.interval_is_known else "no interval"
     interval = "exact" if exact else spread
-    return [_ratio(verdict.ratio), interval, _sign(verdict.verdict)]
+    return [f"{_ratio(verdict.ratio)} {prose(apart)}".strip(), interval, _sign(verdict.verdict)]
 
 
 def _ratio(ratio: float) -> str:

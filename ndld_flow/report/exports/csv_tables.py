@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.comparison.layers import LayerChange, layer_changes, median_ms
+from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.tables import Table, Value
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
@@ -76,7 +76,7 @@ def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
 
 def layer_rows(profile: Profile) -> Iterator[list[Value]]:
     """Yield the cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
-    medians = [median_ms(layer) for layer in profile.layers]
+    medians = profile.layer_times.ms
     total = math.fsum(medians)
     for layer, median in zip(profile.layers, medians, strict=True):
         yield _layer(layer, median, median / total if total else 0.0)

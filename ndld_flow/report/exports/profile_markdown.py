@@ -9,7 +9,6 @@ from ndld_flow.base.quantities import count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.subject import missed_precisions
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import layer_table
-from ndld_flow.report.comparison.layers import median_ms
 from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
 from ndld_flow.report.value_text import shape_text
 
@@ -47,7 +46,7 @@ def _latency(profile: Profile) -> str:
     values = [milliseconds(getattr(summary, f"{name}_ms")) for name in names]
     head = [*names, "spread", "throughput", "passes"]
     runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
-    cells = [*values, share(summary.cov), f"{three_digits(summary.throughput_per_s)} /s"]
+    cells = [*values, share(summary.cov), f"{three_digits(profile.throughput_per_s)} /s"]
     note = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
         profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
     )
@@ -55,7 +54,7 @@ def _latency(profile: Profile) -> str:
 
 
 def _layers(profile: Profile) -> str:
-    medians = [median_ms(layer) for layer in profile.layers]
+    medians = profile.layer_times.ms
     total = math.fsum(medians)
     if not total:
         return ""

@@ -68,7 +68,7 @@ def _about(labelled: tuple[str, Profile]) -> list[Value]:
         latency.median_ms if latency is not None else None,
         latency.min_ms if latency is not None else None,
         len(profile.layers),
-        math.fsum(layer.median_ms for layer in profile.layers) if profile.layers else None,
+        profile.layers_sum_ms if profile.layers else None,
     ]
 
 

@@ -96,7 +96,7 @@ def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDoc
 
 
 def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCost | None:
-    medians = [layer.median_ms for layer in profile.layers]
+    medians = profile.layer_times.ms
     holding = tuple(place for place, layer in enumerate(profile.layers) if not set(layer.onnx_nodes).isdisjoint(names))
     if not holding:
         return None

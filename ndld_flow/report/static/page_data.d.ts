@@ -317,8 +317,7 @@ interface VerdictColumns {
   metric: number[];
   base: number[];
   candidate: number[];
-  base_value: OptionalNumber[];
-  candidate_value: OptionalNumber[];
+  apart: TextPlace[];
   ratio: OptionalNumber[];
   low: OptionalNumber[];
   high: OptionalNumber[];

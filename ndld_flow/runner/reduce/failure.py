@@ -233,12 +233,12 @@ def _of_findings(path: Path) -> dict[str, object]:
 
 def _of_profile(path: Path) -> dict[str, object]:
     """Return the nodes of slow layers: half of the time is strong evidence."""
-    layers = read_document(Profile, path).layers
-    total = sum(layer.median_ms for layer in layers)
+    profile = read_document(Profile, path)
+    times, total = profile.layer_times.ms, profile.layers_sum_ms
     shares: dict[str, float] = {}
-    for layer in layers if total else ():
+    for layer, time_ms in zip(profile.layers, times, strict=True) if total else ():
         for node in layer.onnx_nodes:
-            shares[node] = shares.get(node, 0.0) + 2 * layer.median_ms / total
+            shares[node] = shares.get(node, 0.0) + 2 * time_ms / total
     return {"suspects": shares}
 
 

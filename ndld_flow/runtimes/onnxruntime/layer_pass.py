@@ -17,7 +17,7 @@ from ndld_flow.base.quantities import milliseconds
 from ndld_flow.models.files import load_model
 from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
 from ndld_flow.records.measurement import LatencySummary
-from ndld_flow.records.profile import Layer, Span
+from ndld_flow.records.profile import LayerTimes, Span
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
 from ndld_flow.runtimes.onnxruntime.layer_details import (
     LayerOrigins,
@@ -63,19 +63,24 @@ def read_layers(
     timeline, basis = _timeline(recordings, runs, joined)
     for recording in recordings:
         recording.unlink()
+    layer_runs = tuple(len(run.pass_ms) for run in runs)
     return LayerPass(
         layers=layers,
         pass_ms=tuple(joined.pass_ms),
-        notes=(*_shortcomings(joined, plan, len(runs), parallel), *_waits(layers, plan), traced),
-        layer_runs=tuple(len(run.pass_ms) for run in runs),
+        notes=(
+            *_shortcomings(joined, plan, len(runs), parallel),
+            *_waits(LayerTimes(layers, layer_runs), plan),
+            traced,
+        ),
+        layer_runs=layer_runs,
         timeline=timeline,
         timeline_basis=basis,
         waits_for_device=bool(plan.environment),
     )
 
 
-def _waits(layers: Sequence[Layer], plan: RecordingPlan) -> Iterator[str]:
-    shortest_ms = min((layer.median_ms for layer in layers if layer.median_ms > 0), default=0.0)
+def _waits(times: LayerTimes, plan: RecordingPlan) -> Iterator[str]:
+    shortest_ms = min(filter(None, times.ms), default=0.0)
     if plan.environment and shortest_ms:
         yield (
             f"times of layers are those of passes in which each launch waits for the device ({_shown(plan)}): they "

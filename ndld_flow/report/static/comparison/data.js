@@ -143,8 +143,7 @@ export function verdictOf(profile, texts, metric, base, candidate) {
   const row = places.get(`${metric}/${base}/${candidate}`);
   if (row === undefined) return undefined;
   return {
-    base_value: columns.base_value[row],
-    candidate_value: columns.candidate_value[row],
+    apart: texts[columns.apart[row]],
     ratio: columns.ratio[row],
     low: columns.low[row],
     high: columns.high[row],

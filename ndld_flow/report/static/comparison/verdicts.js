@@ -167,38 +167,10 @@ export function drawDecision(host, choice) {
 const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
 
 /**
- * The value behind the ratio of a verdict: with paired runs, the medians of both sides have another ratio.
- * @param {View} view
- * @param {MetricPayload} metric
+ * The values behind a verdict, where those of the reports have another ratio: `in rounds 149 ms → 153 ms`.
  * @param {Verdict | undefined} verdict
- * @param {number} place
  */
-const pairedValue = (view, metric, verdict, place) => {
-  const value = verdict?.[place === view.base ? "base_value" : "candidate_value"];
-  return make("span", { class: "value" }, quantityText(value ?? metric.values[place], metric.unit));
-};
-
-/**
- * @param {View} view
- * @param {MetricPayload} metric
- * @param {Verdict} verdict
- * @param {number} place
- */
-const agrees = (view, metric, verdict, place) => {
-  const medians = (metric.values[place] ?? NaN) / (metric.values[view.base] ?? NaN) / (verdict.ratio ?? NaN);
-  return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max((verdict.threshold ?? 0) / 10, 1e-4);
-};
-
-/**
- * Several reports share the column of the base, so the values of a pair are given where the medians contradict its
- * ratio.
- * @param {View} view
- * @param {MetricPayload} metric
- * @param {Verdict} verdict
- * @param {number} place
- */
-const pairFigures = (view, metric, verdict, place) => verdict.base_value == null || agrees(view, metric, verdict, place) ? ""
-  : make("div", { class: "quiet small" }, `in pairs ${quantityText(verdict.base_value, metric.unit)} → ${quantityText(verdict.candidate_value, metric.unit)}`);
+const measuredApart = (verdict) => verdict?.apart ? make("div", { class: "quiet small" }, verdict.apart) : "";
 
 /** @param {Verdict} verdict */
 const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
@@ -212,8 +184,8 @@ const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ra
  */
 function pairCells(view, metric, verdict, ratios) {
   return [
-    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, pairedValue(view, metric, verdict, place))),
-    make("td", { class: "n", title: verdict?.why }, verdict ? changeOf(verdict) : ""),
+    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, valueOf(metric, place))),
+    make("td", { class: "n", title: verdict?.why }, ...(verdict ? [changeOf(verdict), measuredApart(verdict)] : [])),
     make("td", {}, verdict ? make("span", { class: "quiet" }, verdict.verdict) : ""),
     make("td", { class: "plot" }, verdict ? intervalBar(verdict, ratios) : ""),
   ];
@@ -230,7 +202,7 @@ function severalCells(view, metric, number, ratios) {
     const verdict = place === view.base ? undefined : view.verdict(number, place);
     if (!verdict) return make("td", { class: "n" }, valueOf(metric, place));
     return make("td", { class: "n", title: verdict.why },
-      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios), pairFigures(view, metric, verdict, place)));
+      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios), measuredApart(verdict)));
   });
 }
 

@@ -1,0 +1,175 @@
+"""One number for one name: whatever surface prints a metric, a layer's time or a ratio prints the record's value."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+import statistics
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ndld_flow.base.quantities import milliseconds, quantity
+from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
+from ndld_flow.measure.measured_profile import metrics_of
+from ndld_flow.profiles.compare.comparison import compare
+from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
+from ndld_flow.profiles.diagnose.diagnose import triage
+from ndld_flow.profiles.diagnose.subject import Subject as Diagnosed
+from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.page import collect_comparison
+from ndld_flow.report.exports.comparison_markdown import comparison_markdown
+from ndld_flow.report.exports.comparison_picture import largest_changes, picture_groups
+from ndld_flow.report.exports.csv_tables import comparison_csv, layers_csv
+from ndld_flow.report.exports.profile_markdown import profile_markdown
+from tests.support.compare_samples import layer, profile_of
+
+_NAMES = {"throughput": "throughput.median"}
+"""Metric of comparisons -> its name in profiles, if that differs."""
+RUNS = st.lists(st.lists(st.floats(0.01, 1e3), min_size=1, max_size=5), min_size=1, max_size=7)
+
+
+def uneven(scale: float, runs: int = 6, seed: int = 1) -> Profile:
+    """A profile whose runs differ, in the timing pass and in the layer pass, so that medians of runs, of passes and of
+    sums all differ."""
+    dice = random.Random(seed)
+    passes = [5, 7, 3][:runs]
+    layers = [
+        layer(name, nodes=[name], dims=(1, size), ms=[scale * dice.lognormvariate(0, 0.6) * size for _ in range(15)])
+        for size, name in enumerate(("stem", "body", "neck", "head"), start=1)
+    ]
+    timed = [[scale * 12 * dice.lognormvariate(0, 0.4) for _ in range(4)] for _ in range(runs)]
+    return profile_of(timed, layers, layer_runs=tuple(passes), layer_pass_ms=(1.0,) * 15)
+
+
+def printed(compared: ProfileComparison) -> str:
+    """Return the table of metrics that the terminal shows."""
+    console = Console(file=io.StringIO(), width=250)
+    console.print(_metric_table(compared, 1, ["main", "branch"]))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def comparison_of_uneven() -> tuple[Comparison, list[list[Profile]]]:
+    profiles = [uneven(10.0), uneven(9.0, seed=2)]
+    subjects = [Subject(label=label, location="", kind="run") for label in ("main", "branch")]
+    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    return compare(subjects, {"speed": measured}, Rules(metric="latency.median")), [profiles]
+
+
+@settings(deadline=None)
+@given(RUNS, st.booleans())
+def test_a_comparison_has_the_metrics_of_its_profiles(runs: list[list[float]], layered: bool) -> None:
+    one = profile_of(runs) if not layered else uneven(1.0).model_copy(update={"runs": profile_of(runs).runs})
+    own = metrics_of(one)
+    shared = {
+        metric.metric: metric.values[0]
+        for metric in compare_metrics([Measured(0, "", one)])
+        if _NAMES.get(metric.metric, metric.metric) in own
+    }
+    assert {"latency.median", "latency.min", "latency.p99", "throughput"} <= shared.keys()
+    assert shared == pytest.approx({name: own[_NAMES.get(name, name)].value for name in shared})
+
+
+def test_each_statistic_is_that_of_a_typical_run() -> None:
+    """The smallest of all passes would depend on the number of runs, and comparisons need a value for each run."""
+    own = metrics_of(profile_of([[5.0, 9.0, 7.0], [1.0, 8.0, 3.0], [4.0, 6.0, 6.5]]))
+    assert own["latency.min"].value == 4.0
+    assert own["latency.p99"].value == 8.0
+    assert own["latency.median"].value == 6.0
+
+
+def test_layers_add_up_to_their_sum_in_every_surface() -> None:
+    one = uneven(1.0)
+    subject = Diagnosed(one)
+    passes = statistics.median(map(sum, zip(*(each.samples_ms for each in one.layers), strict=True)))
+    total = metrics_of(one)["layers.sum"].value
+    assert total == pytest.approx(sum(one.layer_times.ms))
+    assert total != pytest.approx(passes)
+    assert (subject.layers_ms, triage(one).layers_ms) == pytest.approx((total, total))
+    assert sum(group.sum_ms for group in triage(one).by_type) == pytest.approx(total)
+    cells = list(csv.DictReader(io.StringIO(layers_csv([("one", one)]))))
+    assert [float(row["median_ms"]) for row in cells] == pytest.approx(one.layer_times.ms)
+    assert f"which take {milliseconds(total)} together" in profile_markdown("one", one)
+
+
+def test_the_changes_of_layers_add_up_to_the_change_of_their_sum() -> None:
+    comparison, profiles = comparison_of_uneven()
+    (compared,) = comparison.profiles
+    (sums,) = (metric.values for metric in compared.metrics if metric.metric == "layers.sum")
+    rows = csv.DictReader(io.StringIO(comparison_csv(comparison, profiles)))
+    assert sum(float(row["delta_ms"]) for row in rows) == pytest.approx((sums[1] or 0) - (sums[0] or 0))
+    (verdict,) = (each for each in compared.verdicts if (each.metric, each.base) == ("layers.sum", 0))
+    assert verdict.ratio == pytest.approx((sums[1] or 0) / (sums[0] or 1))
+
+
+def test_every_surface_of_a_comparison_prints_the_same_numbers() -> None:
+    comparison, profiles = comparison_of_uneven()
+    (compared,) = comparison.profiles
+    (page,) = collect_comparison(comparison, profiles).profiles
+    markdown = comparison_markdown(comparison, profiles)
+    terminal = [re.split(r" {2,}", line.strip()) for line in printed(compared).splitlines()]
+    html = {row.metric: [cell.value for cell in row.cells] for row in page.metrics}
+    for metric in compared.metrics:
+        record = [metrics_of(each).get(_NAMES.get(metric.metric, metric.metric)) for each in profiles[0]]
+        if None not in record:
+            assert metric.values == pytest.approx([each.value for each in record if each is not None])
+        texts = [quantity(value, metric.unit) for value in metric.values if value is not None]
+        assert html[metric.metric] == texts
+        assert [metric.metric, *texts] in [row[: 1 + len(texts)] for row in terminal]
+        assert " | ".join(texts) in markdown
+    (group,) = picture_groups(comparison)
+    (deciding,) = (metric for metric in compared.metrics if metric.metric == "latency.median")
+    assert [row.value for row in group.rows] == list(deciding.values)
+
+
+def test_every_surface_of_a_comparison_prints_the_same_times_of_layers() -> None:
+    comparison, profiles = comparison_of_uneven()
+    (compared,) = comparison.profiles
+    expected = {
+        " + ".join(profiles[0][0].layers[at].name for at in row.layers[0]): [
+            each.layer_times.sum_ms(places) for each, places in zip(profiles[0], row.layers, strict=True)
+        ]
+        for row in compared.rows
+    }
+    (page,) = collect_comparison(comparison, profiles).profiles
+    assert {row.name: [row.base_ms, row.candidate_ms] for row in page.largest} == expected
+    table = list(csv.DictReader(io.StringIO(comparison_csv(comparison, profiles))))
+    found = {row["base_layers"]: [float(row["base_ms"]), float(row["candidate_ms"])] for row in table}
+    assert found == {name: pytest.approx(times) for name, times in expected.items()}
+    ratios = {row["base_layers"]: float(row["ratio"]) for row in table}
+    assert ratios == pytest.approx({name: after / before for name, (before, after) in expected.items()})
+    picture = {change.name: [change.base_ms, change.candidate_ms] for change in largest_changes(comparison, profiles)}
+    assert picture == expected
+    shown = _changed_layers(compared, profiles[0], 1)
+    assert shown is not None
+    assert sorted(row[:2] for row in shown.rows) == sorted(tuple(times) for times in expected.values())
+    markdown = comparison_markdown(comparison, profiles)
+    assert all(f"| {milliseconds(a)} | {milliseconds(b)} |" in markdown for a, b in expected.values())
+
+
+@pytest.mark.parametrize("runs", [2, 5, 6])
+def test_a_ratio_of_other_values_is_labelled(runs: int) -> None:
+    """Pairs of runs on a machine that drifts have another ratio than the medians of both sides."""
+    drifting: Sequence[float] = [8.0, 9.0, 9.38, 20.0, 30.0, 31.0][:runs]
+    slower: Sequence[float] = [9.0, 10.2, 18.0, 22.6, 33.0, 36.0][:runs]
+    profiles = [profile_of([[ms] * 3 for ms in side], sitting="one") for side in (drifting, slower)]
+    subjects = [Subject(label=label, location="", kind="run") for label in ("main", "branch")]
+    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    comparison = compare(subjects, {"speed": measured}, Rules(metric="latency.median"))
+    (compared,) = comparison.profiles
+    (verdict,) = compared.deciding
+    (metric,) = (each for each in compared.metrics if each.metric == "latency.median")
+    before, after = (value or 0.0 for value in metric.values)
+    is_apart = abs(after / before / verdict.ratio - 1) > 0.003
+    assert is_apart == (runs >= 5)
+    (page,) = collect_comparison(comparison, [profiles]).profiles
+    assert page.metrics[0].cells[1].pair.startswith("in pairs ") == is_apart
+    assert ("in pairs " in comparison_markdown(comparison, [profiles])) == is_apart
+    assert any("latency.median" in line and "in pairs " in line for line in printed(compared).splitlines()) == is_apart
