@@ -99,7 +99,8 @@ def _end_of_sweep(event: SweepFinished) -> list[str]:
 
 def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False) -> None:
     """Print the last lines of a run or a sweep on standard output."""
-    tone = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
+    undecided = event.exit_code == 4 or (isinstance(event, SweepFinished) and event.too_noisy)
+    tone = "yellow" if undecided else "green" if event.passed else "red"
     print("\n".join(format_end(end_lines(event, quiet=quiet), tone, sys.stdout)), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import JsonValue
@@ -119,6 +120,16 @@ class MeasurementSession(Record):
     """Descriptions of other ndld-flow steps that ran on its machine at the same time."""
     machine: str = ""
     """Fingerprint of the measuring machine, if it is not the one that ran the sweep."""
+    load: float | None = None
+    """The load average over the last minute, at its end; None if results were reused, or another machine measured."""
+
+
+class NoisyPoint(Record):
+    """The point whose two measurements of the first objective differ most."""
+
+    number: int
+    first: float
+    again: float
 
 
 class SweepRecord(Document):
@@ -168,6 +179,36 @@ class SweepRecord(Document):
     """False if no point passed."""
 
     @property
+    def too_noisy(self) -> NoisyPoint | None:
+        """The point that was measured twice with a larger difference than there is between any two points in one of the
+        measurements, so that they cannot be ranked; None if there is none.
+        """
+        ranked = [point for point in self.points if point.rank is not None]
+        twice = [
+            NoisyPoint(number=point.number, first=first, again=again)
+            for point in ranked
+            if point.again is not None and point.objectives and point.again.objectives
+            if (first := point.objectives[0]) is not None and (again := point.again.objectives[0]) is not None
+            if min(first, again) > 0
+        ]
+        if len(ranked) < 2 or not twice:
+            return None
+        noisiest = max(twice, key=lambda point: _spread((point.first, point.again)))
+        firsts = [point.objectives[0] for point in ranked]
+        spread = max(_spread(firsts), _spread([point.again for point in twice]), _LEAST_NOISE)
+        return noisiest if _spread((noisiest.first, noisiest.again)) > spread else None
+
+    @property
     def inconclusive(self) -> bool:
         """True if no point passed, but at least one could not be decided."""
         return not self.passed and any(point.outcome == "inconclusive" for point in self.points)
+
+
+_LEAST_NOISE = 1.03
+"""Ratio up to which repeated measurements of one point agree, as those of two points tie."""
+
+
+def _spread(values: Sequence[float | None]) -> float:
+    """Return the largest over the smallest of the positive values; 1 if there are none."""
+    known = [value for value in values if value is not None and value > 0]
+    return max(known) / min(known) if known else 1.0

@@ -212,6 +212,8 @@ class SweepFinished(Record):
     """Lines of text."""
     best: int | None
     """Number of the best point."""
+    too_noisy: bool = False
+    """Points passed, but their measurements do not rank them."""
     applied: str = ""
     """Path of the recipe that was written from the best point; empty without one."""
     outcomes: dict[PointOutcome, int]

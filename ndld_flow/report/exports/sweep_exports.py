@@ -109,7 +109,7 @@ def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[s
 
 def _headline(record: SweepRecord) -> str:
     verdict = sweep_verdict(record)
-    sign = SIGNS["passed" if verdict.passed else "inconclusive" if verdict.inconclusive else "failed"]
+    sign = SIGNS[verdict.outcome]
     return f"{HEADING}{sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
 
 
@@ -134,7 +134,10 @@ def _winners(view: WinnersView) -> str:
 def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
     settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in winner.settings)
     settings += f" and {winner.more} more" if winner.more else ""
-    goals = [prose(f"{goal.decides}, first {goal.first}" if goal.first else goal.decides) for goal in winner.goals]
+    goals = [
+        prose(", ".join(filter(None, [goal.decides, f"first {goal.first}" if goal.first else ""])))
+        for goal in winner.goals
+    ]
     row = [str(winner.rank), str(winner.number), settings, *goals]
     if view.measured_again:
         ratio = f"{winner.ratio} ({winner.interval})" if winner.interval else winner.ratio

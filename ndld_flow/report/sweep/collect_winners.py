@@ -35,9 +35,10 @@ class GoalCell:
     """One objective of one point."""
 
     decides: str
-    """Deciding value: of the second measurement if there is one."""
+    """Value that ranks the point among those of the same measurement: of the second one if any point has it; empty if
+    this one has none."""
     first: str
-    """First measurement if it does not decide; otherwise empty."""
+    """First measurement if there was a second one of any point; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,18 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
     chosen = worth[:_MOST]
     if not chosen or not record.objectives:
         return None
-    scale = _scale(chosen)
+    scale, measured_again = _scale(chosen), any(point.again for point in chosen)
     return WinnersView(
-        rows=tuple(_winner(point, record, scale) for point in chosen),
+        rows=tuple(_winner(point, record, scale, measured_again=measured_again) for point in chosen),
         ticks=_fitting_ticks(scale.ticks()),
-        measured_again=any(point.again for point in chosen),
+        measured_again=measured_again,
         result=_result(chosen, record.objectives[0].unit),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         left_out=len(worth) - len(chosen),
     )
 
 
-def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> WinnerView:
+def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale, *, measured_again: bool) -> WinnerView:
     again = point.again
     names = short_names(list(point.values))
     varied = [axis.name for axis in record.axes if len(axis.values) > 1 and axis.name in names]
@@ -115,7 +116,10 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         settings=tuple(Fact(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
         more=max(0, len(shown) - _SETTINGS),
         goals=tuple(
-            GoalCell(objective_words(decides, objective), objective_words(first, objective) if again else "")
+            GoalCell(
+                objective_words(decides, objective) if again or not measured_again else "",
+                objective_words(first, objective) if measured_again else "",
+            )
             for decides, first, objective in zip(final(point), point.objectives, record.objectives, strict=False)
         ),
         comparison=again.standing if again else "",

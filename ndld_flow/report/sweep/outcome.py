@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
 
-from ndld_flow.base.quantities import change, seconds
+from ndld_flow.base.quantities import change, counted, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import (
     MeasuredAgain,
     MeasurementSession,
+    NoisyPoint,
     SweepObjective,
     SweepPoint,
     SweepRecord,
@@ -45,6 +46,12 @@ class SweepVerdict:
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
     """`1.42x faster than the recipe's own settings (point 1)`, or why it is unknown; empty for the recipe itself."""
+    is_noisy: bool = False
+    """Points passed, but their measurements do not rank them."""
+
+    @property
+    def outcome(self) -> str:
+        return "inconclusive" if self.inconclusive or self.is_noisy else "passed" if self.passed else "failed"
 
 
 def sweep_verdict(record: SweepRecord) -> SweepVerdict:
@@ -52,6 +59,8 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     best = best_point(record)
     if best is None:
         return SweepVerdict(record.passed, record.inconclusive, _without_best(record))
+    if record.too_noisy is not None:
+        return SweepVerdict(record.passed, record.inconclusive, _too_noisy(record, record.too_noisy), is_noisy=True)
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
     gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
@@ -68,6 +77,18 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         "" if own else gain,
     ]
     return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".", gain)
+
+
+def _too_noisy(record: SweepRecord, noisy: NoisyPoint) -> str:
+    """Return `Too noisy to rank: point 2 was 27.0 ms, then 178 ms, ...; the load was 9.1 on 2 CPUs.`"""
+    first, again = (objective_words(value, record.objectives[0]) for value in (noisy.first, noisy.again))
+    sentence = f"Too noisy to rank: point {noisy.number} was {first}, then {again}, more than any two points differ"
+    loads = [sitting.load for sitting in record.sittings if sitting.load is not None]
+    if not loads:
+        return f"{sentence}."
+    low, high = (f"{end:.3g}" for end in (min(loads), max(loads)))
+    cpus = f" on {counted(record.machine.cpu_count, 'CPU')}" if record.machine.cpu_count else ""
+    return f"{sentence}; the load was {low if low == high else f'{low} to {high}'}{cpus}."
 
 
 def best_point(record: SweepRecord) -> SweepPoint | None:
@@ -172,7 +193,12 @@ def _session_view(sitting: MeasurementSession) -> SessionView:
         started_at=sitting.started_at,
         took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
         note=", ".join(notes),
-        concurrent_load="; ".join(short_name(process, 200) for process in sitting.beside[:10]),
+        concurrent_load="; ".join(
+            [
+                *([] if sitting.load is None else [f"load {sitting.load:.3g}"]),
+                *(short_name(process, 200) for process in sitting.beside[:10]),
+            ]
+        ),
     )
 
 

@@ -406,6 +406,7 @@ def _describe_end(record: SweepRecord, folder: Path, ended: Ended, *, nothing_to
         report=str(folder / "report.html"),
         verdict=tuple(summarize_sweep(record)),
         best=record.best,
+        too_noisy=record.too_noisy is not None,
         outcomes=dict(Counter(point.outcome for point in record.points)),
         metrics=metrics,
         artifacts=find_artifacts(run, folder / best.folder) if best is not None and run is not None else {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import deque
@@ -193,6 +194,7 @@ def place_session(
         given.add(place)
         point.session = point.session or number
     machine = records[0].parts.machine.partition("; ")[0]
+    is_here = machine == fingerprint_machine()
     state.sessions.append(
         MeasurementSession(
             number=number,
@@ -204,7 +206,8 @@ def place_session(
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
             beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
-            machine="" if machine == fingerprint_machine() else machine,
+            machine="" if is_here else machine,
+            load=round(os.getloadavg()[0], 2) if is_here and found is None else None,
         )
     )
 

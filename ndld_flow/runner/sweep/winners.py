@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
+from ndld_flow.profiles.compare.intervals import RatioInterval
 from ndld_flow.profiles.compare.measured import Rules, run_values
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, judge
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, decide_ratio, judge
 from ndld_flow.recipe.gates import Expression, GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.comparison import ComparedMetric, Verdict
@@ -166,9 +167,13 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
     bounds = Bounds.under(aim.rules, list(best.profiles.values()), list(finalist.profiles.values()))
     verdict = judge(metric, 0, 1, replace(bounds, same=bounds.same and runs[0] == runs[1]))
     assert verdict is not None  # both have values
-    # A winner that is significantly better than the best contradicts the objective's order: inconclusive.
-    interval = (verdict.low, verdict.high) if verdict.interval_is_known else (None, None)
-    return AgainstBest(_VERDICTS.get(verdict.verdict, "inconclusive"), verdict.ratio, *interval)
+    # Points are ranked by the printed values, whose ratio pairs of runs may contradict: then neither is certain.
+    ratio = ours.value / theirs.value
+    if not verdict.interval_is_known:
+        return AgainstBest(_VERDICTS.get(verdict.verdict, "inconclusive"), ratio)
+    interval = RatioInterval(verdict.ratio, verdict.low, verdict.high).around(ratio)
+    decided = decide_ratio(interval, verdict.threshold, metric.better)
+    return AgainstBest(_VERDICTS.get(decided, "inconclusive"), ratio, interval.low, interval.high)
 
 
 def _values_in_runs(expression: Expression, finalist: WinnerValues) -> tuple[float, ...]:
