@@ -42,7 +42,7 @@ VERSIONS: Mapping[str, int] = {
     "received inputs": 1,
     "run": 6,
     "step": 3,
-    "sweep": 3,
+    "sweep": 4,
 }
 """Document -> the version that is written."""
 

@@ -208,7 +208,7 @@ class Optimization(Document):
             several = len(self.front) > 1
             front = f"; the best in {self.objectives[0]} of {len(self.front)} models on the front" if several else ""
             return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
-        clock = {"cpu": "CPU time", "wall": "wall time", "": "wall time"}[self.speed.clock]
+        clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
         change = ratio_change(self.speed.ratio)
         return (

@@ -180,8 +180,8 @@ class SweepRecord(Document):
 
     @property
     def too_noisy(self) -> NoisyPoint | None:
-        """The point that was measured twice with a larger difference than there is between any two points in one of the
-        measurements, so that they cannot be ranked; None if there is none.
+        """The point whose two measurements differ more than any two points do, so that they cannot be ranked; None if
+        there is none. Of its values the one nearer to the other points counts as its own.
         """
         ranked = [point for point in self.points if point.rank is not None]
         twice = [
@@ -194,9 +194,9 @@ class SweepRecord(Document):
         if len(ranked) < 2 or not twice:
             return None
         noisiest = max(twice, key=lambda point: _spread((point.first, point.again)))
-        firsts = [point.objectives[0] for point in ranked]
-        spread = max(_spread(firsts), _spread([point.again for point in twice]), _LEAST_NOISE)
-        return noisiest if _spread((noisiest.first, noisiest.again)) > spread else None
+        others = [point.objectives[0] for point in ranked if point.number != noisiest.number and point.objectives]
+        spread = min(_spread([*others, value]) for value in (noisiest.first, noisiest.again))
+        return noisiest if _spread((noisiest.first, noisiest.again)) > max(spread, _LEAST_NOISE) else None
 
     @property
     def inconclusive(self) -> bool:

@@ -223,7 +223,7 @@ def verdict(ratio: float, low: float, high: float, threshold: float = 0.03) -> M
         (2.0, 1.0, 0.5, True),
         (2.0, 1.0, 0.6, False),
         (0.0, 1.0, math.inf, True),
-        (2.0, 1.0, math.inf, True),
+        (2.0, 1.0, math.inf, False),
     ],
 )
 def test_values_agree_with_a_ratio(before: float, after: float, ratio: float, agree: bool) -> None:

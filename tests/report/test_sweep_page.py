@@ -9,6 +9,7 @@ import gzip
 import io
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from markdown_it import MarkdownIt
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import FormatError, RequestError
+from ndld_flow.base.quantities import quantity
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, Speed, TriedVariant
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
@@ -63,6 +65,58 @@ def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
         "8.60 ms, 1.64× faster than the recipe's own settings (point 9), by the first measurement; "
         "points 17 and 22 tie."
     )
+
+
+def remeasured(record: SweepRecord, number: int, value: float, load: float | None = 9.1) -> SweepRecord:
+    """Return a sweep in which one winner was measured again with another value, under a load."""
+    point = next(point for point in record.points if point.number == number)
+    assert point.again is not None
+    again = point.again.model_copy(update={"objectives": (value,)})
+    sittings = tuple(sitting.model_copy(update={"load": load}) for sitting in record.sittings)
+    return changed(record, number, again=again).model_copy(update={"sittings": sittings})
+
+
+@pytest.mark.parametrize(
+    ("value", "is_noisy"), [(178.0, True), (0.1, True), (9.3, False), (math.nan, False), (0.0, False)]
+)
+def test_a_sweep_whose_points_differ_less_than_their_measurements_is_not_ranked(value: float, is_noisy: bool) -> None:
+    record = remeasured(made.session(), 21, value)
+    verdict = sweep_verdict(record)
+    assert (record.too_noisy is not None) == is_noisy == verdict.is_noisy
+    assert (verdict.outcome == "inconclusive") == is_noisy
+    assert ("the load was 9.1 on " in verdict.sentence) == is_noisy
+    assert (collect_page(record).head.verdict.outcome == "inconclusive") == is_noisy
+    assert ("Too noisy to rank: point 21 was 8.59 ms, then " in sweep_markdown(record)) == is_noisy
+    assert next(summarize_sweep(record)).startswith("Too noisy to rank") == is_noisy
+
+
+def test_a_sweep_is_not_too_noisy_without_a_second_measurement_or_with_one_point() -> None:
+    assert made.single().too_noisy is None
+    assert made.none_tried().too_noisy is None
+    record = remeasured(made.session(), 21, 178.0)
+    alone = record.model_copy(update={"points": tuple(p for p in record.points if p.number == 21)})
+    assert alone.too_noisy is None
+
+
+def test_every_surface_of_a_sweep_prints_the_same_numbers() -> None:
+    record = made.session()
+    view = collect_page(record).winners
+    assert view is not None
+    rows = {int(row["point"]): row for row in csv.DictReader(io.StringIO(points_csv(record)))}
+    markdown = sweep_markdown(record)
+    for shown in view.rows:
+        point = next(point for point in record.points if point.number == shown.number)
+        assert float(rows[point.number]["speed.latency.min ms"]) == pytest.approx(point.objectives[0])
+        assert shown.goals[0].first == quantity(point.objectives[0] or 0.0, "ms")
+        if point.again is None:
+            assert shown.goals[0].decides == "", "it is ranked by its first measurement only"
+            continue
+        again = point.again.objectives[0] or 0.0
+        assert float(rows[point.number]["speed.latency.min ms again"]) == pytest.approx(again)
+        assert shown.goals[0].decides == quantity(again, "ms")
+        assert f"{shown.goals[0].decides}, first {shown.goals[0].first}" in markdown
+        assert shown.ratio in markdown
+    assert view.rows[0].goals[0].decides in next(summarize_sweep(record))
 
 
 def test_the_front_is_named_with_several_objectives() -> None:
@@ -140,7 +194,7 @@ WORSE = {"standing": "worse"}
 def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
     again: dict[str, Any], direction: str, words: str
 ) -> None:
-    record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(99.0,), **again))
+    record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(14.0,), **again))
     goal = record.objectives[0].model_copy(update={"direction": direction})
     text = said(record.model_copy(update={"objectives": (goal,)}))
     confidence = "" if "×" in words else " at 95 % confidence"
@@ -334,7 +388,8 @@ def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
     assert second.plot.low < second.plot.point < second.plot.high
     assert first.goals[0].decides == "8.60 ms"
     assert first.goals[0].first == "8.59 ms"
-    assert winners.rows[3].goals[0].first == ""
+    assert winners.rows[3].goals[0].decides == ""
+    assert winners.rows[3].goals[0].first == "8.95 ms"
     assert first.lines.startswith("steps:\n  speed:\n    threads: 2\n")
 
 
@@ -771,8 +826,8 @@ def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
     (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")
     with pytest.raises(RequestError, match="not a sweep's record this version can read"):
         read_sweep_record(tmp_path)
-    for version in (2, 4):
+    for version in (3, 5):
         other = made.single().model_copy(update={"format_version": version})
         (tmp_path / SWEEP_RECORD).write_text(other.to_json(), encoding="utf-8")
-        with pytest.raises(FormatError, match=f"its format is {version}, and this one reads 3"):
+        with pytest.raises(FormatError, match=f"its format is {version}, and this one reads 4"):
             read_sweep_record(tmp_path)

@@ -88,6 +88,18 @@ def test_interleaved_runs_are_compared_in_pairs() -> None:
     assert stand(measured(*drifting), apart).verdict == "inconclusive"
 
 
+def test_the_ratio_is_that_of_the_printed_values() -> None:
+    """Pairs of runs of a machine that drifts may contradict the medians by which points are ranked."""
+    best = measured(8.0, 9.0, 9.38, 20.0, 30.0)
+    other = measured(7.6, 8.5, 18.0, 18.6, 27.0)
+    found = stand(best, other, "speed.latency.median")
+    ours, theirs = (winner.metrics["speed.latency.median"].value for winner in (other, best))
+    assert found.ratio == pytest.approx(ours / theirs)
+    assert found.ratio is not None and found.ratio > 1
+    assert found.low is not None and found.low < 1
+    assert found.verdict == "inconclusive"
+
+
 def test_few_or_noisy_runs_are_inconclusive() -> None:
     assert stand(measured(10.0, 10.1), measured(10.6, 10.7)).verdict == "inconclusive"
     scattered = measured(9.0, 14.0, 9.5, 13.0, 10.0, 12.0, 9.7)

@@ -88,7 +88,7 @@ def measured_apart(values: tuple[float | None, float | None], verdict: MetricVer
     drifted.
     """
     before, after = values
-    if not before or not after or not 0 < verdict.ratio < math.inf:
+    if not before or after is None:
         return ""
     if math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6)):
         return ""

@@ -293,7 +293,8 @@ def _describe_untried(composer: Composer, search: Search) -> Iterator[TriedVaria
 def _lost(point: Point) -> tuple[VariantOutcome, str]:
     """Return the outcome of a point that was not proved."""
     if point.outcome == "passed":
-        return "slower", ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
+        values = ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
+        return "slower", f"{values} in the search"
     return ("not right" if point.outcome != "failed" else "failed"), point.why
 
 
