@@ -175,11 +175,11 @@ class FinishedSearch:
         return notes
 
     def _headroom(self, layers: Sequence[LayerDivergence]) -> list[str]:
-        """Return a note on the largest tensor in fp16 if another input may overflow it.
+        """Return a note on the largest tensor in fp16 if another input may overflow it, and none on a failure.
 
         A kept node's output is in fp16 too where a node in fp16 reads it, through the Cast of the conversion.
         """
-        if self.request.precision != "fp16":
+        if self.request.precision != "fp16" or not self.found.outcome.passed:
             return []
         model = load_model(self.subject.path)
         prepare(model, self.subject.path)

@@ -151,7 +151,7 @@ def built_in(in_folder: Path) -> Path:
         (["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"], "NoSuchOperator"),
         (["steps.speed.provider=cpuu"], 'did you mean "cpu"?'),
         (["steps.speed.provider=cuda"], "provider cuda is set, but"),
-        (["+inputs.xx={shape: [1, 3, 16, 16]}"], "is not an input of"),
+        (["+inputs.unknown={shape: [1, 3, 16, 16]}"], "no input of the model"),
         (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
         (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
         (["steps.half.block.nodes=[nothing*]"], "nothing*"),

@@ -67,7 +67,7 @@ def test_find_why_b_is_slower_than_a(task: Task, tmp_path: Path) -> None:
     pair = made.pair()
     page = task.open(draw_comparison(pair.comparison, pair.profiles, tmp_path / "report.html"))
     task.click(page.locator(".bar").get_by_role("radiogroup", name="Base").get_by_role("radio", name="B"))
-    expect(page.locator(".headline")).to_contain_text("Regressed")
+    expect(page.locator(".headline")).to_contain_text("Shown against B half")
     largest = page.locator("#where [data-live=largest]")
     expect(largest).to_be_in_viewport()
     expect(largest.locator("tbody tr").first).to_be_in_viewport(ratio=0.9)
