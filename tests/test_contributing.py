@@ -58,6 +58,7 @@ def in_package(package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Write the page's file of a package into a folder that the package also has; return the module's word."""
     name, text = of_folder(package.__name__.replace(".", "/"))
     (tmp_path / name).write_text(text)
+    importlib.invalidate_caches()  # a file created within one tick of the clock would be missed
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     return Path(name).stem
 
