@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ndld_flow.records.profile import Layer, LayerTimes
+from ndld_flow.records.profile import Layer
 
 
 def beam_search(ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[tuple[int, int]]:
@@ -30,12 +30,6 @@ def beam_search(ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[tuple[in
             pairs.append((wanted, result) if turn == 0 else (result, wanted))
         turn = 1 - turn
     return pairs
-
-
-def matched_share(layers: Sequence[Layer], matched: Sequence[int]) -> float:
-    """Return the part of a profile's layer time that has a partner."""
-    times = LayerTimes(layers)
-    return times.sum_ms(matched) / total if (total := sum(times.ms)) else 0.0
 
 
 def _alike(layer: Layer, other: Layer) -> bool:

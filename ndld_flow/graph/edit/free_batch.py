@@ -464,8 +464,8 @@ def try_batch(edited: EditedModel, freed: Freed) -> None:
         edited.model.graph.sort()
         save_model(edited.model, path)
         try:
-            differing = _differing(path, edited, batch, freed.outputs)
-            if differing.startswith("output"):
+            name, differing = _differing(path, edited, batch, freed.outputs)
+            if name:
                 differing += _first_mixing(edited, path, freed)
         except Exception as error:  # ONNX Runtime's own errors have no common base
             edited.note(f"the dynamic batch was not tested: {one_paragraph(error)[:300]}")
@@ -487,13 +487,13 @@ def _first_mixing(edited: EditedModel, path: Path, freed: Freed) -> str:
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in freed.inner if name not in known)
     inside = path.with_name("inside.onnx")
     onnx.save(proto, inside)
-    found = _differing(inside, edited, freed.batch, freed.inner)
-    name = found.removeprefix("output ").partition(", item")[0]
+    name, _ = _differing(inside, edited, freed.batch, freed.inner)
     producers = {output: node for node in proto.graph.node for output in node.output}
     return f"; first at {producers[name].op_type} {producers[name].name!r}" if name in producers else ""
 
 
-def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> str:
+def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> tuple[str, str]:
+    """Return the first output whose items differ, and a description; no output if the whole batch fails."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -508,13 +508,13 @@ def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str,
     try:
         together = dict(zip(names, session.run(None, feeds), strict=True))
     except Exception as error:  # ONNX Runtime's own errors have no common base
-        return f"it fails ({one_paragraph(error)[:300]})"
+        return "", f"it fails ({one_paragraph(error)[:300]})"
     for item, alone in enumerate(items):
         for name, axis in axes.items():
             size = together[name].shape[axis] // _ITEMS
             if not _close(_item(together[name], axis, item, size), alone[name]):
-                return f"output {name}, item {item}"
-    return ""
+                return name, f"output {name}, item {item}"
+    return "", ""
 
 
 def _sized(spec: TensorSpec, edited: EditedModel, batch: Batch) -> TensorSpec:

@@ -49,7 +49,9 @@ _MOST_CERTAIN: Mapping[MatchMethod, float] = {
     "out of order": 0.96,
     "swapped": 0.8,
 }
-"""Greatest confidence by method: the share of right pairs among the surest ones, on pairs that were held out."""
+"""Greatest confidence by method: an upper bound where the alignment is surer than such pairs deserve.
+`bench_matching` prints how many pairs of each confidence are right.
+"""
 _FEW = 4
 """Layers that may run one node; a node in more is a constant or a size, and shows nothing."""
 _MOST_CELLS = 4_000_000
@@ -115,6 +117,7 @@ class _PairMatching:
     def __init__(self, first: LayerFeatures, second: LayerFeatures) -> None:
         self.sides = (first, second)
         self.by_flow = first.knows_flow and second.knows_flow
+        self.of_one_model = not first.models.isdisjoint(second.models)
         self.nodes, self.weights = score_nodes(first, second), score_weights(first, second)
         self.scores = score_looks(first, second)
         self.possible = self.scores > NEVER / 2
@@ -129,14 +132,15 @@ class _PairMatching:
         """Run all stages and return the links."""
         likely = self._align(self.scores)
         self._add_names(likely)
-        likely = self._align(self.scores)
+        if self.names.any():
+            likely = self._align(self.scores)
         if self.by_flow:
             likely = self._align_by_flow(likely)
         self._match_same_nodes()
         self._accept(likely)
         self._match_out_of_order()
         self._match_swapped()
-        fused = _Fusions(self.sides, self.links, self.names_count).run()
+        fused = _Fusions(self.sides, self.links, self.names_count, self.of_one_model).run()
         return [self._with_confidence(link, likely) for link in fused]
 
     def _with_confidence(self, link: Link, likely: Scores) -> Link:
@@ -201,8 +205,7 @@ class _PairMatching:
 
     def _match_same_nodes(self) -> None:
         """Pair the layers of two profiles of one model that alone run a node, wherever they are; equal nodes first."""
-        first, second = self.sides
-        if first.models.isdisjoint(second.models):
+        if not self.of_one_model:
             return
         alone = [_alone_by_nodes(side) for side in self.sides]
         same = [(alone[0][key], alone[1][key]) for key in sorted(alone[0].keys() & alone[1].keys(), key=str)]
@@ -220,8 +223,6 @@ class _PairMatching:
                 self._pair(ours, theirs, method, float(likely[ours, theirs]))
 
     def _method_of(self, ours: int, theirs: int) -> MatchMethod:
-        if self.nodes[ours, theirs] > 0:
-            return "nodes"
         if self.weights[ours, theirs] > 0:
             return "weights"
         return "names" if self.names[ours, theirs] > _TELLING else "structure"
@@ -243,9 +244,8 @@ class _PairMatching:
             rivals = max(np.delete(left[row], column).max(initial=0), np.delete(left[:, column], row).max(initial=0))
             ours, theirs = rows[row], columns[column]
             if score - rivals > _AHEAD and ours not in self.partners[0] and theirs not in self.partners[1]:
-                method = self._method_of(ours, theirs)
-                known = method in ("nodes", "weights")
-                self._pair(ours, theirs, method if known else "out of order", 1 - float(np.exp(rivals - score)))
+                method: MatchMethod = "weights" if self.weights[ours, theirs] > 0 else "out of order"
+                self._pair(ours, theirs, method, 1 - float(np.exp(rivals - score)))
 
     def _match_swapped(self) -> None:
         """Pair the only layers that multiply, look alike and are left between the same neighbours."""
@@ -297,7 +297,11 @@ class _Fusions:
     """Adds layers without a partner to the pair into which the other side has fused them."""
 
     def __init__(
-        self, sides: tuple[LayerFeatures, LayerFeatures], links: Mapping[int, Link], names_count: bool
+        self,
+        sides: tuple[LayerFeatures, LayerFeatures],
+        links: Mapping[int, Link],
+        names_count: bool,
+        of_one_model: bool,
     ) -> None:
         self._sides = sides
         self._links = list(links.values())
@@ -308,7 +312,7 @@ class _Fusions:
         )
         """Layer -> the number of its group, for either side."""
         self._names_count = names_count
-        self._of_one_model = not sides[0].models.isdisjoint(sides[1].models)
+        self._of_one_model = of_one_model
 
     def run(self) -> list[Link]:
         """Return the links with the layers that belong to them."""
