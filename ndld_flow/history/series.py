@@ -31,7 +31,7 @@ ANY_MACHINE = "any machine"
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What a step measures: equal in most runs of a recipe."""
+    """The part of a step's measurements that most runs of a recipe share."""
 
     step: str
     subject: str

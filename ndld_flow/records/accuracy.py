@@ -217,7 +217,7 @@ class Accuracy(Document):
     provider_reference: str
     provider_candidate: str
     execution_reference: Execution | None = None
-    """What ran the reference; None if single operators were compared with their references."""
+    """How the reference was executed; None if single operators were compared with their references."""
     execution_candidate: Execution | None = None
     layers_built: BuiltFile | None = None
     """The file whose layers were compared, with marked outputs: it is not the candidate's, and fuses layers

@@ -169,7 +169,7 @@ DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 
 def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
-    """Return a document as plain values, of which only the version is checked.
+    """Return a document as plain values; only its version is checked.
 
     Raises OSError, FormatError, and one of `DAMAGE` for invalid or too deep JSON.
     """

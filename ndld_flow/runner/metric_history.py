@@ -46,7 +46,7 @@ _ACCEPTED_WITHIN = 5
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a history needs of a run."""
+    """The facts of a run that a history needs."""
 
     id: str
     started_at: str

@@ -116,9 +116,9 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # 
     except MemoryError:
         raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
     except _UNREADABLE as error:
-        # Addresses differ each time, and equal problems are listed once.
-        told = re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", " ".join(str(error).split()))
-        reason = short_name(told, 300)
+        # An address in the message differs each time, and would keep equal problems from being merged.
+        message = re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", " ".join(str(error).split()))
+        reason = short_name(message, 300)
         raise RequestError(f'input "{name}": {path} is not {what}: {reason}') from None
 
 

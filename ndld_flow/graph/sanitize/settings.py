@@ -18,7 +18,7 @@ class SanitizeSettings(Settings):
     """Evaluate nodes that depend only on constants. Random operators and Q/DQ pairs are kept."""
     fold_size_threshold: Bytes | None = None
     """Results larger than this are not folded, and constants larger than this are not read. Without it, the model does
-    not grow: results over 64 MiB are not folded, nor those of more than 64 KiB that free fewer bytes than they add."""
+    not grow: results over 64 MiB are not folded, nor those that add over 64 KiB more than they free."""
     passes: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of passes over the model; `auto` continues until nothing changes."""
     remove_unused: bool = True

@@ -1,4 +1,4 @@
-"""What identifies the layers of one profile: kind, names, shapes, weights, and their places in the data flow."""
+"""Features by which the layers of a profile are matched: kind, names, shapes, weights and place in the data flow."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _dims_of(kind: str, tensors: Sequence[TensorInfo]) -> Dims | None:
 
 
 class LayerFeatures:
-    """What identifies the layers of one profile, each as a list with one entry for each layer."""
+    """Features of the layers of one profile: each is a list with one entry per layer."""
 
     def __init__(self, layers: Sequence[Layer], models: frozenset[str] = frozenset()) -> None:
         self.layers = layers

@@ -1,7 +1,7 @@
 """Evidence that two layers do the same work, in nats: what they look like, their weights, and their names.
 
-The weights of the evidence were chosen on 147 pairs of profiles with known truth, with 31 held out; `bench_matching`
-prints the result (`python -m tests.benchmarks.bench_matching`).
+The weights of the evidence were chosen on pairs of profiles with known truth; `python -m
+tests.benchmarks.bench_matching` prints how much time is matched rightly and wrongly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PADDED, _OTHER_OUTPUT = -1.0, -5.0
 _SAME_INPUT, _OTHER_INPUT, _OTHER_INPUT_OF_COMPUTE = 0.5, -2.0, -5.0
 _SAME_WINDOW, _OTHER_WINDOW = 0.5, -4.0
 _SAME_SIZE, _OTHER_SIZE, _NEARLY = 0.5, -4.0, 1.4
-"""Of the largest weight; sizes within a factor of 1.4 may be one weight, padded."""
+"""By the largest weight. A size up to 1.4 times as large counts neither way: padding may explain it."""
 _SAME_RESOLUTION = 0.3
 """Below this share of equal outputs of layers that multiply, the networks ran at different resolutions."""
 _PADDED_TO = 16

@@ -5,7 +5,7 @@ The bottleneck is the first of these that applies:
 1. lanes (trtexec's own tests): enqueueing takes at least 80 % of the compute time; copies take as long as computing
 2. one layer takes half of the latency; reformats and casts take 30 %; copies take 30 %
 3. dispatch: a third of the latency is outside layers, or layers take little more than their launch
-4. the roof, compute or memory bandwidth, of which layers with half of the time reach at least half
+4. compute or memory bandwidth: layers that take half of the time reach at least half of that roof
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class PeakShares:
 
     compute: float | None = None
     bandwidth: float | None = None
-    """Of a published peak it is above 1 for data that stay in a cache."""
+    """Above 1 if the peak is published and the data stay in a cache."""
 
     @property
     def nearer(self) -> tuple[Literal["compute", "memory"], float] | None:
