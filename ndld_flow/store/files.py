@@ -67,12 +67,12 @@ def share_tree(folder: Path, like: Path) -> None:
                 _share(Path(place, name), like)
 
 
-def share_open(descriptor: int, folder: int) -> None:
-    """Give an open file or folder that was just created the permissions and the group of an open folder."""
-    _share(descriptor, folder)
+def share_open(descriptor: int, like: Path) -> None:
+    """Give an open file or folder that was just created the permissions and the group of a folder."""
+    _share(descriptor, like)
 
 
-def _share(path: Path | int, like: Path | int) -> None:
+def _share(path: Path | int, like: Path) -> None:
     mode = shared_mode(like)
     if not mode or (isinstance(path, Path) and path.is_symlink()):
         return

@@ -98,14 +98,14 @@ class LinklessFolder:
 
     @contextlib.contextmanager
     def _creating(self, place: str) -> Iterator[BinaryIO]:
-        if not os.path.lexists(self._root):
+        if not os.path.islink(self._root):  # noqa: PTH114
             make_folder(Path(self._root))
         with (
             self._opened(place, create=True) as (folder, name),
             os.fdopen(os.open(name, _CREATE, 0o666, dir_fd=folder), "wb") as file,
         ):
             yield file
-            share_open(file.fileno(), folder)
+            share_open(file.fileno(), Path(self._root))
 
     @contextlib.contextmanager
     def _opened(self, place: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
@@ -114,31 +114,30 @@ class LinklessFolder:
         folder = os.open(self._root, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))  # the user's own choice, a link or not
         try:
             for part in parts:
-                below = _open_below(folder, part, place, create=create)
+                below = self._open_below(folder, part, place, create=create)
                 os.close(folder)
                 folder = below
             yield folder, name
         finally:
             os.close(folder)
 
-
-def _open_below(folder: int, part: str, place: str, *, create: bool) -> int:
-    created = False
-    if create:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=folder)
-            created = True
-    try:
-        below = os.open(part, _FOLDER, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise
+    def _open_below(self, folder: int, part: str, place: str, *, create: bool) -> int:
+        created = False
         if create:
-            raise OSError(errno.ELOOP, f"{part!r} is a link or a file in the place of a folder", place) from None
-        raise _missing(place) from None
-    if created:
-        share_open(below, folder)
-    return below
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+                created = True
+        try:
+            below = os.open(part, _FOLDER, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            if create:
+                raise OSError(errno.ELOOP, f"{part!r} is a link or a file in the place of a folder", place) from None
+            raise _missing(place) from None
+        if created:  # as the root is: another thread may have created the folder above, and not yet shared it
+            share_open(below, Path(self._root))
+        return below
 
 
 def _missing(place: str) -> FileNotFoundError:
