@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from ndld_flow.base.quantities import counted, ratio_change, seconds
@@ -30,26 +31,15 @@ tried; `slower`: others were better in the search; `failed`: it could not be mad
 failed there; `near the bound`: all samples hold the conditions, and as many new ones may not; `not faster`: at 95 %
 confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
 objective; `delivered`."""
+Ending = Literal["faster", "nothing pays", "not decided"]
+"""`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
+decided`: the budget, noise or Ctrl-C left variants open, any of which may be better than the delivered source."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
+_OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved")
+"""Outcomes that leave open whether a variant is better than the source."""
 _NAMED = 3
 """Number of variants whose loss the conclusion explains; the report has all."""
-
-
-class TriedVariant(Record):
-    """A variant that was tried."""
-
-    name: str
-    runtime: str
-    outcome: VariantOutcome
-    why: str = ""
-    latency: Metric | None = None
-    """The objective of the search; None if it was not measured."""
-
-    objectives: dict[str, Metric] = {}
-    """Objective -> its value in the search, or in its repetition in turns; those that were not measured are missing."""
-    on_front: bool = False
-    """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
 
 class Speed(Record):
@@ -61,6 +51,35 @@ class Speed(Record):
     """The ends of the interval of 95 % confidence."""
     clock: str
     """`cpu` or `wall`: the clock of the rounds that decided; empty if process runs did."""
+
+
+class TriedVariant(Record):
+    """A variant that was tried."""
+
+    name: str
+    runtime: str
+    outcome: VariantOutcome
+    why: str = ""
+    speed: Speed | None = None
+    """Its latency divided by the source's, from alternating passes in one process; None if it was not raced."""
+    metrics: dict[str, Metric] = {}
+    """Metrics on the samples of the search; empty if it was not judged."""
+    took_s: float | None = None
+    """Seconds to build, judge and race it; None for a variant of a sweep."""
+    latency: Metric | None = None
+    """The objective of the search; None if it was not measured."""
+
+    objectives: dict[str, Metric] = {}
+    """Objective -> its value in the search, or in its repetition in turns; those that were not measured are missing."""
+    on_front: bool = False
+    """True if no other variant is better in one objective and not worse in any; only with several objectives."""
+
+
+def find_ending(variants: Sequence[TriedVariant], *, faster: bool) -> Ending:
+    """Return the ending of a search: nothing pays only if everything was tried."""
+    if faster:
+        return "faster"
+    return "not decided" if any(each.outcome in _OPEN for each in variants) else "nothing pays"
 
 
 class Gain(Record):
@@ -120,9 +139,10 @@ class Optimization(Document):
     """Sentences on what was not tried, and why."""
     stopped_because: str
     """The reason why the search ended, such as `all 5 points tried`, a time limit, or Ctrl-C."""
-    faster: bool
-    """False if nothing is better than the source at 95 % confidence, by default in latency: then the source is
-    delivered."""
+    ending: Ending
+    """Unless it is `faster`, the source is delivered."""
+    budget_s: float | None = None
+    """The time that the command was given, or chose by the latency of the model; None without a limit."""
     delivered: str
     """The variant that is delivered."""
     runtime: str
@@ -164,13 +184,18 @@ class Optimization(Document):
     wall_s: float
 
     @property
+    def faster(self) -> bool:
+        """Return whether the delivered model is better than the source."""
+        return self.ending == "faster"
+
+    @property
     def exit_code(self) -> int:
         """0: the delivered model is right, and not slower than the source."""
         return 0
 
     def conclude(self) -> tuple[str, ...]:
-        """Return five lines: what to ship, its gain, its cost, why others lost, and how to reproduce it."""
-        return self._ship(), self._gain(), self._cost(), self._losers(), f"Reproduce it: {self.command}"
+        """Return five lines: what to ship, its gain, its cost, what was tried, and how to repeat it."""
+        return self._ship(), self._gain(), self._cost(), self._tried(), f"Repeat it: {self.command}"
 
     def conclude_fully(self) -> tuple[str, ...]:
         """Return the five lines, and those of the front."""
@@ -217,19 +242,22 @@ class Optimization(Document):
 
     def _nothing(self) -> str:
         """Return why the source is delivered: nothing pays only if everything was tried."""
-        missing = [each for each in self.variants if each.outcome in ("not tried", "not proved")]
-        tried = sum(
-            each.outcome not in ("not tried", "not proved", "cannot win", "delivered") for each in self.variants
-        )
-        if not missing:
+        if self.ending == "nothing pays":
             return (
-                f"Nothing pays: of {counted(tried, 'variant')}, none is right and at least 1 % {self._better} than the "
-                "source at 95 % confidence"
+                f"Nothing pays: of {counted(len(self._decided), 'variant')}, none is right and at least 1 % "
+                f"{self._better} than the source at 95 % confidence"
             )
-        names = ", ".join(f"{short_name(each.name, 60)} ({each.outcome})" for each in missing[:_NAMED])
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        found = f"{counted(tried, 'variant')} tried, and none pays" if tried > 0 else "No variant was tried to the end"
-        return f"{found}; unknown: {names}{more} ({self.stopped_because}), which may be {self._better} than the source"
+        open_ones = [each for each in self.variants if each.outcome in _OPEN]
+        names = ", ".join(f"{short_name(each.name, 60)} ({each.outcome})" for each in open_ones[:_NAMED])
+        more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
+        advice = "; a longer --budget decides it" if self.budget_s is not None else ""
+        return f"Not decided ({self.stopped_because}): {names}{more} may be {self._better} than the source{advice}"
+
+    @property
+    def _decided(self) -> list[TriedVariant]:
+        """Return the variants but the source whose outcome is known."""
+        undecided = (*_OPEN, "cannot win")
+        return [each for each in self.variants if each.outcome not in undecided and each.name != "source"]
 
     @property
     def _better(self) -> str:
@@ -243,7 +271,8 @@ class Optimization(Document):
     def _cost(self) -> str:
         if self.is_source and not self.speed:
             return "No cost in accuracy: it is the source"
-        held = f"{counted(self.held_samples, 'held-out sample')}{' of random inputs' if self.random_inputs else ''}"
+        of_inputs = " of random inputs" if self.random_inputs else ""
+        held = f"{counted(self.held_samples, 'sample')}{of_inputs} that the search has not seen"
         sample = (
             f"; worst sample {short_name(self.worst_sample, 100)}"
             if self.worst_sample and self.worst_sample not in self.accuracy
@@ -252,8 +281,8 @@ class Optimization(Document):
         kept = f"{' and '.join(self.keep)} {'holds' if len(self.keep) == 1 else 'hold'}; " if self.keep else ""
         return f"On {held}: {kept}{self.accuracy}{sample}"
 
-    def _losers(self) -> str:
-        losers = [each for each in self.variants if each.outcome != "delivered"]
+    def _tried(self) -> str:
+        losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
         lost = [
             f"{each.name}: {each.outcome}{f' ({short_name(each.why, 80)})' if each.why else ''}"
             for each in losers[:_NAMED]
@@ -263,5 +292,7 @@ class Optimization(Document):
         return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}{more if rest else ''}"
 
     def describe_search(self) -> str:
-        """Return the time of the search, and why it ended."""
-        return f"Tried in {seconds(self.wall_s)} ({self.stopped_because})"
+        """Return the number of variants, the time, and why the search ended."""
+        tried = counted(len(self._decided), "variant")
+        of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
+        return f"{tried} tried in {seconds(self.wall_s)}{of_budget} ({self.stopped_because})"

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.document import Record
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import TriedVariant
 from ndld_flow.records.outcomes import Outcome, PointOutcome, RunOutcome
 from ndld_flow.records.run_record import GateResult
 
@@ -181,6 +182,15 @@ class SweepStarted(Record):
     """Upper bound of the points to try; None if it is unknown."""
 
 
+class VariantTried(Record):
+    """`optimize` knows the outcome of a variant, or a change of it."""
+
+    event: Literal["variant_tried"] = "variant_tried"
+    variant: TriedVariant
+    leads: bool = False
+    """True if it is the best so far."""
+
+
 class PointFinished(Record):
     """A point of a sweep has finished; the events of its steps were named `STEP#NUMBER`."""
 
@@ -241,6 +251,7 @@ Event = (
     | RunFailed
     | Failure
     | SweepStarted
+    | VariantTried
     | PointFinished
     | SweepFinished
 )

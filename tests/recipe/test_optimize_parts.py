@@ -29,7 +29,7 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.accuracy import SampleAgreement
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.runner.optimize.optimize import _choose, _describe, _describe_untried, _is_worth_proving
 from ndld_flow.runner.optimize.proof import Proof
@@ -410,8 +410,8 @@ def concluded(*variants: TriedVariant) -> str:
     """Return the line on the gain of a record without one."""
     return Optimization(
         model="model.onnx", target="onnxruntime", search_samples=8, held_samples=4, random_inputs=False,
-        variants=variants, stopped_because="the time limit of 1 s was reached", faster=False, delivered="source",
-        runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2, recipe="r.yaml", command="ndld-flow run r",
+        variants=variants, stopped_because="the time limit of 1 s was reached", delivered="source",
+        ending=find_ending(variants, faster=False), runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2, recipe="r.yaml", command="ndld-flow run r",
         run="r/1", started_at=datetime(2026, 11, 27, tzinfo=UTC), wall_s=60.0,
     ).conclude()[1]  # fmt: skip
 
@@ -426,11 +426,11 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
     assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
     for outcome in ("not tried", "not proved"):
         some = concluded(source, slow, variant_with("INT8", outcome))
-        assert some.startswith("1 variant tried, and none pays")
+        assert some.startswith("Not decided")
         assert f"INT8 ({outcome})" in some
         assert "the time limit of 1 s" in some
     for known in ((source,), ()):
-        assert concluded(*known, variant_with("INT8", "not tried")).startswith("No variant was tried")
+        assert concluded(*known, variant_with("INT8", "not tried")).startswith("Not decided")
 
 
 def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> None:

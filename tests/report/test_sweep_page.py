@@ -342,7 +342,7 @@ def test_what_optimize_ships_is_the_headline_and_not_the_best_of_the_search(tmp_
         random_inputs=False,
         variants=tried,
         stopped_because="all 2 points tried",
-        faster=True,
+        ending="faster",
         delivered="right",
         runtime="onnxruntime",
         digest="d",

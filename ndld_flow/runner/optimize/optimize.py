@@ -27,6 +27,7 @@ from ndld_flow.records.optimization import (
     Optimization,
     TriedVariant,
     VariantOutcome,
+    find_ending,
 )
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import metrics_of
@@ -97,6 +98,7 @@ def _describe_result(
 ) -> Optimization:
     composer, options, ran, sweep = prover.composer, prover.composer.options, delivered.finished, search.finished
     assert ran is not None  # it passed
+    variants = (*_describe(search.points, proofs, delivered, faster), *_describe_untried(composer, search))
     return Optimization(
         model=str(composer.model),
         target=options.target,
@@ -105,10 +107,10 @@ def _describe_result(
         search_samples=composer.samples.counts[0],
         held_samples=composer.samples.counts[1],
         random_inputs=not composer.samples.search,
-        variants=(*_describe(search.points, proofs, delivered, faster), *_describe_untried(composer, search)),
+        variants=variants,
         not_tried=(*composer.left_out, *(f"{name} is not tried: {why}." for name, why in search.hopeless.items())),
         stopped_because=search.stopped_because,
-        faster=faster,
+        ending=find_ending(variants, faster=faster),
         delivered=delivered.variant.name,
         runtime=delivered.variant.runtime,
         threads=delivered.threads,
