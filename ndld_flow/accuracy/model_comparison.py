@@ -411,31 +411,65 @@ def pair_models(
     return ModelPair(reference, candidate, inputs, make(inputs.specs, named, own, reference.label), arithmetic)
 
 
+@dataclass(frozen=True)
+class ReferenceRun:
+    """The reference's outputs on all samples, with which any number of candidates are compared."""
+
+    run: ModelRun
+    outputs: StoredOutputs
+    labels: tuple[str, ...]
+    """The label of each sample."""
+    inputs: dict[str, str]
+    """Input -> origin of its values in the first sample."""
+    yardsticks: dict[str, Yardstick] = field(default_factory=dict)
+    """Output -> the criterion by which it is judged, of those that were compared."""
+
+    def yardstick(self, output: str, places: Mapping[str, tuple[int, ...]]) -> Yardstick:
+        if output not in self.yardsticks:
+            self.yardsticks[output] = find_yardstick(self.outputs.samples_of(output), places.get(output, ()))
+        return self.yardsticks[output]
+
+
+def run_reference(pair: ModelPair, scratch: Path, progress: Progress) -> ReferenceRun:
+    """Run the reference of a pair on all samples, and store its outputs in `scratch`. Raises as `compare_models`."""
+    run, kept = ModelRun(pair.reference, scratch), StoredOutputs(_folder(scratch, "reference"))
+    reader = _SampleReader(pair, progress)
+    for outputs in run.over(reader.for_reference(run), _feedback_of(pair, pair.reference)):
+        kept.add(outputs)
+    return ReferenceRun(run, kept, tuple(reader.labels), reader.described)
+
+
 def compare_models(
-    pair: ModelPair, measuring: Callable[[str], Measuring], keep_candidate: bool, scratch: Path, progress: Progress
+    pair: ModelPair,
+    measuring: Callable[[str], Measuring],
+    keep_candidate: bool,
+    scratch: Path,
+    progress: Progress,
+    known: ReferenceRun | None = None,
 ) -> Comparison:
-    """Run both models on the same samples and compare every output.
+    """Run both models on the same samples and compare every output; `known` is a run of this reference on these.
 
     `measuring` returns the metrics to measure on an output, given its name. Outputs are matched by name, then by order;
     inputs are cast to each model's own dtypes. The reference's outputs are stored in `scratch`, and the candidate's too
     with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` if a model cannot be run as
     requested; `ComparedOutput.wrong` explains outputs that cannot be compared.
     """
-    first, second = ModelRun(pair.reference, scratch), ModelRun(pair.candidate, scratch)
-    kept, kept_theirs = StoredOutputs(_folder(scratch, "reference")), StoredOutputs(_folder(scratch, "candidate"))
-    reader = _SampleReader(pair, progress)
-    mine, theirs = (_feedback_of(pair, side) for side in (pair.reference, pair.candidate))
-    for outputs in first.over(reader.for_reference(first), mine):
-        kept.add(outputs)
-    cast = (pair.inputs.for_candidate(feeds) for feeds in reader.for_candidate(second, first.tokens))
+    reference = known or run_reference(pair, scratch, progress)
+    first, second, kept = reference.run, ModelRun(pair.candidate, scratch), reference.outputs
+    kept_theirs = StoredOutputs(_folder(scratch, "candidate"))
+    cast = (
+        pair.inputs.for_candidate(feeds) for feeds in _SampleReader(pair, progress).for_candidate(second, first.tokens)
+    )
     compared: tuple[ComparedOutput, ...] = ()
-    for i, outputs in enumerate(second.over(cast, theirs)):
+    for i, outputs in enumerate(second.over(cast, _feedback_of(pair, pair.candidate))):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
             places = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
-            compared = tuple(_prepare(names, measuring(names[0] or names[1] or ""), kept, places) for names in pairs)
+            compared = tuple(
+                _prepare(names, measuring(names[0] or names[1] or ""), reference, places) for names in pairs
+            )
         for output in compared:
-            output.add(reader.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
+            output.add(reference.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate or pair.sequences is not None:
             names = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
             kept_theirs.add({names[name]: array for name, array in outputs.items() if name in names})
@@ -444,8 +478,8 @@ def compare_models(
     if flat:
         notes.add(f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence")
     return Comparison(
-        inputs=reader.described,
-        samples=tuple(reader.labels),
+        inputs=reference.inputs,
+        samples=reference.labels,
         outputs=compared,
         arithmetic=pair.arithmetic,
         reference=first,
@@ -523,11 +557,11 @@ def _positions(shape: Sequence[int | str | None]) -> tuple[int, ...]:
 
 
 def _prepare(
-    pair: Pair, measuring: Measuring, kept: StoredOutputs, positions: Mapping[str, tuple[int, ...]]
+    pair: Pair, measuring: Measuring, reference: ReferenceRun, places: Mapping[str, tuple[int, ...]]
 ) -> ComparedOutput:
-    """Measure the reference's values of an output, by which the candidate's errors are judged."""
+    """Return an output to compare, with the criterion by which the candidate's errors are judged."""
     name = pair[0]
-    yardstick = Yardstick() if name is None else find_yardstick(kept.samples_of(name), positions.get(name, ()))
+    yardstick = Yardstick() if name is None else reference.yardstick(name, places)
     return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)
 
 

@@ -22,14 +22,20 @@ def start_worker() -> ReportProgress:
     Call this first. The returned function writes lines `DONE TOTAL WHAT` to standard output, at a limited rate.
     """
 
+    watch_input()
+    output = claim_output()
+    return throttled(lambda done, total, what: os.write(output, f"{done} {total} {what}\n".encode()))
+
+
+def watch_input() -> None:
+    """End this process when its standard input does: the process that started it has ended."""
+
     def end_with_stdin() -> None:
         while os.read(0, 64):
             pass
         os._exit(ORPHANED)
 
-    output = claim_output()
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    return throttled(lambda done, total, what: os.write(output, f"{done} {total} {what}\n".encode()))
 
 
 def claim_output() -> int:

@@ -17,6 +17,7 @@ VariantOutcome = Literal[
     "delivered",
     "on the front",
     "slower",
+    "the same",
     "failed",
     "not right",
     "not faster",
@@ -27,10 +28,10 @@ VariantOutcome = Literal[
     "cannot win",
 ]
 """`not tried`, `not proved`: the search or the proofs ended before; `cannot win`: others show it, so that it was not
-tried; `slower`: others were better in the search; `failed`: it could not be made or run; `not right`: a condition
-failed there; `near the bound`: all samples hold the conditions, and as many new ones may not; `not faster`: at 95 %
-confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
-objective; `delivered`."""
+tried; `slower`: others were better in the search; `the same`: its model is that of another variant; `failed`: it could
+not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the conditions, and as
+many new ones may not; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved
+too, and another is better in the first objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
 decided`: the budget, noise or Ctrl-C left variants open, any of which may be better than the delivered source."""

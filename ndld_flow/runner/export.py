@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.export.triton import VERSION, describe_engine, describe_onnx
+from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.recipe import TRITON, Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.export import ExportRecord
@@ -147,18 +148,20 @@ def _export(
         _export_triton(export, run, artifact, folder)
         return
     main = _MAINS[artifact.kind]
-    # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
-    others = [file.path for file in artifact.files if file.path != main and artifact.kind == Onnx.kind]
-    targets = {find_file(folder, name): export.path.with_name(Path(name).name) for name in others}
-    targets[main_file or find_file(folder, main)] = export.path
+    # A model's external data keep their names, which the model refers to; other files stay in the run.
+    source = main_file or find_file(folder, main)
+    others = external_files(source) if artifact.kind == Onnx.kind else ()
+    targets = {find_file(folder, name): export.path.parent / name for name in others}
+    targets[source] = export.path
     _refuse_foreign(export, list(targets.values()))
     if _is_exported(export, run, artifact, list(targets.values())):
         return
     export.record_path.unlink(missing_ok=True)  # until the end, the files have no record
     for source, target in targets.items():
+        make_folder(target.parent)
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)
-    digests = {target.name: _sha256(target) for target in reversed(targets.values())}
+    digests = {export.name_of(target): _sha256(target) for target in reversed(targets.values())}
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 

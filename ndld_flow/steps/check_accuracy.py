@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
     from ndld_flow.accuracy.inside.marked_model import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
-    from ndld_flow.accuracy.model_comparison import ComparedModel, Forced, ModelPair
+    from ndld_flow.accuracy.model_comparison import ComparedModel, Forced, ModelPair, ReferenceRun
+    from ndld_flow.records.accuracy import Accuracy
     from ndld_flow.runtimes.environments import Environment
     from ndld_flow.runtimes.protocol import SessionRequest
 
@@ -239,17 +240,12 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return versions
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarize
-        from ndld_flow.accuracy.model_comparison import compare_models
+        from ndld_flow.accuracy.accuracy_record import metrics_of, summarize
         from ndld_flow.samples.received_images import write_received_images
 
-        criteria, pair = self._criteria(), self._pair(source, context)
-        criteria.check_names(pair.outputs)
-        tensors, labelled = self._tensors(pair), self._labelled(pair)
-        compared = compare_models(pair, criteria.measuring, labelled is not None, context.scratch, context.progress)
-        judged = labelled.judge(compared) if labelled is not None else None
-        accuracy = compose_accuracy(criteria, compared, judged, self._compare_layers(pair, tensors, source, context))
-        for message in (*pair.samples.described, *accuracy.notes, *compared.log.splitlines()):
+        pair = self.pair(source, context)
+        accuracy, messages = self.judge(pair, source, context)
+        for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
             context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         write_received_images(next(iter(pair.samples)).feeds, out)
@@ -258,12 +254,29 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         undecided = accuracy.outcome == "inconclusive"
         return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy), inconclusive=undecided)
 
+    def judge(
+        self, pair: ModelPair, source: Onnx, context: Context, known: ReferenceRun | None = None
+    ) -> tuple[Accuracy, str]:
+        """Return the judgement of a pair, and the messages of ONNX Runtime; `known` is a run of its reference."""
+        from ndld_flow.accuracy.accuracy_record import compose_accuracy
+        from ndld_flow.accuracy.model_comparison import compare_models
+
+        criteria = self._criteria()
+        criteria.check_names(pair.outputs)
+        tensors, labelled = self._tensors(pair), self._labelled(pair)
+        keep, scratch = labelled is not None, context.scratch
+        compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
+        judged = labelled.judge(compared) if labelled is not None else None
+        layers = self._compare_layers(pair, tensors, source, context)
+        return compose_accuracy(criteria, compared, judged, layers), compared.log
+
     def _criteria(self) -> Criteria:
         from ndld_flow.accuracy.accuracy_record import Criteria
 
         return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
 
-    def _pair(self, source: Onnx, context: Context) -> ModelPair:
+    def pair(self, source: Onnx, context: Context) -> ModelPair:
+        """Return the reference and the candidate with the samples, as they run."""
         from ndld_flow.accuracy.model_comparison import pair_models
 
         artifact = context.read("reference")

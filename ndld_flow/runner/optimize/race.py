@@ -1,0 +1,442 @@
+"""Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
+
+A variant leaves the race for the first of these reasons: it cannot be built or run; a pass takes 1.6 times as long as
+the leader's; three samples show that it is wrong; alternating passes show with 95 % confidence that it is slower than
+the leader; all samples show that it is wrong, or so near a bound that others may be. The leader is right on all samples.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.accuracy.accuracy_record import metrics_of
+from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.inputs import InputSpec
+from ndld_flow.measure.profiling_request import ProfilingRequest
+from ndld_flow.measure.worker import count_threads
+from ndld_flow.models.external_files import external_files
+from ndld_flow.recipe.gates import parse_condition
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
+from ndld_flow.runner.devices import Claim, holding
+from ndld_flow.runner.executors.executor import InProcess
+from ndld_flow.runner.listener import ignore
+from ndld_flow.runner.optimize.race_worker import RaceJob
+from ndld_flow.runner.optimize.rounds import Racer, Ratio, Rounds, compare
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.run import run_steps
+from ndld_flow.runner.run_state import RunOpener
+from ndld_flow.samples.feeds import make_feeds
+from ndld_flow.step import Context
+from ndld_flow.steps.check_accuracy import CheckAccuracy
+from ndld_flow.steps.profile import ProfileModel
+from ndld_flow.store.kinds import Artifact, Onnx
+
+SOURCE = "source"
+_JUDGING = ("first", "agree", "speed")
+"""Steps of the sweep that the race does itself."""
+_HOPELESS = 1.6
+"""A variant whose pass takes this many times as long as the leader's is not judged: of what won in any grid, nothing
+was lost by that."""
+_FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
+_SLOWER = 0.03
+"""Logarithm of the ratio from which a slower variant leaves: one of equal speed may be more right."""
+_LAST_ROUNDS, _MOST_ROUNDS = 6, 18
+_EQUAL = 0.01
+"""Half the interval of the ratio to the best within which it does not matter who wins."""
+_TOLD_APART = 9
+"""Number of rounds after which the slower of two leaves although its interval does not show it."""
+_FALLBACKS = 3
+"""Number of right variants that may have to be proved: fresh processes may veto the first."""
+_LOOSE = 3.0
+"""Multiple of the allowed error from which three samples show that a variant is wrong."""
+_UNRELATED = 0.95
+"""Cosine on three samples below which a variant is wrong by any judgement."""
+
+
+@dataclass
+class Entrant:
+    """A variant in the race."""
+
+    name: str
+    runtime: str
+    recipe: Recipe
+    model: Onnx
+    racer: Racer
+    close: Callable[[], None]
+    took_s: float = 0.0
+    accuracy: Accuracy | None = None
+    """Its judgement on all samples; None before."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+
+class LostError(Exception):
+    """A variant has left the race."""
+
+    def __init__(self, outcome: VariantOutcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome: VariantOutcome = outcome
+        self.why = why
+
+
+class Race:
+    """One race."""
+
+    def __init__(self, job: RaceJob, emit: Callable[[dict[str, Any]], object]) -> None:
+        self._job, self._emit, self._start = job, emit, time.monotonic()
+        loaded = load_sweep(Path(job.recipe), trust=job.trust)
+        assert isinstance(loaded, Sweep)
+        self._sweep, self._outputs = loaded, Outputs(Path(job.outputs))
+        self._opener = RunOpener(self._outputs, ignore)
+        self._conditions = Conditions(job.accuracy)
+        self._rounds = Rounds()
+        self._entered: dict[tuple[str, str], str] = {}
+        """Digest of the model and how it is opened -> the variant."""
+        self._alive: list[Entrant] = []
+        self._source: Entrant | None = None
+        self._references: dict[str, ReferenceRun] = {}
+
+    def run(self) -> None:
+        """Run the race. Raises NdldFlowError if the source cannot be built, run or judged."""
+        with self._outputs.store.locks.working(), tempfile.TemporaryDirectory(dir=self._job.folder) as scratch:
+            self._scratch = Path(scratch)
+            self._source = self._leader = self._enter(SOURCE)
+            self._alive = [self._source]
+            for name in self._job.variants[1:]:
+                if self._left() <= 0:
+                    self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
+                    continue
+                self._emit({"doing": name})
+                self._try(name)
+            self._emit({"doing": ""})
+            self._finish()
+
+    def _wait(self, waits_for: str) -> None:
+        self._emit({"waits": waits_for})
+
+    def _left(self) -> float:
+        return self._job.seconds - (time.monotonic() - self._start)
+
+    def _try(self, name: str) -> None:
+        """Let a variant enter; it stays if it may be the best."""
+        start, entrant = time.monotonic(), None
+        try:
+            entrant = self._enter(name)
+            self._qualify(entrant)
+        except LostError as lost:
+            self._lose(name, entrant, lost, time.monotonic() - start)
+            return
+        except NdldFlowError as error:
+            self._lose(name, entrant, LostError("failed", str(error)), time.monotonic() - start)
+            return
+        entrant.took_s = time.monotonic() - start
+        self._alive.append(entrant)
+        self._show(entrant, leads=entrant is self._leader)
+
+    def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
+        if entrant is not None:
+            entrant.close()
+        speed = self._speed(entrant) if entrant is not None and entrant.racer.logs else None
+        runtime = entrant.runtime if entrant is not None else ""
+        metrics = dict(entrant.metrics) if entrant is not None else {}
+        self._tell(
+            TriedVariant(
+                name=name,
+                runtime=runtime,
+                outcome=lost.outcome,
+                why=lost.why,
+                speed=speed,
+                metrics=metrics,
+                latency=_latency(entrant),
+                took_s=took_s,
+            )
+        )
+
+    def _tell(self, variant: TriedVariant, *, leads: bool = False) -> None:
+        self._emit({"tried": variant.model_dump(mode="json"), "leads": leads})
+
+    def _show(self, entrant: Entrant, *, leads: bool) -> None:
+        """Report a variant that is still in the race."""
+        outcome: VariantOutcome = "not proved"
+        variant = TriedVariant(
+            name=entrant.name,
+            runtime=entrant.runtime,
+            outcome=outcome,
+            speed=self._speed(entrant),
+            metrics=dict(entrant.metrics),
+            latency=_latency(entrant),
+            took_s=entrant.took_s,
+        )
+        self._tell(variant, leads=leads)
+
+    def _speed(self, entrant: Entrant) -> Speed | None:
+        """Return the ratio to the source."""
+        assert self._source is not None
+        found = compare(entrant.racer, self._source.racer)
+        if not found.rounds:
+            return None
+        low, high = math.exp(max(found.low, -5)), math.exp(min(found.high, 5))
+        clock = "wall" if entrant.racer.threads > 1 else "cpu"
+        return Speed(ratio=math.exp(found.log), low=low, high=high, clock=clock)
+
+    # Building and opening
+
+    def _enter(self, name: str) -> Entrant:
+        """Build a variant and open it. Raises NdldFlowError, and LostError for one that is the same as another."""
+        recipe = self._sweep.point({"variant": name})
+        steps = {step.name: step for step in recipe.steps}
+        model = self._build(recipe, steps["speed"].reads["from"])
+        request = self._profile(steps["speed"], model)
+        session = request.session
+        same = self._entered.setdefault((model.digest, f"{session.runtime} {session.to_json()}"), name)
+        if same != name:
+            raise LostError("the same", f"it is the same model as {same}")
+        feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
+        before = count_threads()
+        opened = session.open(model.path)
+        try:
+            binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
+            binding.run()  # libraries start threads with the first pass
+            threads = count_threads() - before + 1
+            racer = Racer(name, binding.run, threads)
+            racer.measure(1, parallel=threads > 1)
+        except BaseException:
+            opened.close()
+            raise
+        return Entrant(name, session.names().backend, recipe, model, racer, opened.close)
+
+    def _build(self, recipe: Recipe, wanted: str) -> Onnx:
+        """Run the steps that make a variant; their results stay in the store, where the proof finds them."""
+        steps = tuple(step for step in recipe.steps if step.name not in _JUDGING)
+        run = self._opener.open_run(replace(recipe, steps=steps, gates=()))
+        run.keeps_folder = False
+        with run.held:
+            run_steps(run, lambda: InProcess(lambda _, wait: self._wait(wait)))
+        failed = next((step.record.summary for step in run.steps if step.record and not step.record.passed), None)
+        if failed is not None:
+            raise LostError("not right", failed)
+        model = run.artifacts[wanted]
+        assert isinstance(model, Onnx)
+        return model
+
+    def _profile(self, step: RecipeStep, model: Onnx) -> ProfilingRequest:
+        assert isinstance(step.step, ProfileModel)
+        return step.step.request(model, self._context(step, {"from": model}, self._given(step)))
+
+    def _given(self, step: RecipeStep) -> Mapping[str, InputSpec]:
+        return self._sweep.base.file.inputs if step.inputs is None else step.inputs
+
+    def _context(self, step: RecipeStep, artifacts: Mapping[str, Artifact], given: Mapping[str, InputSpec]) -> Context:
+        return Context(
+            name=step.name,
+            inputs=step.used_inputs(given),
+            artifacts=artifacts,
+            scratch=Path(tempfile.mkdtemp(dir=self._scratch)),
+            log=logging.getLogger("ndld_flow.race"),
+            progress=lambda *_: None,
+            caches=self._outputs.store.caches,
+        )
+
+    # Judging
+
+    def _qualify(self, entrant: Entrant) -> None:
+        """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
+        leader = self._leader
+        racer, parallel = entrant.racer, entrant.racer.threads > 1
+        with self._measuring():
+            if racer.ms > _HOPELESS * leader.racer.ms:
+                racer.measure(2, parallel=parallel)
+        if racer.ms > _HOPELESS * leader.racer.ms:
+            times = f"{quantity(racer.ms, 'ms')} a pass, and {leader.name} {quantity(leader.racer.ms, 'ms')}"
+            raise LostError("slower", times)
+        self._screen(entrant)
+        ratio = self._compare_first(entrant)
+        if ratio.low > 0 and ratio.log > _SLOWER:
+            raise LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {leader.name}")
+        if ratio.log < 0 and ratio.high < _SLOWER:
+            self._judge(entrant)
+            self._leader = entrant
+            self._drop_slower()
+
+    def _compare_first(self, entrant: Entrant) -> Ratio:
+        """Measure a variant against the leader until it is known who is faster, or that it does not matter."""
+        with self._measuring():
+            racers = [self._leader.racer, entrant.racer]
+            self._rounds.run(self._with_source(racers), _FIRST_ROUNDS)
+            ratio = compare(entrant.racer, self._leader.racer)
+            while abs(ratio.log) < ratio.half and ratio.rounds < _MOST_FIRST_ROUNDS and ratio.half > _EQUAL:
+                self._rounds.run(racers, 1)
+                ratio = compare(entrant.racer, self._leader.racer)
+        return ratio
+
+    def _with_source(self, racers: list[Racer]) -> list[Racer]:
+        assert self._source is not None
+        return [*racers, *([self._source.racer] if self._source.racer not in racers else [])]
+
+    def _drop_slower(self) -> None:
+        """Let those leave that are slower than the new leader, so that few models are open."""
+        for entrant in [each for each in self._alive if each not in (self._leader, self._source)]:
+            ratio = compare(entrant.racer, self._leader.racer)
+            if ratio.rounds and ratio.low > 0 and ratio.log > 2 * _SLOWER and len(self._alive) > _FALLBACKS:
+                self._alive.remove(entrant)
+                self._lose(entrant.name, entrant, _slower_than(self._leader, ratio), entrant.took_s)
+
+    def _screen(self, entrant: Entrant) -> None:
+        """Judge a variant on three samples. Raises LostError if these show that it is wrong."""
+        step = next(step for step in entrant.recipe.steps if step.name == "agree")
+        given = {name: _first(spec) for name, spec in self._given(step).items()}
+        if given == self._given(step):
+            return  # there are only a few
+        accuracy = self._agreement(entrant, step, "first", given)
+        metrics = {f"agree.{name}": metric for name, metric in metrics_of(accuracy).items()}
+        broken = next(
+            (
+                f"{metric} {metrics[f'agree.{metric}'].value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
+                for metric, sign, bound in self._conditions.scaled(_LOOSE)
+                if f"agree.{metric}" in metrics
+                and not parse_condition(f"agree.{metric} {sign} {bound}").decide(metrics).passed
+            ),
+            "",
+        )
+        cosine = metrics.get("agree.cosine")
+        if not broken and cosine is not None and not cosine.value >= _UNRELATED:
+            broken = f"cosine {cosine.value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
+        if broken:
+            entrant.metrics = {name.removeprefix("agree."): metric for name, metric in metrics.items()}
+            raise LostError("not right", broken)
+
+    def _judge(self, entrant: Entrant) -> None:
+        """Judge a variant on all samples, once. Raises LostError if it is wrong, or may be on other samples."""
+        if entrant.accuracy is not None or entrant is self._source:
+            return
+        step = next(step for step in entrant.recipe.steps if step.name == "agree")
+        accuracy = self._agreement(entrant, step, "all", self._given(step))
+        entrant.accuracy, entrant.metrics = accuracy, metrics_of(accuracy)
+        if not accuracy.passed:
+            failed = [sentence for output in accuracy.outputs for sentence in (*output.failed, output.undecided)]
+            raise LostError("not right", next(filter(None, failed), "its own metric fails"))
+        metrics = {f"agree.{name}": metric for name, metric in entrant.metrics.items()}
+        metrics["speed.model_bytes"] = Metric(value=_model_bytes(entrant.model), unit="bytes")
+        for gate in self._sweep.constraints:
+            if not all(name in metrics for name in gate.names):
+                continue
+            result = gate.decide(metrics)
+            if not result.passed:
+                raise LostError("not right", f"{result.gate} fails: {result.left:.4g}")
+        near = self._conditions.near_bound(accuracy.samples)
+        if near:
+            raise LostError("near the bound", near)
+
+    def _agreement(self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]) -> Accuracy:
+        assert isinstance(step.step, CheckAccuracy)
+        assert self._source is not None
+        artifacts = {"candidate": entrant.model, "reference": self._source.model}
+        context = self._context(step, artifacts, given)
+        pair = step.step.pair(entrant.model, context)
+        if samples not in self._references:
+            folder = Path(tempfile.mkdtemp(dir=self._scratch))
+            self._references[samples] = run_reference(pair, folder, context.progress)
+        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Hold the device while passes are timed."""
+        step = next(step for step in self._sweep.base.steps if step.name == "speed")
+        claim = Claim("the race of optimize", self._wait)
+        with holding(step.step.device, self._outputs.store, claim):
+            yield
+
+    # The end
+
+    def _finish(self) -> None:
+        """Race those that are left, and report them, the best first."""
+        order = self._order()
+        self._emit({"ranking": [entrant.name for entrant in order]})
+        for entrant in order:
+            self._show(entrant, leads=entrant is order[0])
+        self._emit({"finished": True})
+
+    def _order(self) -> list[Entrant]:
+        """Return the right variants that may be the best, the best first; the source is among them."""
+        assert self._source is not None
+        while True:
+            best = self._run_rounds()
+            try:
+                self._judge(best)
+            except (LostError, NdldFlowError) as error:
+                lost = error if isinstance(error, LostError) else LostError("failed", str(error))
+                self._alive.remove(best)
+                self._lose(best.name, best, lost, best.took_s)
+                continue
+            break
+        ranked = sorted(self._alive, key=lambda each: compare(each.racer, best.racer).log)
+        right: list[Entrant] = []
+        for entrant in ranked:
+            if len(right) == _FALLBACKS:
+                break
+            with suppress(LostError, NdldFlowError):
+                self._judge(entrant)
+                right.append(entrant)
+        for entrant in [each for each in self._alive if each not in right and each is not self._source]:
+            ratio = compare(entrant.racer, best.racer)
+            self._lose(entrant.name, entrant, _slower_than(best, ratio), entrant.took_s)
+        return right
+
+    def _run_rounds(self) -> Entrant:
+        """Let all that may be the best alternate until the best is known, or it does not matter; return it."""
+        racing, rounds = list(self._alive), 0
+        by_racer = {id(each.racer): each for each in racing}
+        with self._measuring():
+            while True:
+                racers = self._with_source([each.racer for each in racing])
+                self._rounds.run(racers, _LAST_ROUNDS if not rounds else 2)
+                rounds += _LAST_ROUNDS if not rounds else 2
+                best = min(racing, key=lambda each: compare(each.racer, racing[0].racer).log)
+                ratios = {id(each.racer): compare(each.racer, best.racer) for each in racing if each is not best}
+                apart = rounds >= _TOLD_APART
+                racing = [best, *(by_racer[key] for key, ratio in ratios.items() if _may_win(ratio, told_apart=apart))]
+                widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
+                if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
+                    return best
+
+
+def _may_win(ratio: Ratio, *, told_apart: bool) -> bool:
+    return ratio.low <= 0 and not (told_apart and ratio.log > 2 * _EQUAL)
+
+
+def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
+    return LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {best.name}")
+
+
+def _latency(entrant: Entrant | None) -> Metric | None:
+    if entrant is None or not math.isfinite(entrant.racer.ms):
+        return None
+    return Metric(value=entrant.racer.ms, unit="ms")
+
+
+def _first(spec: InputSpec) -> InputSpec:
+    """Return an input with three of its files, at equal distances."""
+    if not isinstance(spec.data, tuple) or len(spec.data) <= FIRST_SAMPLES:
+        return spec
+    return spec.model_copy(update={"data": spec.data[:: -(-len(spec.data) // FIRST_SAMPLES)]})
+
+
+def _model_bytes(model: Onnx) -> int:
+    """Return the size of a model's files."""
+    files = [model.path, *(model.path.parent / name for name in external_files(model.path))]
+    return sum(path.stat().st_size for path in files)

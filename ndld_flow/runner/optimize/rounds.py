@@ -1,0 +1,124 @@
+"""Alternating passes of open models in one process: who is faster, and how surely.
+
+In a round each model has a turn, in random order. The drift of the machine is in all turns of a round, so that models
+are compared by the differences of the logarithms of their times in the rounds that both were in. A trimmed mean of
+these (Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974) leaves out the rounds
+that were disturbed. What one process shares, such as its memory layout, is in all rounds: this chooses, and fresh
+processes prove.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from ndld_flow.profiles.compare.intervals import two_sided_p
+
+_TURN_MS = 6.0
+"""Duration of a turn, which short passes share."""
+_MOST_PASSES = 8
+_TRIMMED_FROM = 6
+"""Number of rounds from which the lowest and the highest difference are left out."""
+_LEAST_ERROR = 1e-4
+_UNKNOWN = 9.0
+"""Half the interval of a difference of which nothing is known."""
+_SETTLE_S = 0.004
+"""Threads of a pool spin after a pass before they sleep: the next model would share the CPUs with them."""
+
+
+class Ratio(NamedTuple):
+    """The logarithm of one model's time over another's, and half its interval of 95 % confidence."""
+
+    log: float
+    half: float
+    rounds: int
+
+    @property
+    def low(self) -> float:
+        return self.log - self.half
+
+    @property
+    def high(self) -> float:
+        return self.log + self.half
+
+
+@dataclass
+class Racer:
+    """An open model."""
+
+    name: str
+    run: Callable[[], object]
+    """Runs one pass."""
+    threads: int
+    ms: float = math.inf
+    """Time of its quickest pass so far."""
+    logs: dict[int, float] = field(default_factory=dict)
+    """Round -> the logarithm of the time of a pass."""
+
+    def measure(self, passes: int, *, parallel: bool) -> float:
+        """Run some passes; return the ms of the quickest: CPU time of the process, or wall time of parallel ones."""
+        clock = time.perf_counter_ns if parallel else time.process_time_ns
+        quickest = math.inf
+        for _ in range(passes):
+            start = clock()
+            self.run()
+            quickest = min(quickest, (clock() - start) / 1e6)
+        self.ms = min(self.ms, max(quickest, 1e-6))
+        return max(quickest, 1e-6)
+
+
+@dataclass
+class Rounds:
+    """The rounds of all racers."""
+
+    count: int = 0
+
+    def run(self, racers: Iterable[Racer], times: int) -> None:
+        """Let each racer have a turn in each of some rounds."""
+        entered = list(racers)
+        parallel = any(racer.threads > 1 for racer in entered)
+        for _ in range(times):
+            dice = random.Random(self.count)  # noqa: S311 - the order of turns is not a secret
+            for racer in dice.sample(entered, len(entered)):
+                if parallel:
+                    time.sleep(_SETTLE_S)
+                racer.run()  # its weights come into the caches
+                passes = max(1, min(_MOST_PASSES, int(_TURN_MS / racer.ms)))
+                racer.logs[self.count] = math.log(racer.measure(passes, parallel=parallel))
+            self.count += 1
+
+
+def compare(racer: Racer, other: Racer) -> Ratio:
+    """Return the ratio of two racers' times, from the rounds that both were in."""
+    return estimate(racer.logs, other.logs)
+
+
+def estimate(times: Mapping[int, float], others: Mapping[int, float]) -> Ratio:
+    """Return the trimmed mean of the differences in common rounds, with its interval."""
+    differences = sorted(times[number] - others[number] for number in times.keys() & others.keys())
+    count = len(differences)
+    trimmed = 1 if count >= _TRIMMED_FROM else 0
+    kept = differences[trimmed : count - trimmed]
+    if len(kept) < 2:
+        return Ratio(kept[0] if kept else 0.0, _UNKNOWN, count)
+    mean = math.fsum(kept) / len(kept)
+    winsorized = [kept[0]] * trimmed + kept + [kept[-1]] * trimmed
+    centre = math.fsum(winsorized) / count
+    spread = math.fsum((each - centre) ** 2 for each in winsorized)
+    error = math.sqrt(spread / (len(kept) * (len(kept) - 1))) + _LEAST_ERROR
+    return Ratio(mean, t_95(len(kept) - 1) * error, count)
+
+
+@cache
+def t_95(freedom: int) -> float:
+    """Return the quantile of Student's t whose two-sided p-value is 5 %."""
+    low, high = 0.0, 20.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided_p(middle, freedom) > 0.05 else (low, middle)
+    return high
