@@ -92,14 +92,19 @@ def _try_all(
         try:
             given = {name: InputSpec.model_validate_json(values) for name, values in alternative.items()}
             bound = opened.bind({name: feed.values for name, feed in make_feeds(specs, given).items()})
-            before = time.perf_counter()
-            bound.run()
-            return {"accepted": index, "pass_ms": (time.perf_counter() - before) * 1e3}
+            first_ms, second_ms = _time_pass(bound.run), _time_pass(bound.run)  # the first one allocates memory
+            return {"accepted": index, "pass_ms": min(first_ms, second_ms)}
         except NdldFlowError as error:
             first_error = first_error or str(error)
         if time.monotonic() - started > _TIME_S / 2:
             break
     return {"accepted": None, "error": first_error}
+
+
+def _time_pass(run: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    run()
+    return (time.perf_counter() - before) * 1e3
 
 
 if __name__ == "__main__":

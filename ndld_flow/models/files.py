@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -111,7 +111,9 @@ def load_without_nodes(path: Path) -> ir.Model:
     return _without_nodes(read_proto(path), path)
 
 
-def _without_nodes(proto: onnx.ModelProto, path: Path) -> ir.Model:
+def _without_nodes(proto: onnx.ModelProto, path: Path, inputs: Sequence[onnx.ValueInfoProto] = ()) -> ir.Model:
+    """Return the model without nodes and outputs; `inputs` are further values that it takes."""
+    proto.graph.input.extend(inputs)
     for rest in (proto.graph.node, proto.graph.value_info, proto.graph.output, proto.functions):
         del rest[:]
     return _model_of(proto, path)
@@ -412,7 +414,11 @@ def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
 
     Raises `ModelError` if the file cannot be read as ONNX.
     """
-    return tuple(_declared(value) for value in load_model(path).graph.outputs)
+    proto = read_proto(path)
+    outputs = list(proto.graph.output)
+    del proto.graph.initializer[:], proto.graph.sparse_initializer[:], proto.graph.input[:]
+    model = _without_nodes(proto, path, outputs)
+    return tuple(_declared(value) for value in model.graph.inputs)
 
 
 def _declared(value: ir.Value) -> TensorSpec:

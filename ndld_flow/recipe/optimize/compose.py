@@ -21,18 +21,25 @@ from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, ch
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
 from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
-from ndld_flow.recipe.optimize.variant import CLEAN, Subject, Variant, describe_shapes
+from ndld_flow.recipe.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
 from ndld_flow.recipe.write_recipe import HELD_SEED, RecipeOptions, input_lines, name_recipe, try_model
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
 
+SOURCE = "source"
+"""The name of the variant that is the model itself."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
 _ROUNDS_SHARE = 0.15
 """Share of the budget that the alternating passes of a proof may take."""
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
+_BUDGETS = ((20.0, 60.0), (100.0, 180.0))
+"""Latency in ms, and the default budget in seconds; in between and above in proportion."""
+_LONGEST_S = 1_200.0
+_QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
+"""Settings of `profile` for what is measured in rounds as well: they show where the time is."""
 _SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
 """Settings of `profile` for the first measurement of a variant."""
 
@@ -79,6 +86,11 @@ _PROOF = """\
 gates:
 {gates}
 """
+_PROBED = """\
+# The source of an optimization: judged against itself, and profiled, before any variant is tried.
+#
+{head}
+"""
 _BOARD = "board"
 """The name of the other machine among a recipe's targets."""
 
@@ -97,6 +109,8 @@ class Composer:
     variants: Sequence[Variant]
     left_out: Sequence[str]
     """Sentences on what is not tried, and why."""
+    subject: Subject
+    """The model and what is asked of it, for the first runtime."""
 
     @property
     def name(self) -> str:
@@ -113,41 +127,30 @@ class Composer:
         """Return the only shapes that all variants but the source accept; empty if these stay free."""
         return describe_shapes(self.trial.inputs) if self.options.fix_shapes else ""
 
-    def compose_sweep(
-        self,
-        target: Path,
-        first: Sequence[str] = (),
-        only: Sequence[Variant] | None = None,
-        *,
-        limit_ms: float | None = None,
-        last: bool = True,
-    ) -> str:
-        """Return the text of the sweep, for a file. Variants that `first` names come first, before the costly ones.
+    def compose_sweep(self, target: Path, *, limit_ms: float | None = None) -> str:
+        """Return the text of the sweep over all variants, for a file, those that need minutes last.
 
-        `only` are the variants to try, by default all. After `limit_ms`, by default the search's share of the budget,
-        no variant starts. `last` measures the winners again.
+        After `limit_ms`, by default the search's share of the budget, no variant starts.
         """
-        place = {name: number for number, name in enumerate(first)}
-        ordered = sorted(self.variants if only is None else only, key=lambda each: _order(each, place))
+        ordered = sorted(self.variants, key=lambda each: (each.name != SOURCE, each.costly))
         variants = "\n".join(f"      {json.dumps(each.name)}: {{{self._changes(each)}}}" for each in ordered)
         threads, budget = self.options.threads, self.options.budget
         if limit_ms is None and budget:
             limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
         short = ", ".join(f"speed.{name}: {value}" for name, value in _SHORT.items())
-        again = _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS)
         limits = ["fits"] if self._limits() else []
         return _SEARCH.format(
             model_name=short_name(self.model.name),
             target=short_name(str(target)),
             judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
-            head=self._head(self.name, self.base_runtime, self._steps(short=not last), _PROFILED),
+            head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join(self._goals()),
             conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
-            again="" if self.preset.built_only else again if last else "  winners: 0\n",
-            time=f"  time: {limit_ms:g} ms\n" if budget and limit_ms is not None else "",
+            again="" if self.preset.built_only else _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS),
+            time=f"  time: {limit_ms:g} ms\n" if limit_ms is not None else "",
         )
 
     def is_base(self, variant: Variant, threads: int | None) -> bool:
@@ -160,10 +163,11 @@ class Composer:
         """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
         the source.
         """
-        gates = [*self.conditions.of("agree"), *self.conditions.of("held")]
+        gates = [*([] if self.races else self.conditions.of("agree")), *self.conditions.of("held")]
         if measured:
             gates += [*self._sizes(), *self.gain_gates()]
-        profiled = _PROFILED + "\n  - profiling@steps.base: quick" if measured and not self.preset.built_only else ""
+        quick = measured and not self.preset.built_only and not self.races
+        profiled = _PROFILED + "\n  - profiling@steps.base: quick" if quick else ""
         return _PROOF.format(
             variant=variant.name,
             target=short_name(str(target)),
@@ -175,10 +179,39 @@ class Composer:
         )
 
     def compose_probe(self) -> str:
-        """Return the text of a recipe that judges the source against itself, as the search does."""
-        source = Variant("source", self.base_runtime, is_source=True)
-        agree = next(step for step in self._steps(source) if step.startswith("agree:"))
-        return self._head(f"{self.name}-probe", self.base_runtime, [agree], "")
+        """Return the text of a recipe that judges the source against itself, as the search does, and profiles it."""
+        source = Variant(SOURCE, self.base_runtime, is_source=True)
+        steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
+        if self.races:
+            data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
+            agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{self._judged(False)}{data}}}"
+            steps = [agree, *self._measuring("source", None, _QUICK, "base")]
+        return _PROBED.format(head=self._head(f"{self.name}-source", self.base_runtime, steps, ""))
+
+    def with_shares(self, shares: Mapping[str, float]) -> Composer:
+        """Return the composer whose variants are those that may pay by the shares of the source's time."""
+        variants, left_out = choose_variants(replace(self.subject, shares=shares))
+        return replace(self, variants=variants, left_out=left_out)
+
+    @property
+    def races(self) -> bool:
+        """Return whether variants race in one process: for the latency on this machine's CPU."""
+        preset = self.preset
+        limited = preset.limits.operators or preset.limits.model is not None
+        latency = [each.name for each in self.objectives] == ["latency"]
+        return latency and not preset.engine and not preset.remote and not limited and len(self.options.threads) < 2
+
+    @property
+    def budget_s(self) -> float | None:
+        """Return the time for everything in seconds: as given, or by the latency of the model; None for no limit."""
+        if self.options.budget:
+            return parse_duration_ms(self.options.budget) / 1e3
+        if not self.races:
+            return None
+        (quick_ms, quick_s), (slow_ms, slow_s) = _BUDGETS
+        latency_ms = self.trial.pass_ms
+        share = max(0.0, latency_ms - quick_ms) / (slow_ms - quick_ms)
+        return min(quick_s + share * (slow_s - quick_s), _LONGEST_S)
 
     def gain_gates(self) -> list[str]:
         """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
@@ -215,27 +248,30 @@ class Composer:
             steps="\n".join(f"  {step}" for step in steps),
         )
 
-    def _steps(self, variant: Variant | None = None, threads: int | None = None, *, short: bool = False) -> list[str]:
-        """Return the steps of the search, with a `short` measurement or a whole one; those of one variant, or those
-        that all variants change.
-        """
+    def _steps(self, variant: Variant | None = None, threads: int | None = None) -> list[str]:
+        """Return the steps of the search: those of one variant, or those that all variants change."""
         steps = variant.steps if variant is not None else {}
-        result = variant.result if variant is not None else "made"
+        result = variant.result if variant is not None else MADE
         lines = []
         if variant is None or not variant.is_source:
             lines += ["fixed: {step: fix_shapes, from: source}"] if self.fixed_shapes else []
             read = "fixed" if self.fixed_shapes else "source"
             lines.append(f"clean: {{step: sanitize, from: {read}}}   # fold constants, fuse operators")
             lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', CLEAN)}"]
-            lines.append(f"made: {steps.get('made', CLEAN)}{'' if variant is not None else '   # variants replace it'}")
+            if variant is None or MADE in steps:
+                note = "" if variant is not None else "   # variants replace it"
+                lines.append(f"made: {steps.get(MADE, CLEAN)}{note}")
         lines += [f"fits: {{step: edit, from: {result}, operations: [{limits}]}}" for limits in self._limits()]
         check = f"step: check_accuracy, reference: source, candidate: {result}"
         if variant is None and self._early():
-            first = {name: files[:: -(-len(files) // FIRST_SAMPLES)] for name, files in self.samples.search.items()}
-            lines.append(f"first: {{{check}, tolerance: null, data: {json.dumps(first)}}}   # hopeless ones end here")
+            first = json.dumps(self._first_files())
+            lines.append(f"first: {{{check}, tolerance: null, data: {first}}}   # hopeless ones end here")
         lines.append(f"agree: {{{check}{self._judged(False)}}}")
-        own = "".join(f", {name}: {value}" for name, value in _SHORT.items()) if short else ""
-        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else own)]
+        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
+
+    def _first_files(self) -> dict[str, list[str]]:
+        """Return three files of each input, at equal distances."""
+        return {name: files[:: -(-len(files) // FIRST_SAMPLES)] for name, files in self.samples.search.items()}
 
     def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
         """Return the steps that measure a model, by default `engine` and `speed`."""
@@ -255,18 +291,20 @@ class Composer:
         steps = self._steps(variant, threads)
         measuring = len(self._measuring(variant.result, threads))
         checked, speed = steps[:-measuring], steps[-measuring:]
+        if self.races:  # the race has judged it on the samples of the search
+            checked = [step for step in checked if not step.startswith("agree:")]
+            speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
         held = f"{{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
         checked.append(f"held: {held}   # other samples")
         if not measured:
             return checked
         in_runtime = "" if self.preset.engine else f", backend: {self.base_runtime}"
-        base = self._measuring("source", None, in_runtime, "base")
+        base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
         if self.preset.built_only:
             return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
-        budget = self.options.budget
-        if budget:
-            rounds += f", budget: {max(parse_duration_ms(budget) * _ROUNDS_SHARE / 1e3, 1):.0f} s"
+        if self.budget_s is not None:
+            rounds += f", budget: {max(self.budget_s * _ROUNDS_SHARE, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]
@@ -307,18 +345,13 @@ class Composer:
     def _changes(self, variant: Variant) -> str:
         """Return the settings of a variant, as an axis of the sweep has them."""
         changes = [f"runtime: {variant.runtime}"]
-        if variant.is_source:
+        if variant.result != MADE:
             reading = ["agree.candidate", "engine.from" if self.preset.engine else "speed.from"]
             reading += ["first.candidate"] if self._early() else []
             reading += ["fits.from"] if self._limits() else []
-            changes += [f"{key}: source" for key in reading]
+            changes += [f"{key}: {variant.result}" for key in reading]
         changes += [f"speed.{setting}" for setting in [variant.speed.removeprefix(", ")] if setting]
         return ", ".join([*changes, *(f"{name}: {text}" for name, text in variant.steps.items())])
-
-
-def _order(variant: Variant, learned: Mapping[str, int]) -> tuple[bool, bool, bool, int]:
-    """Return a sort key: the source, variants that need no further step, others in the learned order, costly ones."""
-    return not variant.is_source, variant.costly, bool(variant.steps), learned.get(variant.name, len(learned))
 
 
 _PROFILED = "\n  - profiling@steps.speed: quick"
@@ -362,8 +395,8 @@ def read_model(
         runtime=preset.runtimes[0],
         inputs=trial.inputs,
     )
-    variants, left_out = _choose_variants(subject)
-    return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out)
+    variants, left_out = choose_variants(subject)
+    return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)
 
 
 def _read_inputs(
@@ -388,7 +421,7 @@ def _read_inputs(
     return replace(trial, inputs=inputs), split_data(found, model, trial, folder, options.tokenizer)
 
 
-def _choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
+def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
     """Return the variants to try, the cheap ones first, and sentences on what is not tried."""
     preset, samples = subject.preset, subject.samples
     proposed: list[tuple[int, Variant]] = []
@@ -396,7 +429,7 @@ def _choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]
     for runtime in preset.runtimes:
         own = replace(subject, runtime=runtime)
         label = own.label if runtime != preset.runtimes[0] else ""
-        proposed.append((0, Variant(f"source{label}", runtime, is_source=True)))
+        proposed.append((0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
                 proposed.append((order, each))

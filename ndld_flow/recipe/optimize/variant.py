@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
+MADE = "made"
+"""The last step of variants that change more than to clean up."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Variant:
     @property
     def result(self) -> str:
         """Return the step whose model is measured."""
-        return "source" if self.is_source else "made"
+        return "source" if self.is_source else MADE if MADE in self.steps else "clean"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Subject:
     """The runtime that runs or builds the model: `onnxruntime`, `openvino`, or that of engines."""
     inputs: tuple[LikelyInput, ...]
     """The inputs with the shapes that are measured."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Operator of ONNX -> its share of the time that the source's kernels take; empty where that is unknown."""
 
     @property
     def label(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,13 @@ from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument
+
+_JUDGING: Mapping[str, VariantOutcome] = {
+    "fits": "not right",
+    "held": "not right on held-out data",
+    "agree": "not right",
+}
+"""Step -> the outcome if it fails."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Proof:
     def model(self) -> ArtifactRecord:
         """Return the model that was measured; only of a run that finished."""
         assert self.record is not None
-        return self.source if self.variant.is_source else _step(self.record, "made").artifact
+        return self.source if self.variant.is_source else _step(self.record, self.variant.result).artifact
 
     @property
     def model_files(self) -> tuple[ArtifactFile, ...]:
@@ -92,9 +100,19 @@ class Prover:
 
         An error of its steps fails it, and is not raised.
         """
-        proof = self.run(variant, threads, measured=False)
-        if proof.passed and not self.composer.is_base(variant, threads):
-            proof = self.run(variant, threads, measured=True)
+        for measured in (False, True):
+            suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
+            recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
+            output = self.request.output or Path("fast.onnx")
+            text = self.composer.compose_proof(variant, threads, recipe, output, measured=measured)
+            try:
+                proof = self.run(variant, threads, text, recipe, measured=measured)
+            except OutputsError:
+                raise
+            except NdldFlowError as error:
+                return Proof(variant, threads, recipe, "failed", str(error))
+            if not proof.passed:
+                break
         return proof
 
     def deliver(self, proof: Proof) -> Proof:
@@ -106,42 +124,38 @@ class Prover:
         run = Path(proof.finished.folder)
         if proof.variant.is_source:
             return replace(proof, exported=export_source(output, run))
-        return replace(proof, exported=export_results([Export("made", output)], run))
+        return replace(proof, exported=export_results([Export(proof.variant.result, output)], run))
 
-    def run(self, variant: Variant, threads: int | None, *, measured: bool) -> Proof:
-        """Check a variant on the samples of the search and on held-out ones; `measured` adds the comparison."""
-        suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
-        recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
-        output = self.request.output or Path("fast.onnx")
-        write_text_atomically(recipe, self.composer.compose_proof(variant, threads, recipe, output, measured=measured))
+    def run(
+        self, variant: Variant, threads: int | None, text: str, recipe: Path | None = None, *, measured: bool = False
+    ) -> Proof:
+        """Run a recipe that judges a variant; one that is `measured` compares it with the source too.
+
+        Raises NdldFlowError for the errors of its steps.
+        """
+        recipe = recipe or self.folder / "source.yaml"
+        write_text_atomically(recipe, text)
 
         def listen(event: Event) -> None:
             if not isinstance(event, RunFinished):
                 self.listener(event)
 
-        try:
-            finished = run_request(replace(self.request, recipe=recipe, output=None), listen)
-        except OutputsError:
-            raise
-        except NdldFlowError as error:
-            return Proof(variant, threads, recipe, "failed", str(error))
+        finished = run_request(replace(self.request, recipe=recipe, output=None), listen)
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
-        beyond = [step.record for step in record.steps if step.name == "fits" and step.record is not None]
-        if any(not step.passed for step in beyond):
-            return Proof(variant, threads, recipe, "not right", beyond[0].summary)
         gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
         outcome, why = _judge(record)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
             outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
-        held = _step(record, "held")
-        known, accuracy = (
-            read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in ("agree", "held")
-        )
-        near = self.composer.conditions.near_bound((*known.samples, *accuracy.samples))
+        judged = [name for name in ("agree", "held") if (run / name).is_dir()]
+        documents = {name: read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in judged}
+        samples = [sample for document in documents.values() for sample in document.samples]
+        near = self.composer.conditions.near_bound(samples)
         if outcome == "delivered" and near and not variant.is_source:
             outcome, why = "near the bound", near
+        last = judged[-1] if judged else ""
+        held = _step(record, last) if judged else None
         return Proof(
             variant=variant,
             threads=threads,
@@ -151,20 +165,24 @@ class Prover:
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
             gains=gains,
-            accuracy=held.summary,
-            worst_sample=accuracy.worst_sample or "",
-            metrics=held.metrics,
+            accuracy=held.summary if held is not None else "",
+            worst_sample=(documents[last].worst_sample or "") if judged else "",
+            metrics=held.metrics if held is not None else {},
             finished=finished,
         )
 
 
 def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
     """Return the outcome of a run, and why it is not delivered."""
-    wrong = {"held": [*_failures(record, "held")], "agree": [*_failures(record, "agree")]}
-    if wrong["held"]:
-        return "not right on held-out data", "; ".join(wrong["held"])
-    if wrong["agree"]:
-        return "not right", "; ".join(wrong["agree"])
+    beyond = [
+        step.record.summary for step in record.steps if step.name == "fits" and step.record and not step.record.passed
+    ]
+    if beyond:
+        return "not right", beyond[0]
+    for name, outcome in _JUDGING.items():
+        wrong = [*_failures(record, name)]
+        if wrong:
+            return outcome, "; ".join(wrong)
     if record.passed:
         return "delivered", ""
     failed = [gate for gate in record.gates if not gate.passed]
@@ -187,9 +205,9 @@ def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]
 
 
 def _failures(record: RunRecord, name: str) -> Iterator[str]:
-    step = _step(record, name)
-    if not step.passed:
-        yield step.summary
+    for step in record.steps:
+        if step.name == name and step.record is not None and not step.record.passed:
+            yield step.record.summary
     for gate in record.gates:
         if gate.gate.startswith(f"{name}.") and not gate.passed:
             yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}"
@@ -204,3 +222,11 @@ def _speed(folder: Path) -> Speed | None:
     comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
+
+
+def command_of(proof: Proof, request: Request) -> str:
+    """Return the command that repeats a proof, and writes its model."""
+    words = ["ndld-flow", "run", str(proof.recipe)]
+    words += ["-o", str(request.output)] if request.output is not None and not proof.variant.is_source else []
+    words += ["--outputs", str(request.outputs)] if request.outputs != Path("outputs") else []
+    return shlex.join([*words, *(["--trust"] if request.trust else [])])

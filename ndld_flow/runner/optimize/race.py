@@ -2,7 +2,7 @@
 
 A variant leaves the race for the first of these reasons: it cannot be built or run; a pass takes 1.6 times as long as
 the leader's; three samples show that it is wrong; alternating passes show with 95 % confidence that it is slower than
-the leader; all samples show that it is wrong, or so near a bound that others may be. The leader is right on all samples.
+the leader; all samples show that it is wrong, or so near a bound that others may be. A leader is right on all samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.accuracy.accuracy_record import metrics_of
-from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
+from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_reference
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.inputs import InputSpec
@@ -27,6 +27,7 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.gates import parse_condition
 from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.optimize.compose import SOURCE
 from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -47,9 +48,6 @@ from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Artifact, Onnx
 
-SOURCE = "source"
-_JUDGING = ("first", "agree", "speed")
-"""Steps of the sweep that the race does itself."""
 _HOPELESS = 1.6
 """A variant whose pass takes this many times as long as the leader's is not judged: of what won in any grid, nothing
 was lost by that."""
@@ -117,6 +115,7 @@ class Race:
             self._scratch = Path(scratch)
             self._source = self._leader = self._enter(SOURCE)
             self._alive = [self._source]
+            self._refer()
             for name in self._job.variants[1:]:
                 if self._left() <= 0:
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
@@ -222,7 +221,8 @@ class Race:
 
     def _build(self, recipe: Recipe, wanted: str) -> Onnx:
         """Run the steps that make a variant; their results stay in the store, where the proof finds them."""
-        steps = tuple(step for step in recipe.steps if step.name not in _JUDGING)
+        needed = _ancestors(recipe, wanted)
+        steps = tuple(step for step in recipe.steps if step.name in needed)
         run = self._opener.open_run(replace(recipe, steps=steps, gates=()))
         run.keeps_folder = False
         with run.held:
@@ -253,6 +253,12 @@ class Race:
         )
 
     # Judging
+
+    def _refer(self) -> None:
+        """Run the source on all samples, so that what is wrong with any of them is known before a variant is tried."""
+        assert self._source is not None
+        step = next(step for step in self._source.recipe.steps if step.name == "agree")
+        self._pair(self._source, step, "all", self._given(step))
 
     def _qualify(self, entrant: Entrant) -> None:
         """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
@@ -344,14 +350,21 @@ class Race:
 
     def _agreement(self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]) -> Accuracy:
         assert isinstance(step.step, CheckAccuracy)
+        pair, context = self._pair(entrant, step, samples, given)
+        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
+
+    def _pair(
+        self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]
+    ) -> tuple[ModelPair, Context]:
+        """Return a variant with the source, which has run on the samples."""
+        assert isinstance(step.step, CheckAccuracy)
         assert self._source is not None
-        artifacts = {"candidate": entrant.model, "reference": self._source.model}
-        context = self._context(step, artifacts, given)
+        context = self._context(step, {"candidate": entrant.model, "reference": self._source.model}, given)
         pair = step.step.pair(entrant.model, context)
         if samples not in self._references:
             folder = Path(tempfile.mkdtemp(dir=self._scratch))
             self._references[samples] = run_reference(pair, folder, context.progress)
-        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
+        return pair, context
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
@@ -413,6 +426,18 @@ class Race:
                 widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
                 if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
                     return best
+
+
+def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
+    """Return a step, and the steps that it reads directly or through others."""
+    reads = {step.name: set(step.own_reads.values()) for step in recipe.steps}
+    needed, waiting = set[str](), [wanted]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += reads.get(name, ())
+    return needed
 
 
 def _may_win(ratio: Ratio, *, told_apart: bool) -> bool:

@@ -105,21 +105,26 @@ def _receive(
         if isinstance(line, ProcessEnd):
             if result.finished or is_overdue():
                 return None
-            if line.signal_name:
-                return doing, f"it was killed by {line.signal_name}"
-            return doing, line.output.splitlines()[-1][:300] if line.output else f"exit code {line.code}"
+            output = line.output.splitlines()
+            killed = f"it was killed by {line.signal_name}" if line.signal_name else f"exit code {line.code}"
+            return doing, killed if line.signal_name or not output else output[-1][:300]
         message: dict[str, Any] = json.loads(line)
-        result.waited = message.get("waits", "")
         doing = message.get("doing", doing)
-        if "waits" in message:
-            listener(StepWaits(name=NAME, waits_for=message["waits"]))
-        elif "error" in message:
-            raise BackendError(message["error"])
-        elif "ranking" in message:
-            result.ranking = tuple(message["ranking"])
-        elif "finished" in message:
-            result.finished = True
-        elif "tried" in message:
-            tried = TriedVariant.model_validate(message["tried"])
-            result.add(tried, leads=message["leads"])
-            listener(VariantTried(variant=tried, leads=message["leads"]))
+        _take(message, listener, result)
+
+
+def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> None:
+    """Keep a message of the race, and pass it on. Raises BackendError for the error of the source."""
+    result.waited = message.get("waits", "")
+    if result.waited:
+        listener(StepWaits(name=NAME, waits_for=result.waited))
+    elif "error" in message:
+        raise BackendError(message["error"])
+    elif "ranking" in message:
+        result.ranking = tuple(message["ranking"])
+    elif "finished" in message:
+        result.finished = True
+    elif "tried" in message:
+        tried = TriedVariant.model_validate(message["tried"])
+        result.add(tried, leads=message["leads"])
+        listener(VariantTried(variant=tried, leads=message["leads"]))

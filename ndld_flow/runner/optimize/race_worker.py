@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.processes import worker as process
 
 JOB = "job.json"
@@ -56,7 +57,10 @@ def main() -> None:
 
     emit: Callable[[dict[str, Any]], object] = lambda line: os.write(output, f"{json.dumps(line)}\n".encode())  # noqa: E731
     with suppress(BrokenPipeError):
-        Race(RaceJob.read(folder), emit).run()
+        try:
+            Race(RaceJob.read(folder), emit).run()
+        except NdldFlowError as error:
+            emit({"error": str(error)})
     process.exit_worker()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.runner.events import Event
@@ -44,11 +45,16 @@ def run_grid(request: Request, target: str) -> list[Delivery]:
     found: list[Delivery] = []
     measuring_s = 0.0
     for number, variant in enumerate(composer.variants):
-        proof = prover.run(variant, None, measured=False)
-        print(f"{variant.name}: {proof.outcome} {proof.why}", flush=True)
-        if proof.finished is None:
+        recipe = own / f"{number}.yaml"
+        text = composer.compose_proof(variant, None, recipe, Path("fast.onnx"), measured=False)
+        try:
+            proof = prover.run(variant, None, text, recipe)
+        except NdldFlowError as error:
+            print(f"{variant.name}: failed {error}", flush=True)
             continue
-        made = request.model if variant.is_source else Path(proof.finished.folder) / "made/model.onnx"
+        print(f"{variant.name}: {proof.outcome} {proof.why}", flush=True)
+        assert proof.finished is not None
+        made = request.model if variant.is_source else Path(proof.finished.folder) / variant.result / "model.onnx"
         kept = request.folder / f"{number}.onnx"
         shutil.copyfile(made, kept)
         costs = proof.passed and not composer.is_base(variant, None)

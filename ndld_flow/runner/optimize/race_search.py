@@ -1,0 +1,175 @@
+"""Search by a race: the cheap variants, a proof of the best, then those that take minutes to prepare, if they may win.
+
+At any time there is a best proved model. Whatever ends the search, it is delivered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ndld_flow.recipe.optimize.compose import SOURCE
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import TriedVariant, VariantOutcome
+from ndld_flow.runner.events import Notice, VariantTried
+from ndld_flow.runner.optimize.budget import Budget, BudgetEndedError
+from ndld_flow.runner.optimize.costly import find_hopeless
+from ndld_flow.runner.optimize.found import Found
+from ndld_flow.runner.optimize.proof import Proof, Prover
+from ndld_flow.runner.optimize.race_process import RaceResult, run_race
+from ndld_flow.runner.optimize.race_worker import RaceJob
+from ndld_flow.store.files import write_text_atomically
+
+_RACE_SHARE, _COSTLY_SHARE = 0.6, 0.75
+"""Share of the budget after which a race ends: the rest is for the proof of its best."""
+_LEAST_S = 10.0
+"""Least time for which a race of costly variants is started."""
+_PAYS = 0.97
+"""Largest ratio to the time of the proved variant at which another is proved too."""
+
+
+class RaceSearch:
+    """One search; `found` is its result at any time."""
+
+    def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
+        self._prover, self._composer, self._budget = prover, prover.composer, budget
+        self._source = source
+        self._best = source
+        self._proofs: dict[str, Proof] = {}
+        self._result = RaceResult()
+        self._hopeless: dict[str, str] = {}
+        self._stopped_because = ""
+
+    def run(self) -> Found:
+        """Search until everything was tried, or the budget or Ctrl-C ends it."""
+        try:
+            with self._budget.enforced():
+                self._search()
+            self._stopped_because = self._stopped_because or "all variants tried"
+        except BudgetEndedError:
+            self._stopped_because = self._budget.described
+        except KeyboardInterrupt:
+            self._stopped_because = "Ctrl-C"
+        return self._found()
+
+    def _search(self) -> None:
+        cheap = [variant for variant in self._composer.variants if not variant.costly]
+        self._race([variant.name for variant in cheap], _RACE_SHARE)
+        self._prove_best()
+        costly = [variant for variant in self._composer.variants if variant.costly]
+        self._hopeless = self._find_hopeless()
+        left = [each.name for each in costly if each.name not in self._hopeless]
+        if left and self._budget.left_s(_COSTLY_SHARE) <= _LEAST_S:
+            self._stopped_because = self._budget.described
+        elif left:
+            leader = [self._best.variant.name] if not self._best.variant.is_source else []
+            self._race([SOURCE, *leader, *left], _COSTLY_SHARE)
+            self._prove_best()
+
+    def _race(self, names: Sequence[str], share: float) -> None:
+        """Race variants, the source first, until a share of the budget is used up."""
+        recipe = self._prover.folder / "search.yaml"
+        write_text_atomically(recipe, self._composer.compose_sweep(recipe))
+        request = self._prover.request
+        left_s = self._budget.left_s(share)
+        job = RaceJob(
+            recipe=str(recipe),
+            outputs=str(request.outputs),
+            trust=request.trust,
+            variants=tuple(dict.fromkeys((SOURCE, *names))),
+            accuracy=self._composer.conditions.accuracy,
+            seconds=min(left_s, 1e6),
+            folder="",
+        )
+        self._result.finished = False
+        self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))
+        run_race(job, self._prover.folder, self._prover.listener, self._result)
+        if not self._result.finished:
+            self._stopped_because = self._budget.described
+
+    def _prove_best(self) -> None:
+        """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster."""
+        for name in self._result.ranking:
+            tried = self._result.tried.get(name)
+            if name == SOURCE or not self._may_be_better(tried):
+                return
+            if name in self._proofs:
+                continue
+            variant = next(variant for variant in self._composer.variants if variant.name == name)
+            self._prover.listener(
+                Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
+            )
+            proof = self._proofs[name] = self._prover.prove(variant, None)
+            if proof.passed:
+                self._best = proof
+                return
+            self._prover.listener(VariantTried(variant=self._describe(name)))
+
+    def _may_be_better(self, tried: TriedVariant | None) -> bool:
+        """Return whether a variant was faster in the race than the best that is proved, by more than noise."""
+        if tried is None or tried.speed is None:
+            return False
+        return tried.speed.ratio < self._ratio_of_best() * _PAYS and tried.speed.low < 1
+
+    def _ratio_of_best(self) -> float:
+        best = self._result.tried.get(self._best.variant.name)
+        return 1.0 if self._best.variant.is_source or best is None or best.speed is None else best.speed.ratio
+
+    def _find_hopeless(self) -> dict[str, str]:
+        """Return the costly variants that cannot win -> the reason."""
+
+        def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
+            named = {f"agree.{name}": metric for name, metric in metrics.items()}
+            return bool(named) and self._composer.conditions.is_comfortable(named, "agree")
+
+        return find_hopeless(self._composer.variants, self._result.tried, is_comfortable)
+
+    # The result
+
+    def _found(self) -> Found:
+        names = [variant.name for variant in self._composer.variants]
+        described = [self._describe(name) for name in names]
+        return Found(
+            delivered=self._best,
+            variants=tuple(sorted(described, key=_order)),
+            stopped_because=self._stopped_because,
+            not_tried=(
+                *self._composer.left_out,
+                *(f"{name} is not tried: {why}." for name, why in self._hopeless.items()),
+            ),
+        )
+
+    def _describe(self, name: str) -> TriedVariant:
+        """Return what is known of a variant."""
+        variant = next(variant for variant in self._composer.variants if variant.name == name)
+        tried = self._result.tried.get(name)
+        if name == SOURCE:
+            outcome: VariantOutcome = "delivered" if self._best is self._source else "slower"
+            return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome)
+        if tried is None:
+            why = self._hopeless.get(name, self._result.waited and f"the race was waiting for {self._result.waited}")
+            outcome = "cannot win" if name in self._hopeless else "not tried"
+            return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
+        tried = tried.model_copy(update={"runtime": variant.runtime})
+        proof = self._proofs.get(name)
+        if name == self._best.variant.name:
+            return tried.model_copy(update={"outcome": "delivered", "why": ""})
+        if proof is not None:
+            passed = {"outcome": "slower", "why": "; ".join(gain.describe() for gain in proof.gains)}
+            return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
+        if tried.outcome == "not proved" and not self._may_be_better(tried):
+            compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source" if tried.speed is not None else ""
+            return tried.model_copy(update={"outcome": "slower", "why": compared})
+        return tried
+
+
+def _order(tried: TriedVariant) -> tuple[bool, float]:
+    """Return a sort key: the delivered one first, then by speed."""
+    return tried.outcome != "delivered", tried.speed.ratio if tried.speed is not None else float("inf")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the folders of races that were killed."""
+    for each in folder.glob("race-*"):
+        shutil.rmtree(each, ignore_errors=True)
