@@ -37,7 +37,7 @@ from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.runner.devices import Claim, holding
 from ndld_flow.runner.executors.executor import InProcess
 from ndld_flow.runner.listener import ignore
-from ndld_flow.runner.optimize.race_worker import RaceJob
+from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.run import run_steps

@@ -17,7 +17,7 @@ from ndld_flow.records.optimization import TriedVariant
 from ndld_flow.runner.events import StepWaits, VariantTried
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.optimize import race_worker
-from ndld_flow.runner.optimize.race_worker import RaceJob
+from ndld_flow.runner.optimize.race_job import RaceJob
 
 NAME = "the race"
 _END_S = 3.0

@@ -17,8 +17,8 @@ from ndld_flow.runner.optimize.budget import Budget, BudgetEndedError
 from ndld_flow.runner.optimize.costly import find_hopeless
 from ndld_flow.runner.optimize.found import Found
 from ndld_flow.runner.optimize.proof import Proof, Prover
+from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race
-from ndld_flow.runner.optimize.race_worker import RaceJob
 from ndld_flow.store.files import write_text_atomically
 
 _RACE_SHARE, _COSTLY_SHARE = 0.6, 0.75
