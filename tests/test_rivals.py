@@ -18,7 +18,7 @@ from tests.support.models_run import write_model
 from tests.support.rivalry import subjects
 from tests.support.rivalry.contest import Outcome, Terms, find_error
 from tests.support.rivalry.judging import Judged, Times, compare, judge
-from tests.support.rivalry.table import Row, print_table, verdict
+from tests.support.rivalry.table import Row, breaks_promise, ends_wrongly, print_table, verdict
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) <float[4] w = {1, 2, 3, 4}> { y = Mul(x, w) }"
 BOUND = 0.99
@@ -92,12 +92,51 @@ def _row(rival: Outcome, times: Times | None) -> Row:
 
 def test_a_faster_rival_is_ahead_only_if_it_is_right() -> None:
     assert verdict(_row(_outcome("rival", 1.0), _times(4, 4, 4)), "rival") == "behind"
-    assert verdict(_row(_outcome("rival", 1.0), _times(5, 5, 5)), "rival") == "equal"
+    assert verdict(_row(_outcome("rival", 1.0), _times(5, 5, 5)), "rival") == "level"
     assert verdict(_row(_outcome("rival", 1.0), None), "another") == "not run"
     wrong = _row(_outcome("rival", 0.83), None)
     assert verdict(wrong, "rival") == "ahead"
     assert wrong.cell("rival") == "wrong: cosine 0.8300"
     assert _row(_outcome("rival", None, "no such operator"), None).cell("rival") == "failed: no such operator"
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "promised_s", "broken"), [(65.9, 60, False), (70.1, 60, True), (197, 180, False), (199, 180, True)]
+)
+def test_a_budget_is_a_promise(wall_s: float, promised_s: float, broken: bool) -> None:
+    promised = replace(Delivery("model.onnx"), budget_s=promised_s)
+    outcome = replace(_outcome("optimize_any", 1.0), wall_s=wall_s, deliveries=(promised,))
+    assert breaks_promise(outcome) is broken
+    assert not breaks_promise(replace(outcome, deliveries=(replace(promised, budget_s=None),)))
+
+
+def _ending(ending: str, ours: Times, grids: Times) -> Row:
+    """A row whose command says how it ended."""
+    found = _row(_outcome("rival", 1.0), None)
+    said = replace(found.outcomes["optimize_any"], deliveries=(replace(Delivery("model.onnx"), ending=ending),))
+    times = {"optimize_any": [(said.deliveries[0], ours)], "grid": [(Delivery("best.onnx"), grids)]}
+    return replace(found, outcomes={"optimize_any": said, "grid": _outcome("grid", 1.0)}, times=times)
+
+
+def test_an_ending_is_wrong_if_the_times_say_something_else() -> None:
+    source, fast = _times(10, 10, 10), _times(5, 5, 5)
+    assert ends_wrongly(_ending("faster", source, source), "optimize_any")
+    assert ends_wrongly(_ending("nothing pays", source, fast), "optimize_any")
+    assert not ends_wrongly(_ending("faster", fast, fast), "optimize_any")
+    assert not ends_wrongly(_ending("nothing pays", source, source), "optimize_any")
+    assert not ends_wrongly(_ending("not decided", source, fast), "optimize_any")
+
+
+def test_wall_time_decides_where_threads_spin() -> None:
+    spinning = Times(cpu=(9.0, 9.0), wall=(5.0, 5.0))
+    found = replace(_row(_outcome("rival", 1.0), None), source=Times((10.0, 10.0), (10.0, 10.0)))
+    assert found.compare(found.source, spinning).median == pytest.approx(10 / 9)
+    assert replace(found, clock=Terms(threads=2).clock).compare(found.source, spinning).median == pytest.approx(2)
+
+
+def test_results_of_other_terms_are_apart() -> None:
+    terms = [Terms(), Terms(threads=2), Terms(loaded=True), Terms(budget="60 s")]
+    assert len({each.name for each in terms}) == len(terms)
 
 
 def test_rounds_are_compared_one_by_one() -> None:
@@ -116,7 +155,7 @@ def test_a_process_that_was_lucky_widens_the_interval() -> None:
 def test_a_difference_as_large_as_that_of_the_source_from_itself_is_noise() -> None:
     compared = _row(_outcome("rival", 1.0), _times(4.8, 4.8, 4.8))
     assert verdict(compared, "rival") == "behind"
-    assert verdict(replace(compared, twin=_times(10.5, 10.5, 10.5)), "rival") == "equal"
+    assert verdict(replace(compared, twin=_times(10.5, 10.5, 10.5)), "rival") == "level"
 
 
 def test_the_cause_of_a_failure_is_shown_and_not_who_passed_it_on() -> None:
@@ -147,15 +186,16 @@ def test_a_model_goes_through_the_whole_comparison(tmp_path: Path, monkeypatch: 
     )
     contest("tiny", tmp_path, arguments)
     measure("tiny", tmp_path, arguments)
-    outcomes = {contender: each for (_, contender), each in read_outcomes(tmp_path / "outcomes.jsonl").items()}
+    results = tmp_path / arguments.terms.name
+    outcomes = {contender: each for (_, contender), each in read_outcomes(results).items()}
     assert sorted(outcomes) == names
     assert not any(each.failed for each in outcomes.values())
-    measured = read_measured(tmp_path / "measured.jsonl")["tiny"]
-    found = row("tiny", outcomes, measured, source_key("tiny", tmp_path), BOUND)
+    measured = read_measured(results)["tiny"]
+    found = row("tiny", outcomes, measured, source_key("tiny", tmp_path), arguments.terms)
     assert outcomes["optimize_onnxruntime"].right(BOUND)
     assert found.speed("optimize_onnxruntime") is not None
-    before = (tmp_path / "outcomes.jsonl").read_text()
+    before = (results / "outcomes.jsonl").read_text()
     contest("tiny", tmp_path, arguments)
-    assert (tmp_path / "outcomes.jsonl").read_text() == before, "an interrupted run goes on"
-    print_table([found], BOUND)
+    assert (results / "outcomes.jsonl").read_text() == before, "an interrupted run goes on"
+    print_table([found], arguments.terms)
     assert json.loads(before.splitlines()[0])["subject"] == "tiny"

@@ -30,6 +30,8 @@ class Request:
     folder: Path
     """An empty folder for whatever is written."""
     is_transformer: bool = False
+    budget: str = ""
+    """The time for everything, such as `60 s`; by default the tool's own."""
 
     @classmethod
     def read(cls, path: str | Path) -> Request:
@@ -58,8 +60,10 @@ class Delivery:
     """Attributes of ONNX Runtime's `SessionOptions`, or properties of OpenVINO's `compile_model`."""
     name: str = ""
     """Its name among several."""
-    measuring_s: float = 0.0
-    """Seconds that its contender would still have measured it for, as it measured another one of them."""
+    budget_s: float | None = None
+    """The time that its tool promised for everything."""
+    ending: str = ""
+    """The tool's word for what it found, such as `nothing pays`."""
 
 
 def read_samples(path: Path) -> list[Sample]:

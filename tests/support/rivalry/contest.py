@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -11,14 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-import venv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 from tests.benchmarks.rivals.protocol import ROOT, Delivery
-from tests.support.rivalry.judging import Judged, judge
+from tests.support.rivalry.environments import environment
+from tests.support.rivalry.judging import Clock, Judged, judge
 from tests.support.rivalry.subjects import Subject
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Failure)\b")
@@ -31,8 +30,23 @@ class Terms:
 
     bound: float = 0.99
     threads: int = 1
+    loaded: bool = False
+    """Two busy loops run while a contender works."""
+    budget: str = ""
+    """The time for everything, of contenders that take one; by default their own."""
     limit_s: int = 2_400
     """Seconds after which a contender has failed."""
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock that decides: threads that wait for work by spinning use CPU time."""
+        return "cpu" if self.threads == 1 else "wall"
+
+    @property
+    def name(self) -> str:
+        """Return what tells the results of these terms from those of others."""
+        loaded, budget = "-loaded" if self.loaded else "", f"-{self.budget.replace(' ', '')}" if self.budget else ""
+        return f"{self.threads}-threads{loaded}{budget}"
 
 
 @dataclass(frozen=True)
@@ -51,9 +65,14 @@ class Outcome:
     finished: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M"))
 
     @property
-    def whole_s(self) -> float:
-        """Return its wall time, with that of the measurements that the judge did for it."""
-        return self.wall_s + sum(delivery.measuring_s for delivery in self.deliveries)
+    def budget_s(self) -> float | None:
+        """Return the time that its tool promised."""
+        return next((delivery.budget_s for delivery in self.deliveries), None)
+
+    @property
+    def ending(self) -> str:
+        """Return the tool's word for what it found."""
+        return next((delivery.ending for delivery in self.deliveries), "")
 
     @classmethod
     def read(cls, line: str) -> Outcome:
@@ -77,27 +96,6 @@ def contenders() -> list[str]:
     return sorted(path.stem for path in RIVALS.glob("*.py") if path.stem not in ("__init__", "protocol"))
 
 
-def environment(packages: Sequence[str], folder: Path) -> Path:
-    """Return the Python of an environment with these packages: this one if it has them, or one made by `venv`."""
-    if all(_has(requirement) for requirement in packages):
-        return Path(sys.executable)
-    own = folder / hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
-    python = own / "bin/python"
-    if not (own / "complete").exists():
-        venv.create(own, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
-        (own / "complete").touch()
-    return python
-
-
-def _has(requirement: str) -> bool:
-    name, _, version = requirement.partition("==")
-    try:
-        return metadata.version(name) == version
-    except metadata.PackageNotFoundError:
-        return False
-
-
 def run_contender(name: str, subject: Subject, folder: Path, environments: Path, terms: Terms) -> Outcome:
     """Run a contender on a subject in an empty folder, and judge what it delivers on unseen samples."""
     packages: Sequence[str] = importlib.import_module(f"tests.benchmarks.rivals.{name}").PACKAGES
@@ -116,16 +114,31 @@ def run_contender(name: str, subject: Subject, folder: Path, environments: Path,
                 "threads": terms.threads,
                 "folder": str(folder),
                 "is_transformer": subject.is_transformer,
+                "budget": terms.budget,
             }
         )
     )
-    wall_s, cpu_s, failed = _run([str(python), "-m", f"tests.benchmarks.rivals.{name}", str(request)], folder, terms)
+    with _busy_loops(2 if terms.loaded else 0):
+        command = [str(python), "-m", f"tests.benchmarks.rivals.{name}", str(request)]
+        wall_s, cpu_s, failed = _run(command, folder, terms)
     delivered = folder / "deliveries.json"
     if failed or not delivered.exists():
         return Outcome(subject.name, name, wall_s, cpu_s, failed or "it delivered nothing")
     deliveries = tuple(Delivery(**values) for values in json.loads(delivered.read_text()))
     judged = tuple(judge(subject.model, delivery, subject.unseen, terms.threads) for delivery in deliveries)
     return Outcome(subject.name, name, wall_s, cpu_s, "", deliveries, judged)
+
+
+@contextmanager
+def _busy_loops(count: int) -> Iterator[None]:
+    """Run so many processes that do nothing as fast as they can."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _run(command: list[str], folder: Path, terms: Terms) -> tuple[float, float, str]:

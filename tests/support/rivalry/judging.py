@@ -28,6 +28,8 @@ Clock = Literal["cpu", "wall"]
 Run = Callable[[Sample], list[np.ndarray[Any, Any]]]
 _BURST_S = 0.012
 _MOST_PASSES = 200
+_SETTLE_S = 0.02
+"""Seconds after which the threads of another model no longer wait for work by spinning."""
 _PATIENCE_S = 600
 
 
@@ -171,6 +173,7 @@ def _judge(deliveries: Sequence[Delivery], samples: Sequence[Sample], threads: i
 
 def _time(deliveries: Sequence[Delivery], samples: Sequence[Sample], threads: int, rounds: int) -> list[dict[str, Any]]:
     """Return the times of each round; each model starts as many rounds as the others."""
+    settle_s = _SETTLE_S if threads > 1 else 0.0
     runs = [_open(delivery, threads) for delivery in deliveries]
     counts = [_passes(run, samples[0]) for run in runs]
     found = [Times() for _ in runs]
@@ -178,6 +181,7 @@ def _time(deliveries: Sequence[Delivery], samples: Sequence[Sample], threads: in
         sample = samples[number % len(samples)]
         for turn in range(len(runs)):
             index = (turn + number) % len(runs)
+            time.sleep(settle_s)
             cpu, wall = _burst(runs[index], sample, counts[index])
             before = found[index]
             found[index] = replace(before, cpu=(*before.cpu, cpu), wall=(*before.wall, wall))

@@ -2,68 +2,63 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.runner.events import Event
-from ndld_flow.runner.optimize.proof import Prover
+from ndld_flow.runner.events import Event, RunFinished
 from ndld_flow.runner.request import Request as RunRequest
+from ndld_flow.runner.run_request import run_request
 from tests.benchmarks.rivals.protocol import Delivery, Request
 from tests.support.rivalry.subjects import write_files
 
+_LEVELS = {"disabled": 0, "basic": 1, "extended": 2, "layout": 3, "all": 99}
+"""`optimization` of a runtime -> the value of ONNX Runtime's `GraphOptimizationLevel`."""
+
 
 def optimize(request: Request, target: str) -> Delivery:
-    """Return the model that `optimize` delivers."""
+    """Return the model that the command delivers."""
     delivered = request.folder / "fast.onnx"
-    found = api.optimize(
-        request.model, _options(request, target), output=delivered, outputs=request.folder / "outputs", listener=_log
-    )
-    assert found is not None
-    (request.folder / "optimization.json").write_text(found.to_json())
-    return _delivery(delivered, found.runtime, found.delivered)
+    options = _options(request, target)
+    command = [sys.executable, "-m", "ndld_flow", "optimize", str(request.model), "--for", target, "--json"]
+    command += [text for name in options.data for text in ("--data", name)]
+    command += ["--keep", options.keep[0], "--threads", str(request.threads), "-o", str(delivered)]
+    command += ["--outputs", str(request.folder / "outputs")]
+    command += ["--budget", request.budget] if request.budget else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout)
+    (request.folder / "optimization.json").write_text(done.stdout)
+    return _delivery(delivered, found["runtime"], found["delivered"], found)
 
 
 def run_grid(request: Request, target: str) -> list[Delivery]:
-    """Return all variants that could be made, whether right or not.
-
-    Only the first that is right on all data is measured as `optimize` does. The others would take as long; the judge
-    measures them all.
-    """
-    options = _options(request, target)
-    composer = read_model(request.model, options, request.folder / "samples")
+    """Return all variants that could be made, whether right or not; the judge measures them all."""
+    composer = read_model(request.model, _options(request, target), request.folder / "samples")
     own = request.folder / "recipes"
     own.mkdir()
-    run = RunRequest(recipe=own / "none.yaml", outputs=request.folder / "outputs")
-    prover = Prover(composer, own, run, _log)
     found: list[Delivery] = []
-    measuring_s = 0.0
     for number, variant in enumerate(composer.variants):
-        recipe = own / f"{number}.yaml"
-        text = composer.compose_proof(variant, None, recipe, Path("fast.onnx"), measured=False)
+        recipe, kept = own / f"{number}.yaml", request.folder / f"{number}.onnx"
+        recipe.write_text(composer.compose_proof(variant, None, recipe, kept, measured=False))
         try:
-            proof = prover.run(variant, None, text, recipe)
+            finished = run_request(RunRequest(recipe=recipe, outputs=request.folder / "outputs"), _log)
         except NdldFlowError as error:
-            print(f"{variant.name}: failed {error}", flush=True)
+            print(f"{variant.name}: {error}", flush=True)
             continue
-        print(f"{variant.name}: {proof.outcome} {proof.why}", flush=True)
-        assert proof.finished is not None
-        made = request.model if variant.is_source else Path(proof.finished.folder) / variant.result / "model.onnx"
-        kept = request.folder / f"{number}.onnx"
+        assert isinstance(finished, RunFinished)
+        made = request.model if variant.is_source else Path(finished.folder) / variant.result / "model.onnx"
         shutil.copyfile(made, kept)
-        costs = proof.passed and not composer.is_base(variant, None)
-        still_s = measuring_s if costs else 0.0
-        found.append(_delivery(kept, variant.runtime, variant.name, still_s))
-        if costs and not measuring_s:
-            started = time.perf_counter()
-            prover.prove(variant, None)
-            measuring_s = time.perf_counter() - started
+        found.append(_delivery(kept, variant.runtime, variant.name, {}))
     return found
 
 
@@ -77,14 +72,19 @@ def _options(request: Request, target: str) -> OptimizeOptions:
     return OptimizeOptions(target, data, (f"cosine >= {request.bound}",), threads=(request.threads,))
 
 
-def _delivery(model: Path, runtime: str, name: str, measuring_s: float = 0.0) -> Delivery:
-    """Return how to run a model, from the value of `runtime:`."""
+def _delivery(model: Path, runtime: str, name: str, record: Mapping[str, Any]) -> Delivery:
+    """Return how to run a model, from the value of `runtime:`, and what the command has said of it."""
     read = yaml.safe_load(runtime)
     settings = read if isinstance(read, dict) else {"backend": read}
+    said = (name, record.get("budget_s"), record.get("ending", ""))
     if settings["backend"] == "onnxruntime":
-        return Delivery(str(model), "onnxruntime", {}, name, measuring_s)
+        unknown = set(settings) - {"backend", "optimization"}
+        if unknown:
+            raise ValueError(f"the judge does not know {', '.join(unknown)} of {runtime}")
+        level = {"graph_optimization_level": _LEVELS[settings["optimization"]]} if "optimization" in settings else {}
+        return Delivery(str(model), "onnxruntime", level, *said)
     given = {"PERFORMANCE_HINT": "LATENCY"}
     precision = settings.get("inference_precision", "f32")
     if precision != "default":
         given["INFERENCE_PRECISION_HINT"] = precision
-    return Delivery(str(model), "openvino", given, name, measuring_s)
+    return Delivery(str(model), "openvino", given, *said)
