@@ -54,7 +54,7 @@ FILES = {
     "images": "`images.json` in the folder of a `render_images` step",
     "model diff": "printed by `ndld-flow diff --json`",
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
-    "optimization": "`outputs/optimizations/*/optimization.json`, written by `ndld-flow optimize`",
+    "optimization": "`optimization.json` of `optimize`, also in the folder of the run that proved the model",
     "placement": "`placement.json` in the folder of a `quantize` step with `optimize`",
     "precision search": "`precision.json` in the folder of a `find_precision` step",
     "profile": "`profile.json` in the folder of a `profile` step",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the documents of steps: every plan reads records of runs, a
     from ndld_flow.records.build import Build
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Findings
+    from ndld_flow.records.optimization import Optimization
     from ndld_flow.records.placement import Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.records.profile import Profile
@@ -95,6 +96,8 @@ class RunDocuments:
     """Images that were drawn from tensors."""
     placements: dict[str, Placement] = field(default_factory=dict)
     """Searches for the layers to quantize by latency and accuracy."""
+    optimization: Optimization | None = None
+    """The record of `optimize`, if it delivered the model of this run."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
         """Return the profiles that a step compared, for `draw_comparison`; None if one no longer exists."""
@@ -131,7 +134,29 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
         return read_document(kind, find_file(folder / step.name, name))
 
-    return replace(_gather(run, read), folder=folder)
+    documents, unreadable = _gather(run, read), list[str]()
+    optimization = _read_optimization(folder, unreadable)
+    return replace(documents, folder=folder, optimization=optimization, unreadable=(*documents.unreadable, *unreadable))
+
+
+def _read_optimization(folder: Path, unreadable: list[str]) -> Optimization | None:
+    """Return the record of `optimize`; None without one, or if it cannot be described, which a sentence reports."""
+    from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
+
+    try:
+        found = read_document(Optimization, folder / OPTIMIZATION_RECORD)
+        found.conclude_fully()  # a changed record may have ratios of zero, and lengths without an end
+    except FileNotFoundError:
+        return None
+    except FormatError as error:
+        unreadable.append(str(error))
+    except (OSError, ValidationError) as error:
+        unreadable.append(f"{OPTIMIZATION_RECORD} cannot be read: {first_problem(error)}.")
+    except (ArithmeticError, ValueError):
+        unreadable.append(f"{OPTIMIZATION_RECORD} cannot be read: it has impossible numbers.")
+    else:
+        return found
+    return None
 
 
 def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) -> RunDocuments:

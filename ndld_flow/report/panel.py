@@ -40,6 +40,8 @@ class Panel(Generic[View]):
     """Return the data of the panel's script, which finds it as `payload.panels.NAME`."""
     closed: bool = False
     """The section starts folded: it holds what few readers need."""
+    leads: bool = False
+    """The section is above the figures of the run: it holds what every reader needs."""
 
 
 def profiles_panel(title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str) -> Panel[View]:
@@ -58,6 +60,8 @@ class PanelView:
     """Data of its template; each template knows its own type."""
     closed: bool = False
     """The section starts folded."""
+    leads: bool = False
+    """The section is above the figures of the run."""
 
 
 def panel_folders() -> list[Path]:
@@ -103,7 +107,7 @@ def views_of_profiles(profiles: Mapping[str, Profile]) -> dict[str, Any]:
 def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:
     """Return the panels with these views, in the order of the page; those without data are left out."""
     return tuple(
-        PanelView(name, panel.title, _template_of(name), views[name], panel.closed)
+        PanelView(name, panel.title, _template_of(name), views[name], panel.closed, panel.leads)
         for name, panel in find_panels().items()
         if views.get(name)
     )

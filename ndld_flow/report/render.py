@@ -45,7 +45,7 @@ _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "pr
 
 RUN_REPORT = PageParts(
     template="report.html.j2",
-    styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "print.css"),
+    styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "optimization.css", "print.css"),
     entry="static/report/page.js",
     panels="panels",
 )

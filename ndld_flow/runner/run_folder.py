@@ -19,8 +19,9 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.key_parts import ArtifactRecord
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.outcomes import is_complete, outcome_of_code
-from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents
+from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents, read_run
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.runner.events import Notice, RunFailed
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
@@ -32,6 +33,7 @@ from ndld_flow.store.files import (
     copy_folder,
     make_folder,
     remove_folder,
+    share,
     share_blocks,
     share_tree,
     sync_folder,
@@ -254,6 +256,20 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
         if profiles is not None:
             write_comparison(comparison, profiles, built / step)
     return notes
+
+
+def write_optimization(found: Optimization, folder: Path) -> None:
+    """Write the record of `optimize` into the folder of the run that proved its model, and draw its page again.
+
+    Raises a `RequestError` if the folder holds no readable run, and an `OutputsError` if a file cannot be written.
+    """
+    from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+    from ndld_flow.report.run_page import draw_documents
+
+    write_text_atomically(folder / OPTIMIZATION_RECORD, found.to_json())
+    documents = read_run(folder)
+    write_text_atomically(folder / RUN_SUMMARY, run_markdown(documents))
+    share(draw_documents(documents, folder))
 
 
 def write_texts(run: RunRecord, built: Path, folder: Path) -> None:

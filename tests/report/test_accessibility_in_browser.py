@@ -20,6 +20,7 @@ from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, rtx_build, write_engine_run
 from tests.support.metric_runs import changed, courses, write_runs
 from tests.support.models import make_cnn, make_tfm
+from tests.support.optimization_samples import write_optimized
 from tests.support.precision_samples import RECIPE, deep_accuracy, failed_search, search_documents, search_steps
 from tests.support.report_browser import wait_until_ready
 from tests.support.run_fixtures import profile, run_record, write_failed, write_quickstart, write_run
@@ -62,6 +63,7 @@ def draw_regression(folder: Path) -> Path:
 KINDS: dict[str, Callable[[Path], Path]] = {
     "run": lambda folder: draw_report(write_quickstart(folder)),
     "failed run": lambda folder: draw_report(write_failed(folder)),
+    "optimization": lambda folder: draw_report(write_optimized(folder)),
     "precision": draw_precision,
     "engines": lambda folder: draw_report(write_engine_run(folder, {"engine": build(), "rtx": rtx_build()})),
     "profile": lambda folder: draw_profile(profile("half", 10, 1, 72), "half", folder / "report.html"),

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.quantities import quantity
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, Speed, TriedVariant
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown, write_sweep_exports
@@ -37,7 +35,6 @@ from ndld_flow.report.sweep.dimensions import collect_curves, collect_dimensions
 from ndld_flow.report.sweep.outcome import summarize_sweep, sweep_verdict
 from ndld_flow.report.sweep.page import SweepPage, collect_page, draw_sweep
 from ndld_flow.report.sweep.points import find_own_point, points_words, recipe_lines
-from ndld_flow.store.files import write_text_atomically
 from tests.support import sweep_samples as made
 
 
@@ -326,45 +323,6 @@ def test_the_head_counts_points_steps_and_time() -> None:
         "cd /home/ada/models",
         "ndld-flow run pipelines/rtx_build.yaml --apply BEST.yaml",
     ]
-
-
-def test_what_optimize_ships_is_the_headline_and_not_the_best_of_the_search(tmp_path: Path) -> None:
-    """The fastest of the search was not right on held-out data."""
-    tried = (
-        TriedVariant(name="fast", runtime="onnxruntime", outcome="not right on held-out data", why="cosine fails: <b>"),
-        TriedVariant(name="right", runtime="onnxruntime", outcome="delivered"),
-    )
-    found = Optimization(
-        model="model.onnx",
-        target="onnxruntime",
-        search_samples=8,
-        held_samples=4,
-        random_inputs=False,
-        variants=tried,
-        stopped_because="all 2 points tried",
-        ending="faster",
-        delivered="right",
-        runtime="onnxruntime",
-        digest="d",
-        size_bytes=1,
-        source_bytes=2,
-        exported=("right.onnx",),
-        speed=Speed(ratio=0.5, low=0.4, high=0.6, clock="cpu"),
-        recipe="r.yaml",
-        command="ndld-flow run r.yaml",
-        run="r/1",
-        started_at=datetime(2026, 11, 27, tzinfo=UTC),
-        wall_s=60.0,
-    )
-    record = made.session()
-    head = collect_page(record, optimization=found).head
-    assert head.conclusion is not None
-    assert head.conclusion.ship.startswith("Ship right.onnx: right")
-    assert head.best is None and not any(figure.title == "speed.latency.min" for figure in head.figures)
-    assert [name for name, *_ in head.conclusion.tried] == ["right", "fast"], "the delivered one first"
-    write_text_atomically(tmp_path / OPTIMIZATION_RECORD, found.to_json())
-    text = draw_sweep(record, tmp_path).read_text()
-    assert "2.00x as fast" in text and "cosine fails: &lt;b&gt;" in text
 
 
 def test_reapplying_a_sweep_keeps_one_suffix() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import TIMES, apart, change, quantity, three_digits
@@ -61,13 +61,18 @@ class IntervalScale:
         return IntervalPlot(*(round(self.place(end), 2) for end in ends))
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Return (position, text) of the ticks: 1, then outwards those with enough distance."""
+        """Return (position, text) of the ticks: `same`, and changes."""
+        ratios = {*_TICKS, *(1 / tick for tick in _TICKS)}
+        return self.spaced({ratio: "same" if ratio == 1 else change(1, ratio) for ratio in ratios})
+
+    def spaced(self, texts: Mapping[float, str]) -> tuple[tuple[float, str], ...]:
+        """Return (position, text) of the ticks that fit: 1, then outwards those with enough distance."""
         kept = [1.0]
-        for tick in sorted({*_TICKS, *(1 / tick for tick in _TICKS)}, key=lambda tick: abs(math.log(tick))):
+        for tick in sorted(texts, key=lambda tick: abs(math.log(tick))):
             inside = self.low < tick < self.high and 3 < self.place(tick) < 96
             if inside and all(abs(self.place(tick) - self.place(other)) >= _APART for other in kept):
                 kept.append(tick)
-        return tuple((round(self.place(tick), 2), "same" if tick == 1 else change(1, tick)) for tick in sorted(kept))
+        return tuple((round(self.place(tick), 2), texts[tick]) for tick in sorted(kept))
 
 
 ABSENT = "\N{EN DASH}"

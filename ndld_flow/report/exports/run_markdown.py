@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.records.optimization import Optimization
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
@@ -15,6 +16,8 @@ RUN_SUMMARY = "summary.md"
 """The result of a run as Markdown, in its folder."""
 _LOG_LINES = 10
 _GATES = 50
+_LINE = 2000
+"""Characters of a line of the conclusion of `optimize`."""
 
 
 def run_markdown(documents: RunDocuments) -> str:
@@ -23,8 +26,10 @@ def run_markdown(documents: RunDocuments) -> str:
 
 
 def run_parts(documents: RunDocuments) -> Iterator[str]:
-    """Yield the parts of a run's Markdown, its outcome first."""
+    """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
     summary = collect_summary(documents)
+    if documents.optimization is not None:
+        yield _conclude(documents.optimization)
     yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
@@ -42,6 +47,13 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
             yield from comparison_parts(documents.comparisons[step], profiles)
     if documents.unreadable:
         yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
+
+
+def _conclude(found: Optimization) -> str:
+    ship, *lines, _ = found.conclude()
+    items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(found.command, _LINE)}")
+    front = (prose(line, _LINE) for line in found.describe_front())
+    return f"{HEADING}{prose(ship, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
 
 
 def _failure(summary: Summary) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from ndld_flow.base.text import short_name
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD
 from ndld_flow.records.run_folder import RunDocuments, find_file
 from ndld_flow.records.run_record import RunStep
 from ndld_flow.report.panel import Panel
@@ -43,7 +44,8 @@ def collect_files(documents: RunDocuments) -> tuple[FolderView, ...]:
     """Return links to the files of the run and of each finished step; none if the run has no folder."""
     if documents.folder is None:
         return ()
-    own = FolderView("", tuple(FileLink(name, f"./{name}") for name in _OF_RUN), 0)
+    names = (*_OF_RUN, OPTIMIZATION_RECORD) if documents.optimization is not None else _OF_RUN
+    own = FolderView("", tuple(FileLink(name, f"./{name}") for name in names), 0)
     return (own, *(_folder_of(step, documents.folder) for step in documents.run.steps if step.record is not None))
 
 

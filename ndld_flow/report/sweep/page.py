@@ -10,12 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, seconds
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.records.document import read_document
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.noted_failures import page_with_notes
@@ -70,21 +67,6 @@ class BestView:
 
 
 @dataclass(frozen=True)
-class ConclusionView:
-    """The result of `optimize`, which may deliver another point than the best of the search."""
-
-    ship: str
-    """The delivered model and its size; the page's headline."""
-    lines: tuple[str, ...]
-    """Gain, cost, how to reproduce it, and the front."""
-    searched: str
-    tried: tuple[tuple[str, str, str], ...]
-    """Name, outcome and reason of each variant, the delivered one first."""
-    not_tried: tuple[str, ...]
-    """Sentences on other variants."""
-
-
-@dataclass(frozen=True)
 class HeadView:
     """Objective, result and cost of a sweep."""
 
@@ -94,8 +76,6 @@ class HeadView:
     verdict: SweepVerdict
     figures: tuple[Figure, ...]
     best: BestView | None
-    conclusion: ConclusionView | None
-    """None for a sweep that `optimize` did not run."""
     started_at: datetime
     machine: str
     """Description on one line."""
@@ -113,7 +93,7 @@ class RepeatView:
     versions: tuple[Fact, ...]
 
 
-def collect_head(record: SweepRecord, verdict: SweepVerdict, optimization: Optimization | None = None) -> HeadView:
+def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
     """Return the overview."""
     settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
@@ -122,25 +102,10 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict, optimization: Optim
         description=short_name(record.description, 600),
         objective=objective_text(record),
         verdict=verdict,
-        figures=tuple(_figures(record, verdict, with_best=optimization is None)),
-        best=_best_view(record) if optimization is None else None,
-        conclusion=_collect_conclusion(optimization) if optimization is not None else None,
+        figures=tuple(_figures(record, verdict)),
+        best=_best_view(record),
         started_at=record.started_at,
         machine=", ".join(machine),
-    )
-
-
-def _collect_conclusion(found: Optimization) -> ConclusionView:
-    ship, gain, cost, _, *rest = map(visible_text, found.conclude_fully())
-    return ConclusionView(
-        ship=ship,
-        lines=(gain, cost, *rest),
-        searched=visible_text(found.describe_search()),
-        tried=tuple(
-            (short_name(each.name), each.outcome, visible_text(each.why))
-            for each in sorted(found.variants, key=lambda each: each.outcome != "delivered")
-        ),
-        not_tried=tuple(map(visible_text, found.not_tried)),
     )
 
 
@@ -190,7 +155,7 @@ def _best_view(record: SweepRecord) -> BestView | None:
     )
 
 
-def _figures(record: SweepRecord, verdict: SweepVerdict, *, with_best: bool) -> list[Figure]:
+def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     best = best_point(record)
     tried = len(record.points)
     excluded = f", {count(record.excluded_count)} excluded in advance" if record.excluded_count else ""
@@ -209,7 +174,7 @@ def _figures(record: SweepRecord, verdict: SweepVerdict, *, with_best: bool) -> 
             wordy=True,
         ),
     ]
-    if best is None or not record.objectives or not with_best:
+    if best is None or not record.objectives:
         return figures
     objective = record.objectives[0]
     gain = verdict.gain or f"point {best.number}"
@@ -288,18 +253,14 @@ _TITLES = {
 }
 
 
-def collect_page(
-    record: SweepRecord, churn: Sequence[ChurnView] = (), optimization: Optimization | None = None
-) -> SweepPage:
-    """Convert a record to page data; `churn` describes engines that were built several times, `optimization` is that of
-    the sweep of `optimize`.
-    """
+def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepPage:
+    """Convert a record to page data; `churn` describes engines that were built several times."""
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]
     ordered = sorted(record.points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
     return SweepPage(
-        head=collect_head(record, sweep_verdict(record), optimization),
+        head=collect_head(record, sweep_verdict(record)),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         point_count=len(record.points),
@@ -353,21 +314,12 @@ def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None
     files that are missing. Raises an `OutputsError` if it cannot be written.
     """
     with paused_garbage_collection():
-        optimization = _read_optimization(folder)
         text = page_with_notes(
             "The report",
             lambda: render(
                 SWEEP_PAGE,
-                collect_page(record, collect_churn(record, folder, objects), optimization),
+                collect_page(record, collect_churn(record, folder, objects)),
                 notes=notes,
             ),
         )
     return write_page(folder / "report.html", text, "ndld-flow report")
-
-
-def _read_optimization(folder: Path) -> Optimization | None:
-    """Return the record that `optimize` left in the folder; None without a readable one."""
-    try:
-        return read_document(Optimization, folder / OPTIMIZATION_RECORD)
-    except (OSError, ValueError, NdldFlowError):
-        return None

@@ -1,0 +1,38 @@
+"""Texts on the variants of `optimize`, for terminals and pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ndld_flow.base.quantities import quantity
+from ndld_flow.base.text import short_name
+from ndld_flow.records.optimization import Speed, TriedVariant
+
+_USUAL = ("cosine", "slice_rms", "relative_rms", "max_abs")
+"""Metrics that describe an accuracy where no condition names any."""
+_LONGEST = 40
+
+
+def is_possible(speed: Speed) -> bool:
+    """Return whether a speed is the result of a measurement: a record can be edited."""
+    return all(0 < ratio < math.inf for ratio in (speed.ratio, speed.low, speed.high))
+
+
+def describe_times(speed: Speed) -> tuple[str, str]:
+    """Return how many times as fast a model is, `2.00x`, and the interval, `1.92x to 2.08x`; only if it is possible."""
+    return f"{1 / speed.ratio:.2f}x", f"{1 / speed.high:.2f}x to {1 / speed.low:.2f}x"
+
+
+def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> str:
+    """Return the wanted metrics, else the usual ones, else the first: `cosine 0.9993, slice_rms 0.021`."""
+    metrics = variant.metrics
+    known = [[name for name in names if name in metrics] for names in (wanted, _USUAL, metrics)]
+    first = next((names[:most] for names, most in zip(known, (5, 2, 2), strict=True) if names), [])
+    shown = ((short_name(name, _LONGEST), metrics[name]) for name in dict.fromkeys(first))
+    return ", ".join(f"{name} {short_name(quantity(each.value, each.unit), _LONGEST)}" for name, each in shown)
+
+
+def describe_runtime(runtime: str) -> str:
+    """Return a runtime of a recipe with its settings: `openvino, inference_precision: default`."""
+    return short_name(runtime.strip("{}").removeprefix("backend: "), 2 * _LONGEST)

@@ -1,0 +1,88 @@
+"""Records of `optimize` with every outcome of a variant."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, Speed, TriedVariant, VariantOutcome
+from tests.support.run_fixtures import write_quickstart
+
+
+def variant(name: str, outcome: VariantOutcome, *ratios: float, **more: Any) -> TriedVariant:
+    """Return a variant; `ratios` are that of its latency to the source's, and the ends of its interval."""
+    speed = Speed(ratio=ratios[0], low=ratios[1], high=ratios[2], clock="cpu") if ratios else None
+    return TriedVariant(**{"name": name, "runtime": "onnxruntime", "outcome": outcome, "speed": speed} | more)
+
+
+def agreement(cosine: float, slice_rms: float) -> dict[str, Metric]:
+    return {"cosine": Metric(value=cosine), "max_abs": Metric(value=3.1), "slice_rms": Metric(value=slice_rms)}
+
+
+def optimization(*variants: TriedVariant, **changed: Any) -> Optimization:
+    """Return a record whose delivered variant is twice as fast."""
+    values: dict[str, Any] = {
+        "model": "model.onnx",
+        "target": "onnxruntime",
+        "keep": ("cosine >= 0.99",),
+        "search_samples": 24,
+        "held_samples": 12,
+        "random_inputs": False,
+        "variants": variants,
+        "stopped_because": f"all {len(variants)} variants tried",
+        "ending": "faster",
+        "budget_s": 60.0,
+        "delivered": "INT8, convolutions",
+        "runtime": "onnxruntime",
+        "digest": "d",
+        "size_bytes": 3_770_000,
+        "source_bytes": 10_900_000,
+        "exported": ("fast.onnx",),
+        "speed": Speed(ratio=0.5, low=0.48, high=0.52, clock="cpu"),
+        "accuracy": "worst slice 2 % off (channel 4902), cosine 0.9991, max abs 0.3956: within tolerance",
+        "recipe": "outputs/optimizations/model-999fd733/INT8-convolutions.yaml",
+        "command": "ndld-flow run outputs/optimizations/model-999fd733/INT8-convolutions.yaml -o fast.onnx",
+        "run": "model-INT8-convolutions/20261121T093000Z-3f9a1c",
+        "started_at": datetime(2026, 11, 27, tzinfo=UTC),
+        "wall_s": 27.4,
+    }
+    return Optimization(**values | changed)
+
+
+RACE = optimization(
+    variant("weights in INT8", "not tried", why="the budget was used up"),
+    variant("INT8 of all operators", "not right", 0.4, 0.39, 0.41, why="cosine 0.93 on 3 samples",
+            metrics=agreement(0.93, 0.2), took_s=1.2),
+    variant("clean", "slower", 0.97, 0.96, 0.98, metrics=agreement(1, 0), took_s=0.8),
+    variant("INT8, convolutions", "delivered", 0.51, 0.50, 0.53, metrics=agreement(0.99931, 0.021), took_s=2.4),
+    variant("INT8, QOperator", "failed", why="ONNX Runtime does not open it: no kernel for QLinearSoftmax(1)"),
+    variant("INT8, without first and last", "slower", 0.55, 0.54, 0.57, metrics=agreement(0.9995, 0.018), took_s=2.1),
+    variant("dynamic INT8, MatMul and Gemm", "not faster", 1.1, 1.08, 1.13, metrics=agreement(0.9999, 0.001),
+            why="latency +10 % (+8 % to +13 %)", took_s=0.9),
+    variant("OpenVINO's default", "near the bound", 0.6, 0.58, 0.63, runtime="openvino",
+            metrics=agreement(0.9903, 0.08), why="cosine >= 0.99 may fail on other samples: the worst of as many may "
+            "be 0.9874", took_s=3.0),
+    variant("INT8, per channel", "not right on held-out data", 0.45, 0.43, 0.47, metrics=agreement(0.9951, 0.05),
+            why="cosine >= 0.99 fails: 0.9872", took_s=2.2),
+    variant("INT8 where it pays", "cannot win", why="the INT8 of all operators is slower than the source"),
+    not_tried=("OpenVINO is not installed: its default is not tried.",),
+)  # fmt: skip
+"""The record of a race with every outcome, in no order."""
+
+SEARCH = optimization(
+    variant("source", "slower", latency=Metric(value=21.6, unit="ms"),
+            objectives={"latency": Metric(value=21.6, unit="ms"), "size": Metric(value=10.9e6, unit="bytes")}),
+    variant("INT8, minmax", "delivered", latency=Metric(value=18.9, unit="ms"),
+            objectives={"latency": Metric(value=18.9, unit="ms"), "size": Metric(value=3.77e6, unit="bytes")}),
+    objectives=("latency", "size"), delivered="INT8, minmax", speed=None,
+)  # fmt: skip
+"""The record of a sweep, without alternating passes."""
+
+
+def write_optimized(folder: Path, found: Optimization = RACE) -> Path:
+    """Write the quickstart as the run that proved a model, with the record of `optimize`."""
+    write_quickstart(folder)
+    (folder / OPTIMIZATION_RECORD).write_text(found.to_json(), encoding="utf-8")
+    return folder
