@@ -35,8 +35,8 @@ _PIPE_CLOSED = 141
 _LONG = lazy_pattern(rf"\S{{{_MAX_WORD + 1},}}")
 
 VERBS = {
-    "run": "Run a recipe; finished work is reused.",
     "optimize": "Find the fastest variant of a model that stays right.",
+    "run": "Run a recipe; finished work is reused.",
     "plan": "Show what a run would do, and why, without running it.",
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
@@ -106,9 +106,10 @@ def program(debug: bool) -> None:
     """Recipes that make ONNX models fast and keep them correct.
 
     \b
-    ndld-flow init MODEL.onnx                write a recipe for a model
-    ndld-flow run MODEL.yaml                 run it: a faster model, checked, with a report
-    ndld-flow init --example quickstart      or write an example with a real model
+    ndld-flow optimize MODEL.onnx --data DIR  find a faster model that is right
+    ndld-flow init MODEL.onnx                 write a recipe for a model
+    ndld-flow run MODEL.yaml                  run it: checked, with a report
+    ndld-flow init --example quickstart       write an example with a real model
 
     A recipe is a YAML file with a model and ordered steps. `run` executes it, stores every result by its digest, and
     writes a report.

@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ndld_flow.base.prompts import drawing
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import counted, seconds
 from ndld_flow.cli.plain import MARKS as POINT_MARKS
 from ndld_flow.cli.plain import describe_failure, describe_point, describe_target, print_end
+from ndld_flow.cli.variant_table import draw_variants
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -35,6 +36,7 @@ from ndld_flow.runner.events import (
     StepWaits,
     SweepFinished,
     SweepStarted,
+    VariantTried,
 )
 
 MARKS = {
@@ -81,6 +83,8 @@ class LiveDisplay:
         """Time at which the first step of the sweep started."""
         self._last_point = 0.0
         """Time at which the latest point finished."""
+        self._variants: dict[str, VariantTried] = {}
+        """The variants that `optimize` has tried."""
         self._start = self._changed = time.monotonic()
         self._remaining_s: float | None = None
         self._expected_s: float | None = None
@@ -97,6 +101,7 @@ class LiveDisplay:
             SweepStarted: self._begin_sweep,
             PointFinished: self._end_point,
             SweepFinished: self._conclude,
+            VariantTried: self._rank_variant,
         }
         self._paused = False
         self._held = contextlib.ExitStack()
@@ -139,6 +144,7 @@ class LiveDisplay:
 
     def _begin_run(self, event: RunStarted) -> None:
         self._steps = event.steps
+        self._ended.clear()
         self._width = max(map(cell_len, event.steps))
 
     def _print_notice(self, event: Notice) -> None:
@@ -196,6 +202,14 @@ class LiveDisplay:
         mark, colour = POINT_MARKS[event.outcome]
         self._print(Text(describe_point(event)), Text.assemble((f"{mark} ", colour), (f"{event.number:>4}  ", "bold")))
 
+    def _rank_variant(self, event: VariantTried) -> None:
+        for name in [name for name, task in self._tasks.items() if task.what.startswith("waits for ")]:
+            self._tasks.pop(name)  # variants are measured only while the device is held
+        if event.leads:
+            self._variants = {name: each.model_copy(update={"leads": False}) for name, each in self._variants.items()}
+        self._variants[event.variant.name] = event
+        self._changed = time.monotonic()
+
     def _end(self, event: StepFinished) -> None:
         self._tasks.pop(event.name, None)
         self._ended.add(event.name)
@@ -230,9 +244,10 @@ class LiveDisplay:
             running.append(("points", self._points))
         rows = Table.grid(padding=(0, 1), expand=False)
         rows.add_column(no_wrap=True)
-        rows.add_column(no_wrap=True, style="bold", min_width=min(self._width, 16), overflow="ellipsis")
+        width = max([self._width, *(cell_len(name) for name, _ in running)])
+        rows.add_column(no_wrap=True, style="bold", min_width=min(width, 16), overflow="ellipsis")
         rows.add_column(width=_BAR_WIDTH if self.console.width >= 80 else _BAR_WIDTH // 2)
-        rows.add_column(no_wrap=True, style="dim")
+        rows.add_column(no_wrap=True, style="dim", min_width=len(_clock(0)))
         rows.add_column(no_wrap=True, style="dim", overflow="ellipsis")
         for name, task in running:
             bar = ProgressBar(
@@ -240,6 +255,9 @@ class LiveDisplay:
             )
             rows.add_row(self._spinner, name, bar, _clock(now - task.started), Text(task.what))
         lines: list[RenderableType] = [rows] if running else []
+        if self._variants:
+            height = self.console.height - len(running) - 3
+            lines.insert(0, draw_variants(list(self._variants.values()), self.console.width, height))
         line = " · ".join(self._state(now, tuple(self._tasks)))
         return (
             Group(*lines, Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")) if line else Group(*lines)
@@ -275,6 +293,8 @@ class LiveDisplay:
 
     def _between(self) -> str:
         """Return the work between steps."""
+        if self._variants and len(self._ended) == len(self._steps):
+            return f"{counted(len(self._variants), 'variant')} tried"
         if not self._steps:
             return "reading the recipe and its models"
         if len(self._ended) == len(self._steps):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import shortened, visible_text
@@ -10,6 +12,7 @@ from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.report.value_text import value_text
+from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -23,6 +26,7 @@ from ndld_flow.runner.events import (
     StepWaits,
     SweepFinished,
     SweepStarted,
+    VariantTried,
 )
 
 MARKS = {
@@ -31,6 +35,8 @@ MARKS = {
     "inconclusive": ("?", "yellow"),
     "failed": ("✗", "red"),
 }
+_PLACES = {"not proved": "may be the best"}
+"""Outcome of a variant -> its meaning as long as the search runs."""
 _LONGEST = 160
 
 
@@ -46,6 +52,22 @@ def describe_point(event: PointFinished) -> str:
     reason = shortened(visible_text(" ".join(event.reason.split())), _LONGEST)
     parts = [shortened(values, _LONGEST), objectives, reason, "measured again" if event.again else ""]
     return "  ".join(filter(None, parts))
+
+
+def describe_variant(event: VariantTried) -> str:
+    """Describe a variant: `INT8: may be the best: 1.82x as fast (1.75x to 1.85x), cosine 0.9995, 2.1 s`."""
+    tried = event.variant
+    times = "{} as fast ({})".format(*describe_times(tried.speed)) if tried.speed and is_possible(tried.speed) else ""
+    took = seconds(tried.took_s) if tried.took_s is not None else ""
+    found = ", ".join(filter(None, [times, describe_accuracy(tried), took]))
+    why = shortened(visible_text(" ".join(tried.why.split())), _LONGEST)
+    name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)
+    return ": ".join(filter(None, [name, describe_place(event), why, found]))
+
+
+def describe_place(event: VariantTried) -> str:
+    """Return the outcome of a variant as long as the search runs."""
+    return "the best so far" if event.leads else _PLACES.get(event.variant.outcome, event.variant.outcome)
 
 
 def describe_step_end(event: StepFinished) -> str:
@@ -97,11 +119,12 @@ def _end_of_sweep(event: SweepFinished) -> list[str]:
     return [*verdict, *applied, f"report {event.report}"]
 
 
-def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False) -> None:
-    """Print the last lines of a run or a sweep on standard output."""
+def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
+    """Print the last lines of a run or a sweep, by default on standard output."""
     undecided = event.exit_code == 4 or (isinstance(event, SweepFinished) and event.too_noisy)
     tone = "yellow" if undecided else "green" if event.passed else "red"
-    print("\n".join(format_end(end_lines(event, quiet=quiet), tone, sys.stdout)), flush=True)
+    lines = format_end(end_lines(event, quiet=quiet), tone, stream or sys.stdout)
+    print("\n".join(lines), file=stream, flush=True)
 
 
 def _failed_gates(event: RunFinished) -> list[str]:
@@ -117,29 +140,49 @@ def _failed_gates(event: RunFinished) -> list[str]:
     return [*failed, *undecided]
 
 
+def _describe_wait(event: StepWaits) -> list[str]:
+    return [f"{event.name}: waits for {event.waits_for}"]
+
+
+def _describe_notice(event: Notice) -> list[str]:
+    return [f"warning: {event.text}" if event.warning else event.text]
+
+
+_LINES: Mapping[type[Event], Callable[[Any], list[str]]] = {
+    PointFinished: lambda event: [f"point {event.number}: {event.outcome}: {describe_point(event)}"],
+    VariantTried: lambda event: [describe_variant(event)],
+    StepWaits: _describe_wait,
+    Notice: _describe_notice,
+    RunFailed: describe_failure,
+}
+"""Event -> its lines, of those that are described alike in runs and in sweeps."""
+
+
 class PlainLines:
     """Prints one line for each event that a reader of a log needs; progress within a step is left out.
 
-    Lines are not wrapped, so that a log can be searched.
+    Lines are not wrapped, so that a log can be searched. They go to `stream`, by default standard output.
     """
 
-    def __init__(self, loudness: Loudness = "normal") -> None:
-        self._loudness = loudness
+    def __init__(self, loudness: Loudness = "normal", stream: IO[str] | None = None) -> None:
+        self._loudness, self._stream = loudness, stream
         self._sweeps = False
         self._places: dict[str, str] = {}
         """Step -> its position, `3 of 7`."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunFinished | SweepFinished):
-            print_end(event, quiet=self._loudness == "quiet")
+            print_end(event, quiet=self._loudness == "quiet", stream=self._stream)
             return
         lines = self._problems(event) if self._loudness == "quiet" else self._describe(event)
         if lines:
-            print("\n".join(lines), flush=True)
+            print("\n".join(lines), file=self._stream, flush=True)
 
     def _problems(self, event: Event) -> list[str]:
         if isinstance(event, Notice):
-            return [f"warning: {event.text}"] if event.warning else []
+            return _describe_notice(event) if event.warning else []
+        if isinstance(event, StepWaits):
+            return _describe_wait(event)
         if isinstance(event, StepFinished):
             return [] if event.outcome in ("done", "reused") or self._sweeps else [describe_step_end(event)]
         if isinstance(event, SweepStarted):
@@ -151,14 +194,10 @@ class PlainLines:
             self._sweeps = True
             count = "" if event.point_count is None else f" of at most {event.point_count} points"
             return [f"{event.recipe}: sweep{count}, {event.method}"]
-        if isinstance(event, PointFinished):
-            return [f"point {event.number}: {event.outcome}: {describe_point(event)}"]
-        if isinstance(event, Notice):
-            return [f"warning: {event.text}" if event.warning else event.text]
-        if isinstance(event, RunFailed):
-            return describe_failure(event)
         if isinstance(event, StepLogged):
             return [f"{event.name}: {event.text}"] if self._loudness == "verbose" else []
+        if describe := _LINES.get(type(event)):
+            return describe(event)
         return [] if self._sweeps else self._describe_step(event)  # a sweep may have thousands of steps
 
     def _describe_step(self, event: Event) -> list[str]:
@@ -171,8 +210,6 @@ class PlainLines:
                 f"step {self._places[event.name]}, {event.name}: {event.step} starts{describe_target(event)}, "
                 f"{event.reason}{detail}{lasts}"
             ]
-        elif isinstance(event, StepWaits):
-            return [f"{event.name}: waits for {event.waits_for}"]
         elif isinstance(event, StepFinished):
             return [describe_step_end(event)]
         return []

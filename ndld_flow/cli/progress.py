@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import Loudness
@@ -27,6 +28,15 @@ def choose_listener(*, as_json: bool = False, loudness: Loudness | None = None) 
         from ndld_flow.cli.plain import PlainLines
 
         yield PlainLines(loudness or "normal")
+
+
+def choose_listener_beside_result(as_json: bool, loudness: Loudness | None = None) -> AbstractContextManager[Listener]:
+    """Return the listener of a verb whose JSON is only its result: then problems are printed on standard error."""
+    if not as_json:
+        return choose_listener(loudness=loudness)
+    from ndld_flow.cli.plain import PlainLines
+
+    return contextlib.nullcontext(PlainLines("quiet", sys.stderr))
 
 
 def _print_json(event: Event) -> None:

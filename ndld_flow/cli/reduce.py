@@ -71,9 +71,9 @@ def command(
     as_json: bool,
     **options: Unpack[ReduceArguments],
 ) -> int:
-    from ndld_flow.cli.progress import choose_listener
+    from ndld_flow.cli.progress import choose_listener_beside_result
 
-    with choose_listener(as_json=False, loudness="quiet" if as_json else None) as listener:
+    with choose_listener_beside_result(as_json) as listener:
         reduced = api.reduce(
             recipe,
             overrides,

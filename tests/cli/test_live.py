@@ -11,8 +11,12 @@ import pytest
 from rich.console import Console
 
 from ndld_flow.cli.live import LiveDisplay
-from ndld_flow.runner.events import PointFinished, StepStarted, SweepStarted
+from ndld_flow.cli.variant_table import draw_variants
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import VariantOutcome
+from ndld_flow.runner.events import PointFinished, StepStarted, StepWaits, SweepStarted, VariantTried
 from tests.support.models import make_cnn
+from tests.support.optimization_samples import variant
 from tests.support.terminal import plain, run_in_terminal, screen_of
 from tests.support.toys import RECIPE, make_toy
 
@@ -97,6 +101,53 @@ def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far() -> None:
         for number in range(3, 41):
             finish(number)
         assert "pace" not in shown()
+
+
+def test_variants_are_a_table_whose_leader_is_marked() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=12)
+
+    def shown() -> list[str]:
+        console.file = io.StringIO()
+        display.refresh()
+        return [line.rstrip() for line in plain(console.file.getvalue()).splitlines() if line.strip()]
+
+    def try_(name: str, outcome: VariantOutcome, *ratios: float, leads: bool = False) -> None:
+        metrics = {"cosine": Metric(value=0.9995)}
+        display(VariantTried(variant=variant(name, outcome, *ratios, metrics=metrics), leads=leads))
+
+    with LiveDisplay(console) as display:
+        display(StepWaits(name="the race", waits_for="cpu 0-1, held by another"))
+        waiting = next(line for line in shown() if "waits for cpu 0-1" in line)
+        assert re.search(r"the race .* 0:00:\d\d +waits", waiting)
+        try_("first", "not proved", 0.8, 0.7, 0.9, leads=True)
+        assert not any("waits" in line for line in shown()), "it runs"
+        try_("wrong <b>[red]", "not right", 0.2, 0.1, 0.3)
+        try_("second", "not proved", 0.5, 0.4, 0.6, leads=True)
+        try_("slow", "slower", 0.9, 0.8, 1.0)
+        head, *rows = shown()
+        assert head.split() == ["variant", "as", "fast", "accuracy"]
+        assert [row.split()[:2] for row in rows[:4]] == [
+            ["▸", "second"], ["first", "1.25x"], ["slow", "1.11x"], ["wrong", "<b>[red]"]
+        ]  # fmt: skip
+        assert "2.00x" in rows[0] and "cosine 0.9995" in rows[0] and "the best so far" in rows[0]
+        assert "may be the best" in rows[1]
+        for number in range(30):
+            try_(f"more {number}", "failed")
+        table = shown()
+        assert len(table) <= 12
+        assert table[1].startswith("▸ second")
+        assert any(re.fullmatch(r"  and \d+ more", line) for line in table)
+
+
+@pytest.mark.parametrize("height", [-5, 1, 2, 3, 5, 40])
+def test_a_table_of_variants_fits_its_height(height: int) -> None:
+    events = [VariantTried(variant=variant(f"v{number}", "slower")) for number in range(9)]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(draw_variants(events, 80, height))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) <= max(height, 2)
+    assert len(lines) == 10 or "more" in lines[-1]
 
 
 @pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.thorough)])

@@ -1,0 +1,64 @@
+"""Plain lines of events, for logs."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+
+from ndld_flow.cli.options import Loudness
+from ndld_flow.cli.plain import PlainLines
+from ndld_flow.cli.progress import choose_listener_beside_result
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed
+from ndld_flow.runner.events import Event, Notice, StepWaits, SweepStarted, VariantTried
+from tests.support.optimization_samples import variant
+
+
+def lines_of(*events: Event, loudness: Loudness = "normal") -> list[str]:
+    stream = io.StringIO()
+    lines = PlainLines(loudness, stream)
+    for event in events:
+        lines(event)
+    return stream.getvalue().splitlines()
+
+
+SWEEP = SweepStarted(recipe="r", method="grid", point_count=3)
+
+
+@pytest.mark.parametrize("loudness", ["quiet", "normal", "verbose"])
+@pytest.mark.parametrize("before", [[], [SWEEP]])
+def test_the_wait_for_a_device_is_printed_in_every_mode(loudness: Loudness, before: list[Event]) -> None:
+    wait = StepWaits(name="speed#2", waits_for="cpu 0-1, held by step speed of other")
+    assert lines_of(*before, wait, loudness=loudness)[-1] == f"speed#2: waits for {wait.waits_for}"
+
+
+def test_each_variant_is_a_line() -> None:
+    found = variant("INT8", "not proved", 0.5, 0.48, 0.52, metrics={"cosine": Metric(value=0.9995)}, took_s=2.1)
+    assert lines_of(VariantTried(variant=found, leads=True), VariantTried(variant=found)) == [
+        "INT8: the best so far: 2.00x as fast (1.92x to 2.08x), cosine 0.99950, 2.1 s",
+        "INT8: may be the best: 2.00x as fast (1.92x to 2.08x), cosine 0.99950, 2.1 s",
+    ]
+    wrong = variant("INT4\x1b[31m\nX", "not right", why="cosine 0.93\non 3 samples")
+    (line,) = lines_of(VariantTried(variant=wrong))
+    assert "\x1b" not in line
+    assert line.endswith(": not right: cosine 0.93 on 3 samples")
+    assert lines_of(VariantTried(variant=found), loudness="quiet") == []
+
+
+def test_an_impossible_speed_is_left_out() -> None:
+    odd = variant("odd", "slower").model_copy(update={"speed": Speed(ratio=0, low=math.nan, high=1, clock="cpu")})
+    assert lines_of(VariantTried(variant=odd)) == ["odd: slower"]
+
+
+def test_problems_stay_out_of_a_result_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with choose_listener_beside_result(True) as listener:
+        listener(Notice(text="late", warning=True))
+        listener(VariantTried(variant=variant("INT8", "slower")))
+    assert capsys.readouterr() == ("", "warning: late\n")
+
+
+def test_only_warnings_are_printed_in_quiet_mode() -> None:
+    notices = Notice(text="a"), Notice(text="b", warning=True)
+    assert lines_of(*notices, loudness="quiet") == ["warning: b"]
