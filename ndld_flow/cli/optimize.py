@@ -56,10 +56,10 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
     "--for",
     "target",
     metavar="TARGET",
-    default="onnxruntime",
+    default="any",
     show_default=True,
-    help="The target: onnxruntime, openvino, any, cpu_server, laptop, rtx30, rtx40, rtx50, jetson, browser, "
-    "browser_webgpu, or a file of configs/optimize/ without .yaml.",
+    help="The target: any (the installed runtimes of this CPU), onnxruntime, openvino, cpu_server, laptop, rtx30, "
+    "rtx40, rtx50, jetson, browser, browser_webgpu, or a file of configs/optimize/ without .yaml.",
 )
 @click.option("--on", default="", metavar="ssh://USER@HOST", help="The machine that measures, for --for jetson.")
 @click.option("--budget", default="", metavar="TIME", help="The time for the search and the proofs: '10 min'.")

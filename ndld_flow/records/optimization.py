@@ -216,9 +216,15 @@ class Optimization(Document):
             "" if self.is_source else f", source {self.source_bytes / 1e6:.3g} MB"
         )
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
-        runs = self.runtime if self.target in ("onnxruntime", "openvino", "any") else self.target
+        runs = self._runs_in if self.target in ("onnxruntime", "openvino", "any") else self.target
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
         return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
+
+    @property
+    def _runs_in(self) -> str:
+        """Return the runtime with its settings: `openvino (inference_precision: default)`."""
+        backend, _, settings = self.runtime.strip("{}").removeprefix("backend: ").partition(", ")
+        return f"{backend} ({settings})" if settings else backend
 
     @property
     def is_source(self) -> bool:

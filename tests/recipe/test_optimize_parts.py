@@ -40,6 +40,7 @@ def write(text: str, name: str = "model.onnx") -> Path:
 
 
 def read(model: Path, **options: object) -> Composer:
+    options = {"target": "onnxruntime", **options}
     return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
 from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, read_conditions
@@ -368,7 +369,7 @@ def read_model(
     A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
     model runs, and ModelError for a model that cannot be read or does not run.
     """
-    preset = read_preset(options.target)
+    preset = _of_installed(read_preset(options.target))
     if preset.remote != bool(options.on):
         raise RequestError(
             f"--for {options.target}: it builds and measures on another machine; give it: --on ssh://USER@HOST."
@@ -399,6 +400,12 @@ def read_model(
     return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)
 
 
+def _of_installed(preset: Preset) -> Preset:
+    """Return a preset with the runtimes that are installed; with all of them if none is, so that a run says so."""
+    installed = tuple(name for name in preset.runtimes if name != "openvino" or EXTRAS["openvino"].is_installed)
+    return preset.model_copy(update={"runtimes": installed or preset.runtimes})
+
+
 def _read_inputs(
     model: Path, options: OptimizeOptions, folder: Path, progress: Callable[[int, int, str], None]
 ) -> tuple[InputTrial, Samples]:
@@ -426,6 +433,8 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
     preset, samples = subject.preset, subject.samples
     proposed: list[tuple[int, Variant]] = []
     left_out: list[str] = [preset.unknown] if preset.unknown else []
+    if preset.runtimes != read_preset(subject.options.target).runtimes:
+        left_out.append(EXTRAS["openvino"].lack("a search in OpenVINO too"))
     for runtime in preset.runtimes:
         own = replace(subject, runtime=runtime)
         label = own.label if runtime != preset.runtimes[0] else ""

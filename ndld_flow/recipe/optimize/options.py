@@ -11,8 +11,8 @@ from pathlib import Path
 class OptimizeOptions:
     """Options of `optimize`."""
 
-    target: str = "onnxruntime"
-    """The target that the model is for: a preset, such as `onnxruntime`, `any` (both runtimes of CPUs) or `rtx40`."""
+    target: str = "any"
+    """The target that the model is for: a preset, such as `any`, the installed runtimes of this CPU, or `rtx40`."""
     data: tuple[str, ...] = ()
     """`PATH` or `INPUT=PATH`: a folder, a glob or files, or one file of many samples. A third is held out."""
     keep: tuple[str, ...] = ()
