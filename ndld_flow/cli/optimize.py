@@ -20,21 +20,31 @@ HELP = """Find the fastest variant of a model that stays right.
   ndld-flow optimize model.onnx --data photos/ --for rtx40 -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --write search.yaml
 
-It composes a sweep over variants of the model: cleaned up, in INT8, with smaller weights, in other runtimes. Each must
-pass --keep against the model in ONNX Runtime before it is measured. A third of the data is held out: the best variant
-must pass on these samples too, by a margin that as many others need, and be at least 1 % faster than the model at 95 %
-confidence, measured in alternating passes; else the next best is tried. If nothing is faster, the model itself is
-delivered.
+It builds variants of the model, such as forms of INT8 and other runtimes, judges each on the samples of --data against
+the model in ONNX Runtime, and races those that are right with the model itself, in alternating passes. What cannot be
+the best is dropped early. A third of the data is held out: the best variant must hold --keep on these samples too, by a
+margin that as many others need, and be at least 1 % faster at 95 % confidence; else the next best is tried.
 
-With several objectives, the models on the Pareto front are proved, and the best in the first objective is delivered.
-The latency may grow by its noise at most, unless throughput is an objective, or --keep 'latency <= 1.1x' allows more.
+\b
+It ends in one of three ways:
+  faster         the best variant is delivered
+  nothing pays   everything was tried, and nothing is right and faster
+  not decided    the budget, noise or Ctrl-C left variants open
 
-Ctrl-C ends the search and concludes with the best so far; the same command continues a search that was interrupted.
+Unless it ends with a faster variant, the model itself is delivered, unchanged.
+
+--budget is a promise: the command ends in that time and 10 %, or 10 s, with the best model that was proved until then,
+whatever runs. By default it follows from the latency of the model, and is printed first. Ctrl-C ends it so within 2 s.
+
+With several objectives, and for engines and other machines, the variants are the points of a sweep. With several
+objectives, the models on the Pareto front are proved, and the best in the first objective is delivered. The latency may
+grow by its noise at most, unless throughput is an objective, or --keep 'latency <= 1.1x' allows more.
+
 Without --data, inputs are random: INT8 is not tried, and accuracy is only as good as random inputs.
 
 \b
-Exit codes:  0 the delivered model is right, and not slower than the source (`faster` of --json shows whether it is
-             better); 2 an option does not fit, or the model does not run
+Exit codes:  0 the delivered model is right, and not slower than the source (`ending` of --json shows whether it is
+             faster); 2 an option does not fit, or the model does not run
 """
 
 
@@ -62,14 +72,21 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`fa
     "rtx40, rtx50, jetson, browser, browser_webgpu, or a file of configs/optimize/ without .yaml.",
 )
 @click.option("--on", default="", metavar="ssh://USER@HOST", help="The machine that measures, for --for jetson.")
-@click.option("--budget", default="", metavar="TIME", help="The time for the search and the proofs: '10 min'.")
+@click.option(
+    "--budget",
+    default="",
+    metavar="TIME",
+    help="The time after which it ends: '10 min'. [default: by the latency of the model]",
+)
 @click.option("--threads", default="", metavar="N[,M...]", help="Numbers of threads to try. [default: the runtime's]")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
 @click.option("--fix-shapes", is_flag=True, help="Allow a model that accepts only the shapes that are measured.")
 @click.option("--metric", type=click.Path(path_type=Path), help="A Python file with your own metric; needs --trust.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Its labels, a .csv or .json that names files.")
 @click.option("--output", "-o", type=NamedPath(path_type=Path), metavar="FILE.onnx", help="The file to deliver.")
-@click.option("--write", type=NamedPath(path_type=Path), metavar="RECIPE.yaml", help="Only write the sweep, and stop.")
+@click.option(
+    "--write", type=NamedPath(path_type=Path), metavar="RECIPE.yaml", help="Only write the variants as a sweep."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing file of --write.")
 @click.option("--trust", is_flag=True, help="Allow the code of --metric.")
 @outputs_option
@@ -98,7 +115,7 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
-    from ndld_flow.cli.progress import choose_listener
+    from ndld_flow.cli.progress import choose_listener_beside_result
 
     options = OptimizeOptions(
         target=target,
@@ -115,7 +132,7 @@ def command(
         tokenizer=tokenizer,
         on=on,
     )
-    with choose_listener(as_json=False, loudness="quiet" if as_json else loudness) as listener:
+    with choose_listener_beside_result(as_json, loudness) as listener:
         found = api.optimize(
             model,
             options,
