@@ -1,0 +1,419 @@
+"""Loops whose iteration is the step of an LSTM, shown from the data flow of the body.
+
+    i, f, o = sigmoid(x W + h R + b),  g = tanh(x W + h R + b),  c' = f * c + i * g,  h' = o * tanh(c')
+
+Names and the order of nodes, gates and operands do not matter. Weights must be constants. A mask over time, as Keras
+has it (where it is false, the states stay as they are), is part of the result. Everything else raises `UnlikeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.graph.edit.dimension_origins import Origin, rank_of
+from ndld_flow.graph.edit.loop_bodies import LoopBody, Masked, Read, UnlikeError
+from ndld_flow.graph.edit.wiring import is_used
+from ndld_flow.graph.sanitize.edits import Array, int_attribute, producer_of_type
+
+_ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "Sigmoid": (),
+    "Tanh": (),
+    "Relu": (),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+}
+"""Operator that is an activation of ONNX's LSTM -> its attributes with their defaults."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function of an LSTM."""
+
+    name: str
+    numbers: tuple[float, ...] = ()
+    """Its alpha and beta."""
+
+
+@dataclass(frozen=True)
+class LstmLoop:
+    """A Loop that is an LSTM."""
+
+    sequence: Read
+    """The input: T x B x D, or B x T x D where the axis is 1."""
+    kernel: Array
+    """4H x D, as ONNX orders gates: input, output, forget, cell."""
+    recurrent: Array
+    """4H x H."""
+    bias: Array
+    """4H."""
+    hidden: ir.Value | None
+    """Its first hidden state, B x H; None for zeros."""
+    cell: ir.Value | None
+    activations: tuple[Activation, Activation, Activation]
+    """Of the gates, of the cell's input, and of the cell's output."""
+    mask: Read | None
+    """A mask, T x B x 1."""
+    when: bool
+    """The value of the mask where steps count."""
+    outputs: Mapping[ir.Value, str]
+    """A used output of the Loop -> what it is: `sequence`, `sequence or zero`, `hidden` or `cell`."""
+    constants: Mapping[ir.Value, ir.Value]
+    """A used output of the Loop -> the tensor that it equals, which no iteration changes."""
+
+
+def match_lstm(body: LoopBody) -> LstmLoop:
+    """Return the LSTM that a Loop is. Raises `UnlikeError` with the reason for which it is not shown to be one."""
+    masked = [body.masked(body.leaving(state)) for state in body.states]
+    new = [body.leaving(state) if kept is None else kept.new for state, kept in zip(body.states, masked, strict=True)]
+    reason = UnlikeError("none of its states is the hidden state of an LSTM, o * tanh(c)")
+    for hidden in body.states:  # a state that repeats the last output looks like the hidden state, which gates read
+        for value, gate in _factors(body, new[hidden]):
+            activated = _activated(value)
+            cell = None if activated is None else _place(new, body.settle(activated[1]))
+            if activated is None or cell is None or cell == hidden:
+                continue
+            try:
+                _check_masks(body, masked[hidden], masked[cell], hidden, cell)
+                return _Match(
+                    body, _Step(hidden, cell, masked[hidden], new[hidden], new[cell], gate, activated[0])
+                ).lstm()
+            except UnlikeError as error:
+                reason = error
+    raise reason
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The states of an LSTM, and what they become."""
+
+    hidden: int
+    cell: int
+    masked: Masked | None
+    """The new hidden state, where it has a mask."""
+    new_hidden: ir.Value
+    new_cell: ir.Value
+    output_gate: ir.Value
+    output_activation: Activation
+
+
+def _place(values: Sequence[ir.Value], value: ir.Value) -> int | None:
+    return next((place for place, each in enumerate(values) if each is value), None)
+
+
+def _check_masks(body: LoopBody, hidden: Masked | None, cell: Masked | None, state: int, other: int) -> None:
+    """Check that there is no mask, or that one keeps both states as they were. Raises `UnlikeError`."""
+    if hidden is None and cell is None:
+        return
+    if hidden is None or cell is None or (hidden.mask, hidden.when) != (cell.mask, cell.when):
+        raise UnlikeError("its two states do not have the same mask")
+    if hidden.old is not body.entering(state) or cell.old is not body.entering(other):
+        raise UnlikeError("where its mask is false, its states do not stay as they are")
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum of matrix products with constants."""
+
+    terms: Mapping[str | Read, Array | None]
+    """`hidden` or what is read -> the matrix; None for the identity."""
+    bias: Array
+    """A number for each column, or one for all."""
+    width: int
+
+    def columns(self, part: slice) -> _Sum:
+        terms = {source: _whole(matrix, self.width)[:, part] for source, matrix in self.terms.items()}
+        bias = np.broadcast_to(self.bias, (self.width,))[part]
+        return _Sum(terms, bias, bias.size)
+
+    def __add__(self, other: _Sum) -> _Sum:
+        width = max(self.width, other.width)
+        if any(each.width != width and (each.terms or each.width != 1) for each in (self, other)):
+            raise UnlikeError("a gate adds tensors of different sizes")
+        terms = dict(self.terms)
+        for source, matrix in other.terms.items():
+            terms[source] = _whole(terms[source], width) + _whole(matrix, width) if source in terms else matrix
+        return _Sum(terms, self.bias + other.bias, width)
+
+    def __matmul__(self, matrix: Array) -> _Sum:
+        if matrix.ndim != 2 or matrix.shape[0] != self.width:
+            raise UnlikeError("a gate multiplies with something other than a constant matrix")
+        terms = {source: matrix if own is None else own @ matrix for source, own in self.terms.items()}
+        return _Sum(terms, np.broadcast_to(self.bias, (self.width,)) @ matrix, matrix.shape[1])
+
+
+_NO_BIAS = np.zeros(1, np.float32)
+
+
+@dataclass
+class _Match:
+    """A step that is being shown to be that of an LSTM."""
+
+    body: LoopBody
+    step: _Step
+    _sums: dict[ir.Value, _Sum] = field(default_factory=dict)
+
+    def lstm(self) -> LstmLoop:
+        gates, kinds = self._gates()
+        read = {source for gate in gates for source in gate.terms if isinstance(source, Read)}
+        if len(read) != 1:
+            raise UnlikeError(f"its gates read {len(read)} sequences, not one")
+        (sequence,) = read
+        batch = self._batch(sequence)
+        size = self._size()
+        if any(gate.width != size for gate in gates):
+            raise UnlikeError("its gates and its hidden state have different sizes")
+        depth = next(_whole(gate.terms[sequence], size).shape[0] for gate in gates if sequence in gate.terms)
+        masked = self.step.masked
+        if masked is not None:
+            self._check_mask(masked.mask, sequence, batch)
+        outputs, constants = self._outputs(batch, size)
+        return LstmLoop(
+            sequence=sequence,
+            kernel=_stacked([gate.terms.get(sequence, np.zeros((depth, size))) for gate in gates], size),
+            recurrent=_stacked([gate.terms.get("hidden", np.zeros((size, size))) for gate in gates], size),
+            bias=np.concatenate([np.broadcast_to(gate.bias, (size,)) for gate in gates]).astype(np.float32),
+            hidden=self._initial(self.step.hidden, batch, size),
+            cell=self._initial(self.step.cell, batch, size),
+            activations=(*kinds, self.step.output_activation),
+            mask=None if masked is None else masked.mask,
+            when=masked is None or masked.when,
+            outputs=outputs,
+            constants=constants,
+        )
+
+    def _gates(self) -> tuple[list[_Sum], tuple[Activation, Activation]]:
+        """Return the sums of the gates, as ONNX orders them, and the activations of gates and of the cell's input."""
+        total = producer_of_type(self.step.new_cell, "Add")
+        if total is None or total.inputs[0] is None or total.inputs[1] is None:
+            raise UnlikeError("its cell state is not f * c + i * g")
+        kept, added = self._halves(self.body.settle(total.inputs[0]), self.body.settle(total.inputs[1]))
+        output, forget = self._gate(self.step.output_gate), self._gate(kept)
+        for first, second in added:
+            gate, candidate = self._gate(first), self._gate(second)
+            if gate[0] == forget[0] == output[0]:
+                return [gate[1], output[1], forget[1], candidate[1]], (gate[0], candidate[0])
+        raise UnlikeError("its gates have different activations")
+
+    def _halves(self, first: ir.Value, second: ir.Value) -> tuple[ir.Value, list[tuple[ir.Value, ir.Value]]]:
+        """Return the factor of the cell state, and the other product's factors in both orders."""
+        entering = self.body.entering(self.step.cell)
+        for kept, added in ((first, second), (second, first)):
+            for state, gate in _factors(self.body, kept):
+                pairs = list(_factors(self.body, added))
+                if state is entering and pairs:
+                    return gate, pairs
+        raise UnlikeError("its cell state is not f * c + i * g")
+
+    def _gate(self, value: ir.Value) -> tuple[Activation, _Sum]:
+        """Return the activation of a gate, and the sum to which it is applied, perhaps for several gates at once."""
+        activated = _activated(value)
+        if activated is not None:
+            return activated[0], self._sum(activated[1])
+        node = producer_of_type(value, "Split", "Slice")
+        if node is None or node.inputs[0] is None:
+            raise UnlikeError(f"a gate is computed by {_operator(value)}")
+        activation, whole = self._gate(self.body.settle(node.inputs[0]))
+        return activation, self._part(node, value, whole)
+
+    def _sum(self, value: ir.Value) -> _Sum:
+        """Return a value as a sum of products. Raises `UnlikeError` for anything else."""
+        value = self.body.settle(value)
+        if value not in self._sums:
+            self._sums[value] = self._source(value) or self._computed(value)
+        return self._sums[value]
+
+    def _source(self, value: ir.Value) -> _Sum | None:
+        """Return a sum of one term: the hidden state, a read sequence, or a constant."""
+        if value is self.body.entering(self.step.cell):
+            raise UnlikeError("a gate depends on the cell state (a peephole)")
+        array = self.body.array(value)
+        if array is not None:
+            if array.ndim > 2 or array.size != (array.shape[-1] if array.ndim else 1):
+                raise UnlikeError("a gate adds a constant that is not a vector")
+            return _Sum({}, array.reshape(-1), array.size)
+        read = self.body.read(value)
+        hidden = value is self.body.entering(self.step.hidden)
+        if not hidden and read is None:
+            return None
+        width = value.shape[-1] if value.shape is not None and len(value.shape) == 2 else None
+        if not isinstance(width, int):
+            raise UnlikeError("the size of what its gates read is unknown")
+        return _Sum({"hidden" if read is None else read: None}, _NO_BIAS, width)
+
+    def _computed(self, value: ir.Value) -> _Sum:
+        node = producer_of_type(value, "MatMul", "Gemm", "Add", "Split", "Slice")
+        if node is None or node.inputs[0] is None:
+            raise UnlikeError(f"a gate depends on {_operator(value)}")
+        if node.op_type in ("Split", "Slice"):
+            return self._part(node, value, self._sum(node.inputs[0]))
+        if node.inputs[1] is None:
+            raise UnlikeError(f"a gate depends on {_operator(value)}")
+        if node.op_type == "Add":
+            return self._sum(node.inputs[0]) + self._sum(node.inputs[1])
+        matrix = self.body.array(node.inputs[1])
+        if matrix is None:
+            raise UnlikeError("its weights are not constants, or are too large to be read")
+        if node.op_type == "MatMul":
+            return self._product(node.inputs[0], matrix)
+        return self._gemm(node, node.inputs[0], matrix)
+
+    def _gemm(self, node: ir.Node, source: ir.Value, matrix: Array) -> _Sum:
+        factors = [node.attributes[name] for name in ("alpha", "beta") if name in node.attributes]
+        plain = all(not factor.is_ref() and factor.as_float() == 1 for factor in factors)
+        if int_attribute(node, "transA", 0) != 0 or int_attribute(node, "transB", 0) is None or not plain:
+            raise UnlikeError("a gate is a Gemm with a transposed input or with factors")
+        result = self._product(source, matrix.T if int_attribute(node, "transB", 0) else matrix)
+        added = node.inputs[2] if len(node.inputs) > 2 else None
+        return result if added is None else result + self._sum(added)
+
+    def _product(self, value: ir.Value, matrix: Array) -> _Sum:
+        """Return the product with a matrix; of tensors side by side, the products with the matrix's parts."""
+        value = self.body.settle(value)
+        joined = producer_of_type(value, "Concat")
+        if joined is None:
+            return self._sum(value) @ matrix
+        parts = [self._sum(part) for part in joined.inputs if part is not None]
+        ends = np.cumsum([part.width for part in parts])
+        if int_attribute(joined, "axis", 0) not in (1, -1) or matrix.ndim != 2 or ends[-1] != matrix.shape[0]:
+            raise UnlikeError("a gate joins tensors in another way than side by side")
+        products = [part @ matrix[end - part.width : end] for part, end in zip(parts, ends, strict=True)]
+        return sum(products[1:], products[0])
+
+    def _part(self, node: ir.Node, value: ir.Value, whole: _Sum) -> _Sum:
+        """Return the columns that Split or Slice takes."""
+        part = self.body.part(node, value, (None, whole.width))
+        if part is None:
+            raise UnlikeError(f"a gate is a part that is not known, taken by {_operator(value)}")
+        return whole.columns(part[1])
+
+    def _size(self) -> int:
+        for value in (self.body.entering(self.step.hidden), self.step.new_hidden):
+            if value.shape is not None and len(value.shape) == 2 and isinstance(value.shape[1], int):
+                return value.shape[1]
+        raise UnlikeError("the size of its hidden state is unknown")
+
+    def _batch(self, sequence: Read) -> Origin:
+        """Return the origin of the number of items; the sequence is FP32, and as long as the loop runs."""
+        source, axis = sequence.source, sequence.axis
+        if rank_of(source) != 3 or axis == 2 or source.dtype != ir.DataType.FLOAT:
+            raise UnlikeError("the sequence that it reads is not a tensor of FP32 with three dimensions")
+        self.body.iterations_are(self.body.origins.of(source, axis))
+        return self.body.origins.of(source, 1 - axis)
+
+    def _check_mask(self, mask: Read, sequence: Read, batch: Origin) -> None:
+        origins, length = self.body.origins, self.body.origins.of(sequence.source, sequence.axis)
+        known = rank_of(mask.source) == 3 and mask.axis == 0
+        if not known or [origins.of(mask.source, axis) for axis in range(3)] != [length, batch, 1]:
+            raise UnlikeError("its mask is not shown to have one value for each step of each item")
+
+    def _initial(self, state: int, batch: Origin, size: int) -> ir.Value | None:
+        """Return the first value of a state, or None if it is zero. Raises `UnlikeError` for another shape."""
+        value = self.body.initial(state)
+        if self._is_zero(value, batch, size):
+            return None
+        if rank_of(value) != 2 or [self.body.origins.of(value, axis) for axis in range(2)] != [batch, size]:
+            raise UnlikeError("its initial state is not shown to have a row for each item of the sequence")
+        return value
+
+    def _is_zero(self, value: ir.Value, batch: Origin, size: int) -> bool:
+        """Return whether a tensor is zero, and adding it to one of batch x size would not make that larger."""
+        rank = rank_of(value)
+        if not _is_zero(self.body, value) or rank is None or rank > 2:
+            return False
+        wanted = (batch, size)[2 - rank :]
+        return all(self.body.origins.of(value, axis) in (1, wanted[axis]) for axis in range(rank))
+
+    def _outputs(self, batch: Origin, size: int) -> tuple[dict[ir.Value, str], dict[ir.Value, ir.Value]]:
+        """Return what the used outputs of the Loop are. Raises `UnlikeError` if that is no output of an LSTM."""
+        kinds: dict[ir.Value, str] = {}
+        constants: dict[ir.Value, ir.Value] = {}
+        states = len(self.body.states)
+        for place, value in enumerate(self.body.loop.outputs):
+            if not is_used(value):
+                continue
+            if place in (self.step.hidden, self.step.cell):
+                kinds[value] = "hidden" if place == self.step.hidden else "cell"
+            elif place >= states:
+                kinds[value] = self._scanned(self.body.settle(self.body.graph.outputs[1 + place]), batch, size)
+            else:
+                kept = self.body.settle(self.body.entering(place))
+                if kept is self.body.entering(place) or not self.body.edits.may_replace(value, kept):
+                    raise UnlikeError(f"the last value of another state is used, {value.name!r}")
+                constants[value] = kept
+        return kinds, constants
+
+    def _scanned(self, value: ir.Value, batch: Origin, size: int) -> str:
+        """Return what the Loop collects: hidden states, or these with zeros where the mask is false."""
+        step, masked, own = self.step, self.step.masked, self.body.masked(value)
+        if value is self.body.leaving(step.hidden):
+            return "sequence"
+        if masked is None and value is step.new_hidden:
+            return "sequence"
+        same = own is not None and masked is not None and (own.mask, own.when) == (masked.mask, masked.when)
+        if own is not None and same and own.new in (step.new_hidden, self.body.leaving(step.hidden)):
+            if own.old is self.body.entering(step.hidden) or self._repeats(own, batch, size):
+                return "sequence"
+            if self._is_zero(own.old, batch, size):
+                return "sequence or zero"
+        raise UnlikeError("it collects something other than its hidden state")
+
+    def _repeats(self, own: Masked, batch: Origin, size: int) -> bool:
+        """Return whether a third state repeats the last output, and begins as the hidden state does, with zero."""
+        state = self.body.state_of(own.old)
+        if state is None or self.body.masked(self.body.leaving(state)) != own:
+            return False
+        return all(self._is_zero(self.body.initial(each), batch, size) for each in (state, self.step.hidden))
+
+
+def _is_zero(body: LoopBody, value: ir.Value) -> bool:
+    """Return whether all elements of a tensor are zero, as far as its producers show."""
+    while True:
+        value = body.settle(value)
+        array = body.edits.array(value)
+        if array is not None:
+            return not array.any()
+        node = producer_of_type(value, "ConstantOfShape", "Expand", "Cast", "Unsqueeze", "Squeeze")
+        if node is None or node.inputs[0] is None:
+            return False
+        if node.op_type == "ConstantOfShape":
+            given = node.attributes.get("value")
+            return given is None or not (given.is_ref() or given.as_tensor().numpy().any())
+        value = node.inputs[0]
+
+
+def _factors(body: LoopBody, value: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
+    """Yield the two factors of a product, in both orders."""
+    node = producer_of_type(value, "Mul")
+    if node is not None and node.inputs[0] is not None and node.inputs[1] is not None:
+        first, second = body.settle(node.inputs[0]), body.settle(node.inputs[1])
+        yield first, second
+        yield second, first
+
+
+def _activated(value: ir.Value) -> tuple[Activation, ir.Value] | None:
+    """Return the activation that computes a value, and its input."""
+    node = producer_of_type(value, *_ACTIVATIONS)
+    if node is None or node.inputs[0] is None:
+        return None
+    given = [(node.attributes.get(name), default) for name, default in _ACTIVATIONS[node.op_type]]
+    if any(attribute is not None and attribute.is_ref() for attribute, _ in given):
+        return None
+    numbers = tuple(default if attribute is None else attribute.as_float() for attribute, default in given)
+    return Activation(node.op_type, numbers), node.inputs[0]
+
+
+def _whole(matrix: Array | None, width: int) -> Array:
+    return np.eye(width, dtype=np.float32) if matrix is None else matrix
+
+
+def _stacked(matrices: Sequence[Array | None], size: int) -> Array:
+    """Return the transposed matrices, one below the other."""
+    return np.concatenate([_whole(matrix, size).T for matrix in matrices]).astype(np.float32)
+
+
+def _operator(value: ir.Value) -> str:
+    node = value.producer()
+    return f"an input, {value.name!r}" if node is None else node.op_type
