@@ -15,7 +15,7 @@ HELP = """Find the fastest variant of a model that stays right.
 
 \b
   ndld-flow optimize model.onnx --data photos/ --keep 'cosine >= 0.999' -o fast.onnx
-  ndld-flow optimize model.onnx --data photos/ --for any --budget '10 min' -o fast.onnx
+  ndld-flow optimize model.onnx --data photos/ --for onnxruntime --budget '10 min' -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --minimize latency --minimize size -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --for rtx40 -o fast.onnx
   ndld-flow optimize model.onnx --data photos/ --write search.yaml
