@@ -9,7 +9,8 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -82,19 +83,58 @@ class Ranges:
         return {node.output for node in prepared.nodes if not self.nonfinite.isdisjoint((*node.reads, *node.makes))}
 
 
+@dataclass(frozen=True)
+class CalibrationRun:
+    """What runs the prepared model, and where."""
+
+    runtime: SessionRequest
+    scratch: Path
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None
+
+
+@dataclass
+class Measured:
+    """The ranges of a model's tensors on the same samples, measured in the same way: what is quantized does not change
+    them.
+    """
+
+    tensors: dict[str, Range] = field(default_factory=dict)
+    nonfinite: set[str] = field(default_factory=set)
+    sample_count: int = 0
+
+    def add(self, ranges: Ranges) -> None:
+        """Add ranges in place."""
+        self.tensors.update(ranges.tensors)
+        self.nonfinite.update(ranges.nonfinite)
+        self.sample_count = ranges.sample_count
+
+    def of(self, names: Sequence[str]) -> Ranges:
+        """Return the ranges of these tensors."""
+        known = {name: self.tensors[name] for name in names if name in self.tensors}
+        return Ranges(known, self.sample_count, frozenset(self.nonfinite.intersection(names)))
+
+
+@lru_cache(maxsize=8)
+def recall_measured(key: str) -> Measured:
+    """Return what this process has measured under a key, which holds the model, the samples and the way of measuring:
+    each form of the same model's quantization needs nearly the same ranges.
+    """
+    del key  # only the cache's
+    return Measured()
+
+
 def calibrate(
     prepared: PreparedModel,
     samples: Iterable[Mapping[str, Array]],
     settings: QuantizeSettings,
-    scratch: Path,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-    *,
-    runtime: SessionRequest,
+    run: CalibrationRun,
+    measured: Measured | None = None,
 ) -> Ranges:
-    """Run the prepared model on every sample and measure the range of every activation that may be quantized.
+    """Run the prepared model on every sample and measure the range of every activation that may be quantized, except
+    those that are `measured`, which gets the others.
 
     Only one sample's tensors are in memory at a time, plus a histogram of each. With `mode: dynamic` there is nothing
-    to measure. `runtime` runs the model.
+    to measure.
 
     Raises `ModelError` if the model does not run.
     """
@@ -102,12 +142,28 @@ def calibrate(
     wanted = list(dict.fromkeys(name for node in nodes for name in (*node.reads, *node.makes)))
     if not wanted:
         return Ranges({}, 0)
+    known = measured if measured is not None else Measured()
+    lacking = [name for name in wanted if name not in known.tensors and name not in known.nonfinite]
+    if lacking:
+        known.add(_measure(prepared, samples, lacking, settings, run))
+    return known.of(wanted)
+
+
+def _measure(
+    prepared: PreparedModel,
+    samples: Iterable[Mapping[str, Array]],
+    wanted: Sequence[str],
+    settings: QuantizeSettings,
+    run: CalibrationRun,
+) -> Ranges:
+    """Measure the ranges of these tensors."""
     energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     count = 0
     inside = [name for name in wanted if name not in prepared.inputs]
-    for count, tensors in enumerate(capture_with_inputs(prepared.saved(), inside, samples, runtime, scratch), start=1):
-        progress(count, 0, "calibrating")
+    captured = capture_with_inputs(prepared.saved(), inside, samples, run.runtime, run.scratch)
+    for count, tensors in enumerate(captured, start=1):
+        run.progress(count, 0, "calibrating")
         for name in wanted:
             energies[name].add(tensors[name])
             if histograms is not None and energies[name].is_finite:

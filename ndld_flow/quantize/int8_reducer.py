@@ -27,7 +27,7 @@ from ndld_flow.precision.constraints.search_result import find_kept_nodes, first
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
-from ndld_flow.quantize.calibration import calibrate
+from ndld_flow.quantize.calibration import CalibrationRun, calibrate
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
 from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
@@ -282,9 +282,8 @@ class Int8Reducer:
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
-        self._ranges = calibrate(
-            self._prepared, fed, settings, scratch, runtime=OnnxruntimeRequest(custom_ops=custom_ops)
-        )
+        run = CalibrationRun(OnnxruntimeRequest(custom_ops=custom_ops), scratch)
+        self._ranges = calibrate(self._prepared, fed, settings, run)
         model = load_model(source)
         prepare(model, source)
         self.nodes = searched_nodes(model)
@@ -373,6 +372,7 @@ def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | st
     return {
         "mode": settings.mode,
         "target": settings.target,
+        "format": settings.format,
         "method": settings.method,
         "activations": settings.activation_type,
         "weights": settings.weights,

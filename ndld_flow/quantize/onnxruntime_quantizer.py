@@ -46,7 +46,8 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
 
     Raises `QuantizerError` if the quantizer fails.
     """
-    read_in_bodies = _read_in_bodies(layers) if layers.settings.mode == "dynamic" else []
+    integers = layers.settings.mode == "dynamic" or layers.settings.format == "qoperator"
+    read_in_bodies = _read_in_bodies(layers) if integers else []
     layers.model.graph.outputs.extend(read_in_bodies)  # otherwise the quantizer does not compute them
     proto = _light_proto(layers)
     add_infer_metadata(proto)
@@ -138,30 +139,66 @@ def _light(value: ir.Value, tensor: ir.TensorProtocol, layers: IsolatedLayers) -
     return ir.ExternalTensor("", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
-class _Quantizer(QDQQuantizer):  # type: ignore[misc]
-    """ONNX Runtime's quantizer, which looks for the readers of a tensor in the main graph only."""
+class _Absorbs:
+    """The part of ONNX Runtime's quantizers that lets the rounding of a tensor absorb the Relu or Clip that reads it.
 
-    def __init__(self, layers: IsolatedLayers, *arguments: object) -> None:
-        self._read_elsewhere = {value.name for value in (*_read_in_bodies(layers), *layers.model.graph.outputs)}
-        self._in_floats = {node.name for node in layers.nodes if is_op(node, "ConvTranspose")}
-        super().__init__(*arguments)
+    They look for other readers in the main graph only, and a range that is rounded to always includes 0.
+    """
+
+    read_elsewhere: Collection[str | None]
+    """Tensors that bodies read, and outputs of the model."""
+    tensors_range: dict[str, TensorData]
 
     def adjust_tensor_ranges(self) -> None:
         """Give a tensor the range of the only Relu or Clip that reads it, unless its other values are read too."""
-        kept = {name: self.tensors_range[name] for name in self._read_elsewhere if name in self.tensors_range}
-        super().adjust_tensor_ranges()
-        for name, span in kept.items():
-            self.tensors_range[name] = span
+        kept = {name: self.tensors_range[name] for name in self.read_elsewhere if name in self.tensors_range}
+        super().adjust_tensor_ranges()  # type: ignore[misc]
+        self.tensors_range.update(kept)
+
+    def may_absorb(self, value: str, clipped: str) -> bool:
+        """Return whether nothing but a Relu or Clip reads a value, as far as bodies and outputs go, and rounding to the
+        range of what it makes of it does the same.
+        """
+        low, high = self.tensors_range[clipped].range_value if clipped in self.tensors_range else (0.0, 0.0)
+        return value not in self.read_elsewhere and bool(low <= 0.0 <= high)
+
+
+class _Quantizer(_Absorbs, QDQQuantizer):  # type: ignore[misc]
+    """The quantizer that writes Q/DQ pairs."""
+
+    def __init__(self, layers: IsolatedLayers, *arguments: object) -> None:
+        self.read_elsewhere = _read_elsewhere(layers)
+        self._in_floats = {node.name for node in layers.nodes if is_op(node, "ConvTranspose")}
+        super().__init__(*arguments)
 
     def try_replacing_upstream_output(self, upstream: str, output: str) -> bool:
-        """Absorb a Relu or Clip into the rounding of its input, unless that is read elsewhere."""
-        return upstream not in self._read_elsewhere and super().try_replacing_upstream_output(upstream, output)
+        return self.may_absorb(upstream, output) and super().try_replacing_upstream_output(upstream, output)
 
     def quantize_bias_tensor(self, node_name: str, *arguments: object) -> None:
         """Quantize a bias, except that of a ConvTranspose: a CPU computes it in floats, and with groups it has more
         channels than there are scales."""
         if node_name not in self._in_floats:
             super().quantize_bias_tensor(node_name, *arguments)
+
+
+class _OperatorQuantizer(_Absorbs, ONNXQuantizer):  # type: ignore[misc]
+    """The quantizer that writes integer operators."""
+
+    def __init__(self, layers: IsolatedLayers, *arguments: object) -> None:
+        self.read_elsewhere = _read_elsewhere(layers)
+        super().__init__(*arguments)
+
+    def should_quantize_node(self, node: onnx.NodeProto) -> bool:
+        """Return whether to quantize a node: a Relu or Clip only if the rounding of its input may absorb it."""
+        wanted: bool = super().should_quantize_node(node)
+        if not wanted or node.op_type not in ("Relu", "Clip"):
+            return wanted
+        is_alone = len(self.model.input_name_to_nodes()[node.input[0]]) == 1
+        return is_alone and self.may_absorb(node.input[0], node.output[0])
+
+
+def _read_elsewhere(layers: IsolatedLayers) -> set[str | None]:
+    return {value.name for value in (*_read_in_bodies(layers), *layers.model.graph.outputs)}
 
 
 def _read_in_bodies(layers: IsolatedLayers) -> list[ir.Value]:
@@ -190,6 +227,9 @@ def _quantizer(
     }
     spans |= {new: spans[old] for new, old in layers.renamed.items() if old in spans}
     activations, options = _TYPES[settings.activation_type], _options(settings, op_types)
+    if settings.format == "qoperator":
+        how = (*shared, QuantizationMode.QLinearOps, True, weights, activations, spans)
+        return _OperatorQuantizer(layers, proto, *how, names, [], op_types, options)
     return _Quantizer(layers, proto, *shared, weights, activations, spans, names, [], op_types, options)
 
 

@@ -61,6 +61,8 @@ def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
 
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_LAYERS = (*WEIGHTED_OP_TYPES, "GRU", "LSTM", "RNN")
+"""Operators that count for `exclude.first` and `exclude.last`, if they have weights."""
 _IR_WITHOUT_WEIGHT_INPUTS = 4
 """First IR version in which initializers need not be inputs."""
 
@@ -193,7 +195,19 @@ def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
     """Return the first outputs of the nodes that the settings exclude."""
     named = nodes_named(model, settings.exclude.nodes, "exclude.nodes")
     typed = nodes_of_types(model, settings.exclude.op_types, "exclude.op_types")
-    return {first_output(node) for nodes in (*named.values(), *typed.values()) for node in nodes}
+    excluded = {first_output(node) for nodes in (*named.values(), *typed.values()) for node in nodes}
+    layers = [first_output(node) for node in model.graph if is_op(node, *_LAYERS) and _has_weight(node)]
+    ends = settings.exclude
+    return excluded.union(layers[: ends.first], layers[max(len(layers) - ends.last, 0) :])
+
+
+def _has_weight(node: ir.Node) -> bool:
+    """Return whether a layer reads a constant, which may still be a node, directly or transposed."""
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    maker = value.producer() if value is not None else None
+    if maker is not None and is_op(maker, "Transpose"):
+        value = maker.inputs[0]
+    return value is not None and (value.const_value is not None or is_op(value.producer(), "Constant"))
 
 
 def _unfolded_notes(model: ir.Model) -> list[str]:

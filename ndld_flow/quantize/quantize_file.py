@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import number, size
@@ -23,7 +24,7 @@ from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import Ranges, calibrate
+from ndld_flow.quantize.calibration import CalibrationRun, Ranges, calibrate, recall_measured
 from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
@@ -35,6 +36,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.store.digest import digest_file
 
 _LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
@@ -109,8 +111,14 @@ def _is_quantized(node: ir.Node) -> bool:
     """Return whether a node is no operator of the source, or reads integers of 8 bits or fewer."""
     values = [value for value in node.inputs if value is not None]
     return node.domain != "" or any(
-        is_op(value.producer(), "DequantizeLinear") or value.dtype in _INTEGERS for value in values
+        is_op(value.producer(), "DequantizeLinear") or value.dtype in _INTEGERS or _is_of_quantizer(value)
+        for value in values
     )
+
+
+def _is_of_quantizer(value: ir.Value) -> bool:
+    """Return whether integer operators of the quantizer computed a value, whose type it does not write."""
+    return value.producer() is not None and (value.name or "").endswith(TENSOR_NAME_QUANT_SUFFIX)
 
 
 def _skipped(prepared: PreparedModel, reasons: Mapping[str, SkipReason]) -> Iterator[SkippedLayer]:
@@ -194,7 +202,7 @@ def quantize_file(
     exclude: dict[str, SkipReason] = dict.fromkeys(found_outputs(source, data.search), _FOUND)
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
     warnings: list[str] = []
-    ranges = _calibrated(prepared, settings, data, workspace, warnings)
+    ranges = _calibrated(source, prepared, settings, data, workspace, warnings)
     if data.place is not None:
         exclude |= data.place(prepared, ranges, exclude)
         prepared = reopened(prepared)  # as the models that were measured, so that the bytes are the same
@@ -274,7 +282,9 @@ def _description(settings: QuantizeSettings, ranges: Ranges) -> str:
     if settings.mode == "weight_only":
         return f"{settings.weights} weights in blocks of {settings.block_size}, {settings.algorithm}"
     samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"
-    return f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
+    types = f"{settings.activation_type} x {settings.weights}"
+    operators = " in integer operators" if settings.format == "qoperator" else ""
+    return f"{types}{operators}, {settings.method} on {samples}"
 
 
 def check_quantized(
@@ -333,6 +343,7 @@ _FEW_SAMPLES = 8
 
 
 def _calibrated(
+    source: Path,
     prepared: PreparedModel,
     settings: QuantizeSettings,
     data: QuantizeInputs,
@@ -343,37 +354,30 @@ def _calibrated(
     samples = data.samples
     if samples is None:
         return Ranges({}, 0)
-    count = len(samples)
-    digests: set[bytes] = set()
+    digests: list[bytes] = []
     generated: set[str] = set()
-
-    def fed() -> Iterator[Mapping[str, Array]]:
-        for sample in samples:
-            values = {name: feed.values for name, feed in sample.feeds.items()}
-            generated.update(name for name, feed in sample.feeds.items() if not feed.is_from_file)
-            digests.add(_digest(values))
-            yield values
+    for sample in samples:
+        generated.update(name for name, feed in sample.feeds.items() if not feed.is_from_file)
+        digests.append(_digest({name: feed.values for name, feed in sample.feeds.items()}))
+    parts = [source, *(source.parent / name for name in external_files(source))]
+    how = (settings.least_opset, settings.method, settings.percentile, settings.symmetric_activations)
+    key = repr((*map(digest_file, parts), digests, how, data.run_by))
 
     def report(done: int, total: int, what: str) -> None:
-        workspace.progress(done, count, what)
+        workspace.progress(done, len(digests), what)
 
-    ranges = calibrate(
-        prepared,
-        fed(),
-        settings,
-        workspace.scratch,
-        report,
-        runtime=data.run_by,
-    )
+    fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
+    run = CalibrationRun(data.run_by, workspace.scratch, report)
+    ranges = calibrate(prepared, fed, settings, run, recall_measured(key))
     if ranges.sample_count:
-        warnings += _sample_warnings(ranges.sample_count, len(digests), sorted(generated))
+        warnings += _sample_warnings(ranges.sample_count, len(set(digests)), sorted(generated))
     return ranges
 
 
 def _digest(values: Mapping[str, Array]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for name, array in values.items():
-        digest.update(name.encode())
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
     return digest.digest()
 

@@ -23,6 +23,7 @@ Mode = Literal["static", "dynamic", "weight_only"]
 Algorithm = Literal["rtn", "hqq"]
 Method = Literal["minmax", "entropy", "percentile", "distribution"]
 Target = Literal["cpu", "tensorrt", "openvino"]
+Format = Literal["qdq", "qoperator"]
 Activations = Literal["uint8", "int8", "uint16", "int16"]
 Weights = Literal["int8", "uint8", "int4"]
 
@@ -144,6 +145,11 @@ class Exclude(Settings):
     """Operators, such as `Softmax`."""
     nodes: tuple[NamePattern, ...] = ()
     """Names of nodes: globs (`head.*`), or `/.../` for a regular expression (RE2's syntax) searched in the name."""
+    first: Annotated[int, Field(ge=0)] = 0
+    """Number of layers with weights at the beginning of the model, in the order of its nodes. The first and the last
+    layer often lose the most accuracy and take little of the time: `{first: 1, last: 1}`."""
+    last: Annotated[int, Field(ge=0)] = 0
+    """Number of layers with weights at the end of the model."""
 
 
 class QuantizeSettings(Settings):
@@ -158,6 +164,10 @@ class QuantizeSettings(Settings):
     """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `openvino`: uint8, Q/DQ
     on inputs only, as OpenVINO fuses the nodes after a layer into it, biases in fp32. `tensorrt`: the same, in
     symmetric int8."""
+    format: Format = "qdq"
+    """For static quantization on a CPU: how the result is written. `qdq`: the operators of the source between
+    QuantizeLinear and DequantizeLinear, which runtimes fuse when they load it. `qoperator`: the integer operators of
+    ONNX Runtime themselves, such as QLinearConv. It depends on the model which of the two is faster."""
     method: Method = "minmax"
     """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` % of the
     values. `entropy`: the range whose histogram of 128 bins has the smallest KL divergence from the histogram of all
@@ -238,6 +248,16 @@ class QuantizeSettings(Settings):
                 raise ValueError("`target: tensorrt` supports symmetric int8 only: omit `activations` and `symmetric`")
         if self.mode == "dynamic" and (self.activations not in (None, "uint8") or self.weights == "int4"):
             raise ValueError("`mode: dynamic` supports uint8 activations and int8 or uint8 weights")
+        return self
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format == "qdq":
+            return self
+        if self.mode != "static" or self.target != "cpu":
+            raise ValueError("`format: qoperator` is for `mode: static` and `target: cpu`: remove `format`")
+        if self.weights != "int8" or self.activations not in (None, "uint8", "int8"):
+            raise ValueError("`format: qoperator` has operators for int8 weights and 8-bit activations only")
         return self
 
     @property

@@ -61,7 +61,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
     # 2: outputs are judged slice by slice.
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True

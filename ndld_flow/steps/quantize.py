@@ -57,8 +57,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 7: `mode: dynamic` reaches bodies.
-    version: ClassVar[int] = 7
+    # 8: a Clip whose range excludes 0 still clips.
+    version: ClassVar[int] = 8
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -70,6 +70,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         "activation_type": "activations",
         "weight_type": "weights",
         "quant_mode": "mode",
+        "quant_format": "format",
     }
 
     keeps_inputs: ClassVar[bool] = True
@@ -146,6 +147,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             return self
         if self.mode != "static" or self.modelopt is not None:
             raise ValueError("`optimize` chooses layers for `mode: static`: remove one of the two")
+        if self.format != "qdq":
+            raise ValueError("`optimize` measures layers between Q/DQ pairs: remove `format`")
         if isinstance(self.runtime, TrialEngineSettings):
             raise ValueError("`optimize` measures models, not engines: choose another `runtime`, or none")
         if self.runtime is not None and self.placement.threads:
