@@ -1,4 +1,4 @@
-"""The operators that a model's weights belong to."""
+"""The operators of a model, and the weights that belong to them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def weight_bytes_by_operator(path: Path) -> Mapping[str, int]:
                     seen.add(id(tensor))
                     found[node.op_type] += tensor.nbytes
     return found
+
+
+def operators_of(path: Path) -> frozenset[str]:
+    """Return the operators of a model, those in bodies and functions too. Raises `ModelError` as above."""
+    return frozenset(node.op_type for graph in all_graphs(load_structure(path)) for node in graph)
+
+
+def has_grouped_convolutions(path: Path) -> bool:
+    """Return whether a model has convolutions in groups, such as depthwise ones. Raises `ModelError` as above."""
+    nodes = (node for graph in all_graphs(load_structure(path)) for node in graph)
+    return any(node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1 for node in nodes)

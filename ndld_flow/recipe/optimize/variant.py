@@ -36,7 +36,7 @@ class Variant:
     """Step -> the text of its settings, where they are not those of the sweep."""
     is_source: bool = False
     costly: bool = False
-    """True if its preparation takes minutes: such variants come last, and only if they may still win."""
+    """True if its preparation searches or measures: such variants come last, and only if they may still win."""
     unless: tuple[str, ...] = ()
     """For a costly one: variants that make it superfluous by being right."""
     speed: str = ""
@@ -94,6 +94,37 @@ class Subject:
         """Return whether the target runs all of these operators."""
         known = self.preset.limits.operators
         return not known or set(operators) <= set(known)
+
+    def time_in(self, *operators: str) -> float | None:
+        """Return these operators' share of the source's time; None where it is unknown."""
+        return sum(self.shares.get(name, 0.0) for name in operators) if self.shares else None
+
+    def pays_in(self, time: float, *operators: str, weights: float = 0.5) -> bool:
+        """Return whether these operators take more than this share of the time; where that is unknown, and for the
+        size, whether they have this share of the weights.
+        """
+        share = self.time_in(*operators)
+        by_weights = share is None or self.aims_at("size")
+        return (share is not None and share > time) or (by_weights and self.share_of(*operators) >= weights)
+
+    @property
+    def runs_in_onnxruntime(self) -> bool:
+        """Return whether ONNX Runtime runs the model, and no engine is built of it."""
+        return self.runtime == "onnxruntime" and not self.preset.engine
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """Return the operators of the model, those in bodies and functions too."""
+        from ndld_flow.models.weight_shares import operators_of
+
+        return operators_of(self.model)
+
+    @cached_property
+    def has_groups(self) -> bool:
+        """Return whether the model has convolutions in groups, such as depthwise ones."""
+        from ndld_flow.models.weight_shares import has_grouped_convolutions
+
+        return has_grouped_convolutions(self.model)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:

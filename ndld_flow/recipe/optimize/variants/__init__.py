@@ -1,5 +1,6 @@
 """Families of variants that `optimize` tries, one per file; every module in this folder is found.
 
-A module has `ORDER`, its place in the search (the cheap families come first, so that a budget ends the expensive ones),
-and `propose`, which yields variants, and sentences on what it does not try.
+A module has `ORDER`, its place in the search (likely winners come first, and what takes long last, so that a budget
+ends that), and `propose`, which yields variants where they can pay, by the graph and by the time that operators take,
+and sentences on what is not tried.
 """

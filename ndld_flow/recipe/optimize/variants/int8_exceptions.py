@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
+from ndld_flow.recipe.optimize.variants.int8 import DENSE, may_pay
 
 ORDER = 90
 _LONGEST_MS = 120_000.0
@@ -15,7 +16,8 @@ _SHARE = 0.15
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield one variant, with real samples."""
-    if not subject.samples.search or not subject.allows("QuantizeLinear", "DequantizeLinear"):
+    quantized = subject.allows("QuantizeLinear", "DequantizeLinear")
+    if not subject.samples.search or not quantized or not may_pay(subject):
         return
     time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     target = subject.quantize_target
@@ -25,5 +27,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     )
     made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
-    plain = (f"INT8, percentile{subject.label}", f"INT8 of smoothed activations{subject.label}")
+    plain = tuple(f"{each}{subject.label}" for each in (DENSE, "INT8, minmax", "INT8 of smoothed activations"))
     yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=plain)

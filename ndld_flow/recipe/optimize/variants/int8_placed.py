@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.recipe.optimize.conditions import tolerance_of
 from ndld_flow.recipe.optimize.variant import Subject, Variant
+from ndld_flow.recipe.optimize.variants.int8 import may_pay
 
 ORDER = 95
 _LONGEST_MS = 60_000.0
@@ -15,7 +16,8 @@ _SHARE = 0.2
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield one variant, with real samples, for runtimes that measure here."""
-    if not subject.samples.search or subject.preset.engine or subject.preset.remote:
+    quantized = subject.allows("QuantizeLinear", "DequantizeLinear") and may_pay(subject)
+    if not subject.samples.search or not quantized or subject.preset.engine or subject.preset.remote:
         return
     time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     threads = subject.options.threads
