@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.benchmarks.rivals.onnxruntime_dynamic import prepare
 from tests.benchmarks.rivals.protocol import Delivery, Request, Sample, serve
 
 PACKAGES = ("onnxruntime==1.32.0", "onnx==1.23.2")
@@ -9,7 +10,6 @@ PACKAGES = ("onnxruntime==1.32.0", "onnx==1.23.2")
 
 def deliver(request: Request) -> list[Delivery]:
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         """The samples, one after the other."""
@@ -20,9 +20,8 @@ def deliver(request: Request) -> list[Delivery]:
         def get_next(self) -> Sample | None:
             return next(self.samples, None)
 
-    prepared, quantized = request.folder / "prepared.onnx", request.folder / "model.onnx"
-    quant_pre_process(str(request.model), str(prepared))
-    quantize_static(str(prepared), str(quantized), Reader())
+    quantized = request.folder / "model.onnx"
+    quantize_static(str(prepare(request)), str(quantized), Reader())
     return [Delivery(str(quantized))]
 
 

@@ -62,6 +62,8 @@ class Delivery:
     """Its name among several."""
     budget_s: float | None = None
     """The time that its tool promised for everything."""
+    command_s: float | None = None
+    """Seconds of the tool's own command, if it is one."""
     ending: str = ""
     """The tool's word for what it found, such as `nothing pays`."""
 

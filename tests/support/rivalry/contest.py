@@ -70,6 +70,11 @@ class Outcome:
         return next((delivery.budget_s for delivery in self.deliveries), None)
 
     @property
+    def command_s(self) -> float:
+        """Return the time of its tool's command, or of the contender."""
+        return next((each.command_s for each in self.deliveries if each.command_s is not None), self.wall_s)
+
+    @property
     def ending(self) -> str:
         """Return the tool's word for what it found."""
         return next((delivery.ending for delivery in self.deliveries), "")
@@ -147,7 +152,7 @@ def _run(command: list[str], folder: Path, terms: Terms) -> tuple[float, float, 
     started = time.perf_counter()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=output, stderr=output, env=_quiet(terms), start_new_session=True
+            command, cwd=folder, stdout=output, stderr=output, env=_quiet(terms), start_new_session=True
         )
     while True:
         pid, status, used = os.wait4(process.pid, os.WNOHANG)
@@ -173,5 +178,8 @@ def find_error(log: str) -> str:
 
 
 def _quiet(terms: Terms) -> dict[str, str]:
-    """Return the variables of a contender: no telemetry, and as many threads as all have."""
-    return {**os.environ, "OLIVE_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": str(terms.threads)}
+    """Return the variables of a contender, which runs in its own folder, as some write files into the current one: no
+    telemetry, and as many threads as all have.
+    """
+    own = {"PYTHONPATH": str(ROOT), "OLIVE_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": str(terms.threads)}
+    return {**os.environ, **own}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ def optimize(request: Request, target: str) -> Delivery:
     command += ["--keep", options.keep[0], "--threads", str(request.threads), "-o", str(delivered)]
     command += ["--outputs", str(request.folder / "outputs")]
     command += ["--budget", request.budget] if request.budget else []
+    started = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    command_s = time.monotonic() - started
     found = json.loads(done.stdout)
     (request.folder / "optimization.json").write_text(done.stdout)
-    return _delivery(delivered, found["runtime"], found["delivered"], found)
+    return replace(_delivery(delivered, found["runtime"], found["delivered"], found), command_s=command_s)
 
 
 def run_grid(request: Request, target: str) -> list[Delivery]:
@@ -76,7 +79,7 @@ def _delivery(model: Path, runtime: str, name: str, record: Mapping[str, Any]) -
     """Return how to run a model, from the value of `runtime:`, and what the command has said of it."""
     read = yaml.safe_load(runtime)
     settings = read if isinstance(read, dict) else {"backend": read}
-    said = (name, record.get("budget_s"), record.get("ending", ""))
+    said = (name, record.get("budget_s"), None, record.get("ending", ""))
     if settings["backend"] == "onnxruntime":
         unknown = set(settings) - {"backend", "optimization"}
         if unknown:

@@ -122,7 +122,7 @@ def _print_details(row: Row, names: Sequence[str]) -> None:
         versus = row.versus(name) if name != OURS else None
         behind = f"; optimize is {versus} as fast" if versus is not None else ""
         promised = f" of {outcome.budget_s:.0f}" if outcome.budget_s is not None else ""
-        seconds = f"{outcome.wall_s:.0f}{promised} s ({outcome.cpu_s:.0f} s of CPU)"
+        seconds = f"{outcome.command_s:.0f}{promised} s ({outcome.cpu_s:.0f} s of CPU)"
         said = f"; it says: {outcome.ending}" if outcome.ending else ""
         print(f"  {name}: {what or row.cell(name)}; {seconds}{said}{behind}")
 
@@ -140,7 +140,7 @@ def _print_goals(rows: Sequence[Row], rivals: Sequence[str], bound: float) -> No
     behind = [row for row in rows if any(verdict(row, rival) == "behind" for rival in rivals)]
     _print_goal(f"neither ahead of every right rival nor level with it, of {len(rows)}", behind)
     ran = [row for row in rows if OURS in row.outcomes]
-    late = [row for row in ran if row.goal_s is not None and row.outcomes[OURS].wall_s > row.goal_s]
+    late = [row for row in ran if row.goal_s is not None and row.outcomes[OURS].command_s > row.goal_s]
     _print_goal(f"beyond the goal of 60 s up to 20 ms, 180 s up to 100 ms, of {len(ran)}", late)
     commands = [(row, name) for row in rows for name in _COMMANDS if name in row.outcomes]
     broken = [row for row, name in commands if breaks_promise(row.outcomes[name])]
@@ -161,7 +161,7 @@ def _violates(row: Row, bound: float) -> bool:
 def breaks_promise(outcome: Outcome) -> bool:
     """Return whether a command took longer than it promised, by 10 % and by 10 s."""
     promised_s = outcome.budget_s
-    return promised_s is not None and outcome.wall_s > max(promised_s * 1.1, promised_s + 10)
+    return promised_s is not None and outcome.command_s > max(promised_s * 1.1, promised_s + 10)
 
 
 def ends_wrongly(row: Row, name: str) -> bool:
