@@ -1,0 +1,215 @@
+"""The race of `optimize`: budgets, crashes, interruptions, and what it delivers, on real models in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.records.optimization import Optimization
+from ndld_flow.runner.events import Event, Notice, VariantTried
+from ndld_flow.runner.optimize.rounds import Racer, Rounds, compare, estimate, t_95
+
+CHANNELS = 32
+SIDE = 24
+
+
+def make_net(path: Path) -> Path:
+    """Write a small convolutional net whose INT8 is right."""
+    dice = np.random.default_rng(3)
+    nodes, weights, last = [], [], "x"
+    for number in range(4):
+        channels = CHANNELS if number else 3
+        kernel = dice.normal(0, 1 / np.sqrt(9 * channels), (CHANNELS, channels, 3, 3)).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
+        nodes += [
+            helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], f"conv{number}", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"c{number}"], [f"r{number}"], f"relu{number}"),
+        ]
+        last = f"r{number}"
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, [1, CHANNELS, SIDE, SIDE])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def net(in_folder: Path) -> Path:
+    """A model, and 12 samples in `data`."""
+    (in_folder / "data").mkdir()
+    dice = np.random.default_rng(4)
+    for number in range(12):
+        np.save(in_folder / "data" / f"{number:02}.npy", dice.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
+    return make_net(in_folder / "net.onnx")
+
+
+def options(**more: object) -> OptimizeOptions:
+    given = {"target": "onnxruntime", "data": ("data",), "keep": ("cosine >= 0.98",), "threads": (1,), **more}
+    return OptimizeOptions(**given)  # type: ignore[arg-type]
+
+
+def run(model: Path, **more: object) -> tuple[Optimization, list[Event]]:
+    events: list[Event] = []
+    found = api.optimize(model, options(**more), output=Path("fast.onnx"), listener=events.append)
+    assert found is not None
+    return found, events
+
+
+@pytest.mark.thorough
+def test_a_delivered_model_was_proved_or_is_the_source(net: Path) -> None:
+    """Which one wins depends on the CPU: the record, the file and the page agree in any case."""
+    found, events = run(net, budget="3 min")
+    assert Path("fast.onnx").is_file()
+    (delivered,) = [each for each in found.variants if each.outcome == "delivered"]
+    assert delivered.name == found.delivered
+    assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
+    if found.faster:
+        assert found.metrics["cosine"].value >= 0.98
+    else:
+        assert Path("fast.onnx").read_bytes() == net.read_bytes()
+    tried = {event.variant.name: event.variant for event in events if isinstance(event, VariantTried)}
+    judged = [each for each in tried.values() if each.metrics]
+    assert judged, "INT8 of convolutions was built and judged"
+    folder = Path(found.report).parent
+    assert json.loads((folder / "optimization.json").read_text())["delivered"] == found.delivered
+    assert found.conclude()[0] in Path(found.report).read_text().replace("&#39;", "'")
+
+
+@pytest.mark.thorough
+def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(net: Path) -> None:
+    found, _ = run(net, budget="1 ms")
+    assert (found.ending, found.delivered) == ("not decided", "source")
+    assert {each.outcome for each in found.variants} == {"delivered", "not tried"}
+    assert "budget" in found.stopped_because
+    assert Path("fast.onnx").read_bytes() == net.read_bytes()
+
+
+@pytest.mark.thorough
+def test_the_default_budget_is_told_before_anything_runs(net: Path) -> None:
+    events: list[Event] = []
+    with pytest.raises(KeyboardInterrupt):  # its first line is enough
+        api.optimize(net, options(), listener=lambda event: _interrupt_after_notice(event, events))
+    assert isinstance(events[-1], Notice)
+    assert "--budget" in events[-1].text
+
+
+def _interrupt_after_notice(event: Event, events: list[Event]) -> None:
+    events.append(event)
+    if isinstance(event, Notice):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_delivers_what_was_proved_until_then(net: Path) -> None:
+    command = [sys.executable, "-m", "ndld_flow", "optimize", "net.onnx", "--data", "data", "--for", "onnxruntime"]
+    with subprocess.Popen(
+        [*command, "--threads", "1", "-o", "fast.onnx"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("racing"):
+                time.sleep(0.5)
+                process.send_signal(signal.SIGINT)
+    text = "".join(lines)
+    assert process.returncode == 0, text
+    assert "Not decided (Ctrl-C)" in text
+    assert Path("fast.onnx").read_bytes() == net.read_bytes()
+    assert not list(Path("outputs/optimizations").glob("*/race-*")), "nothing is left"
+
+
+@pytest.mark.thorough
+def test_data_of_the_wrong_kind_is_one_error_before_any_variant(net: Path) -> None:
+    for path in Path("data").iterdir():
+        np.save(path, np.zeros((1, 5, 7), np.float32))
+    events: list[Event] = []
+    with pytest.raises(RequestError):
+        api.optimize(net, options(), listener=events.append)
+    assert not any(isinstance(event, VariantTried) for event in events)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_a_variant_that_crashes_the_process_has_failed_and_the_others_go_on(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that kills its process stands for a library that crashes."""
+    Path("variants").mkdir()
+    Path("variants/sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'ndld_flow.runner.optimize.race_worker' in sys.orig_argv:\n"
+        "    import ndld_flow.steps.quantize as quantize\n"
+        "    def crash(*_):\n"
+        "        os.kill(os.getpid(), 11)\n"
+        "    quantize.Quantize.run = crash\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
+    found, _ = run(net, budget="2 min")
+    failed = [each for each in found.variants if each.outcome == "failed"]
+    assert failed
+    assert "SIGSEGV" in failed[0].why
+    assert next(each for each in found.variants if each.name == "clean").outcome != "not tried"
+
+
+def racer(name: str, logs: dict[int, float]) -> Racer:
+    return Racer(name, lambda: None, 1, 1.0, logs)
+
+
+def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out() -> None:
+    drift = np.linspace(0, 2, 12)
+    base = racer("a", dict(enumerate(drift)))
+    faster = racer("b", {number: value - 0.1 + (5 if number == 3 else 0) for number, value in enumerate(drift)})
+    found = compare(faster, base)
+    assert found.rounds == 12
+    assert found.log == pytest.approx(-0.1, abs=1e-6)
+    assert found.high < 0
+
+
+def test_an_interval_covers_the_truth_in_95_percent_of_cases() -> None:
+    dice = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        noise = dice.normal(0.02, 0.05, 9)
+        found = estimate(dict(enumerate(noise)), dict.fromkeys(range(9), 0.0))
+        inside += found.low <= 0.02 <= found.high
+    assert 0.92 < inside / 2000 < 0.985
+
+
+def test_too_few_rounds_show_nothing() -> None:
+    assert estimate({0: 0.5}, {0: 0.0}).half > 5
+    assert estimate({}, {0: 0.0}).rounds == 0
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (11, 2.201)])
+def test_quantiles_of_students_t(freedom: int, quantile: float) -> None:
+    assert t_95(freedom) == pytest.approx(quantile, abs=2e-3)
+
+
+def test_each_racer_has_a_turn_in_each_round() -> None:
+    racers = [Racer(str(number), lambda: sum(range(2000)), 1) for number in range(3)]
+    for each in racers:
+        each.measure(1, parallel=False)
+    rounds = Rounds()
+    rounds.run(racers, 4)
+    rounds.run(racers[:2], 1)
+    assert [sorted(each.logs) for each in racers] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
