@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from ndld_flow import api, runtimes, steps
+from ndld_flow.base import user_code
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.settings import describe_settings
 from ndld_flow.graph.edit import catalogue, operations
@@ -121,6 +122,9 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     make_cnn(in_folder / "model.onnx")
     quick = {"runs": 1, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
     with pytest.MonkeyPatch.context() as patch:
+        # Files of users that earlier tests have loaded must not make a user's module of what a package has.
+        patch.setattr(sys, "meta_path", [each for each in sys.meta_path if each is not user_code._FINDER])
+        patch.setattr(sys, "path_hooks", [each for each in sys.path_hooks if each is not user_code._open_folder])
         word = in_package(runtimes, place, patch)
         patch.setenv("PYTHONPATH", str(place))
         forget_runtimes()

@@ -331,7 +331,8 @@ def _users_modules() -> dict[str, ModuleType]:
     """Return the modules that were loaded for users' files, with their namespace packages."""
     modules = {name: module for name, module in sys.modules.items() if isinstance(_loader(module), _FROM_FOLDERS)}
     packages = {name.rpartition(".")[0] for name in modules if "." in name} - modules.keys()
-    return modules | {name: sys.modules[name] for name in packages if name in sys.modules}
+    found = {name: sys.modules[name] for name in packages if name in sys.modules}
+    return modules | {name: package for name, package in found.items() if getattr(package, "__file__", None) is None}
 
 
 def _loader(module: ModuleType) -> object:

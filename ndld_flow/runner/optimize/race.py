@@ -211,7 +211,9 @@ class Race:
         try:
             binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
             binding.run()  # libraries start threads with the first pass
-            threads = count_threads() - before + 1
+            threads = request.options.get("threads")
+            if not isinstance(threads, int):
+                threads = count_threads() - before + 1
             racer = Racer(name, binding.run, threads)
             racer.measure(1, parallel=threads > 1)
         except BaseException:
