@@ -418,6 +418,18 @@ def test_peak_memory_is_measured_for_each_block() -> None:
     assert all(60 << 20 < peak < 90 << 20 for peak in peaks)
 
 
+def test_a_measuring_process_imports_little() -> None:
+    """Each proof of `optimize` starts ten: onnx-ir and pydantic took them a second of CPU time each."""
+    code = (
+        "import sys, ndld_flow.measure.turn_worker\n"
+        "from ndld_flow.runtimes.registry import find_runtime\n"
+        "find_runtime('onnxruntime').read_request({'provider': 'cpu'})\n"
+        "print({'onnx', 'onnx_ir', 'pydantic', 'sympy', 'yaml'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def event(name: str, ts: int, dur: int, **args: Any) -> str:
     return json.dumps({"cat": "Node", "name": name, "ts": ts, "dur": dur, "args": args})
 

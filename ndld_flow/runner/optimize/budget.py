@@ -1,4 +1,4 @@
-"""The budget of `optimize`: a promise that the command ends in time, whatever runs."""
+"""The budget of `optimize`: a promise that the command ends within it and 10 s, whatever runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from ndld_flow.base.quantities import seconds
 
+_GRACE_S = 5.0
+"""Seconds after the budget in which a proof that runs may still end."""
 _SIGNAL = getattr(signal, "SIGUSR1", None)
 
 
@@ -53,7 +55,9 @@ class Budget:
         def end(*_: object) -> None:
             raise BudgetEndedError
 
-        timer = threading.Timer(max(self.left_s(), 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL))
+        timer = threading.Timer(
+            max(self.left_s() + _GRACE_S, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL)
+        )
         before = signal.signal(_SIGNAL, end)
         timer.start()
         try:

@@ -18,7 +18,6 @@ from ndld_flow.recipe.optimize.compose import Composer, read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, find_ending
-from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
@@ -28,6 +27,7 @@ from ndld_flow.runner.optimize.proof import Proof, Prover, command_of
 from ndld_flow.runner.optimize.race_search import RaceSearch, remove_leftovers
 from ndld_flow.runner.optimize.sweep_search import SweepSearch
 from ndld_flow.runner.request import Request
+from ndld_flow.runner.run_folder import write_optimization
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
@@ -69,14 +69,10 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     if not found.delivered.passed:
         raise ModelError(f"{model}: no variant of it fits --for {options.target}: {found.delivered.why}")
     found.delivered = prover.deliver(found.delivered)
-    record = replace_times(_describe(prover, found, source), budget, started_at)
+    times = {"budget_s": budget.seconds, "started_at": started_at, "wall_s": budget.used_s}
+    record = _describe(prover, found, source).model_copy(update=times)
     _write(record, folder, found.delivered)
     return record
-
-
-def replace_times(record: Optimization, budget: Budget, started_at: datetime) -> Optimization:
-    """Return the record with its times."""
-    return record.model_copy(update={"budget_s": budget.seconds, "started_at": started_at, "wall_s": budget.used_s})
 
 
 def _announce(composer: Composer, budget: Budget, listener: Listener) -> None:
@@ -148,7 +144,5 @@ def _describe(prover: Prover, found: Found, source: Proof) -> Optimization:
 def _write(record: Optimization, folder: Path, delivered: Proof) -> None:
     """Write the record beside its recipes, and on top of the page of the run that proved the delivered model."""
     assert delivered.finished is not None
-    run = Path(delivered.finished.folder)
-    for place in (folder, run):
-        write_text_atomically(place / OPTIMIZATION_RECORD, record.to_json())
-    draw_report(run)
+    write_text_atomically(folder / OPTIMIZATION_RECORD, record.to_json())
+    write_optimization(record, Path(delivered.finished.folder))

@@ -59,6 +59,8 @@ _EQUAL = 0.01
 """Half the interval of the ratio to the best within which it does not matter who wins."""
 _TOLD_APART = 9
 """Number of rounds after which the slower of two leaves although its interval does not show it."""
+_END_S, _END_SHARE = 5.0, 0.15
+"""Time, and share of the race, that is left for its last rounds and judgements: no variant starts then."""
 _FALLBACKS = 3
 """Number of right variants that may have to be proved: fresh processes may veto the first."""
 _LOOSE = 3.0
@@ -117,7 +119,7 @@ class Race:
             self._alive = [self._source]
             self._refer()
             for name in self._job.variants[1:]:
-                if self._left() <= 0:
+                if self._left() <= min(_END_S, _END_SHARE * self._job.seconds):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
                     continue
                 self._emit({"doing": name})

@@ -20,7 +20,7 @@ from ndld_flow.runner.optimize import race_worker
 from ndld_flow.runner.optimize.race_job import RaceJob
 
 NAME = "the race"
-_END_S = 3.0
+_END_S = 2.0
 """Seconds that a race may take to end after its time: the passes that run, and the judgement of the leader."""
 _MOST_CRASHES = 3
 

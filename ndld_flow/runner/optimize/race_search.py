@@ -21,8 +21,12 @@ from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race
 from ndld_flow.store.files import write_text_atomically
 
-_RACE_SHARE, _COSTLY_SHARE = 0.6, 0.75
-"""Share of the budget after which a race ends: the rest is for the proof of its best."""
+_RACE_SHARE, _COSTLY_SHARE = 0.7, 0.8
+"""Largest share of the budget after which a race ends: the rest is for the proof of its best."""
+_LEAST_SHARE = 0.35
+"""Least share of the budget for the race, however long proofs take."""
+_PROBES = 3.0
+"""Time of a proof as a multiple of that of the source's run, which starts a third of the processes."""
 _LEAST_S = 10.0
 """Least time for which a race of costly variants is started."""
 _PAYS = 0.97
@@ -60,7 +64,7 @@ class RaceSearch:
         costly = [variant for variant in self._composer.variants if variant.costly]
         self._hopeless = self._find_hopeless()
         left = [each.name for each in costly if each.name not in self._hopeless]
-        if left and self._budget.left_s(_COSTLY_SHARE) <= _LEAST_S:
+        if left and self._budget.left_s(_COSTLY_SHARE) - _PROBES * self._source.took_s <= _LEAST_S:
             self._stopped_because = self._budget.described
         elif left:
             leader = [self._best.variant.name] if not self._best.variant.is_source else []
@@ -72,7 +76,10 @@ class RaceSearch:
         recipe = self._prover.folder / "search.yaml"
         write_text_atomically(recipe, self._composer.compose_sweep(recipe))
         request = self._prover.request
-        left_s = self._budget.left_s(share)
+        proof_s = _PROBES * self._source.took_s
+        left_s = max(
+            min(self._budget.left_s(share), self._budget.left_s() - proof_s), self._budget.left_s(_LEAST_SHARE)
+        )
         job = RaceJob(
             recipe=str(recipe),
             outputs=str(request.outputs),

@@ -18,7 +18,6 @@ import onnxruntime as ort
 from ndld_flow.base.dtype_names import bits_of_dtype
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import shortened
-from ndld_flow.models.likely_inputs import suggest_shapes
 from ndld_flow.models.tensors import (
     Array,
     TensorSpec,
@@ -264,6 +263,8 @@ def _facts_of(feeds: Mapping[str, Array]) -> _Fed:
 
 
 def _failed(path: Path, given: _Fed, error: Exception) -> ModelError:
+    from ndld_flow.models.likely_inputs import suggest_shapes  # a second of imports, which each measuring process has
+
     fed = ", ".join(f"{name} {dtype_text(dtype)} {shape_text(shape)}" for name, (dtype, shape) in given.items())
     shapes = {name: shape for name, (_, shape) in given.items()}
     return ModelError(
