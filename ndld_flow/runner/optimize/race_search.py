@@ -21,14 +21,12 @@ from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race
 from ndld_flow.store.files import write_text_atomically
 
-_RACE_SHARE, _COSTLY_SHARE = 0.7, 0.8
-"""Largest share of the budget after which a race ends: the rest is for the proof of its best."""
 _LEAST_SHARE = 0.35
 """Least share of the budget for the race, however long proofs take."""
 _PROBES = 3.0
 """Time of a proof as a multiple of that of the source's run, which starts a third of the processes."""
 _LEAST_S = 10.0
-"""Least time for which a race of costly variants is started."""
+"""Least time for which another race is started."""
 _PAYS = 0.97
 """Largest ratio to the time of the proved variant at which another is proved too."""
 
@@ -58,28 +56,36 @@ class RaceSearch:
         return self._found()
 
     def _search(self) -> None:
-        cheap = [variant for variant in self._composer.variants if not variant.costly]
-        self._race([variant.name for variant in cheap], _RACE_SHARE)
+        cheap = [variant.name for variant in self._composer.variants if not variant.costly]
+        self._race(cheap, max(self._time_to_race(), self._budget.left_s(_LEAST_SHARE)))
         self._prove_best()
-        costly = [variant for variant in self._composer.variants if variant.costly]
+        self._race_others(cheap)
         self._hopeless = self._find_hopeless()
-        left = [each.name for each in costly if each.name not in self._hopeless]
-        if left and self._budget.left_s(_COSTLY_SHARE) - _PROBES * self._source.took_s <= _LEAST_S:
-            self._stopped_because = self._budget.described
-        elif left:
-            leader = [self._best.variant.name] if not self._best.variant.is_source else []
-            self._race([SOURCE, *leader, *left], _COSTLY_SHARE)
-            self._prove_best()
+        costly = [variant.name for variant in self._composer.variants if variant.costly]
+        self._race_others([name for name in costly if name not in self._hopeless])
 
-    def _race(self, names: Sequence[str], share: float) -> None:
-        """Race variants, the source first, until a share of the budget is used up."""
+    def _race_others(self, names: Sequence[str]) -> None:
+        """Race the best with variants that were not tried, if a proof of one still fits into the budget."""
+        others = [name for name in names if self._is_untried(name)]
+        if others and self._time_to_race() > _LEAST_S:
+            self._race([self._best.variant.name, *others], self._time_to_race())
+            self._prove_best()
+        if any(map(self._is_untried, names)):
+            self._stopped_because = self._budget.described
+
+    def _is_untried(self, name: str) -> bool:
+        tried = self._result.tried.get(name)
+        return name != SOURCE and (tried is None or tried.outcome == "not tried")
+
+    def _time_to_race(self) -> float:
+        """Return the seconds until a proof must start."""
+        return self._budget.left_s() - _PROBES * self._source.took_s
+
+    def _race(self, names: Sequence[str], left_s: float) -> None:
+        """Race variants, the source first, for some seconds."""
         recipe = self._prover.folder / "search.yaml"
         write_text_atomically(recipe, self._composer.compose_sweep(recipe))
         request = self._prover.request
-        proof_s = _PROBES * self._source.took_s
-        left_s = max(
-            min(self._budget.left_s(share), self._budget.left_s() - proof_s), self._budget.left_s(_LEAST_SHARE)
-        )
         job = RaceJob(
             recipe=str(recipe),
             outputs=str(request.outputs),
@@ -92,8 +98,6 @@ class RaceSearch:
         self._result.finished = False
         self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))
         run_race(job, self._prover.folder, self._prover.listener, self._result)
-        if not self._result.finished:
-            self._stopped_because = self._budget.described
 
     def _prove_best(self) -> None:
         """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster."""
