@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ndld_flow.base.quantities import seconds
 
-_GRACE_S = 5.0
+_GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
 _SIGNAL = getattr(signal, "SIGUSR1", None)
 

@@ -31,6 +31,10 @@ from ndld_flow.runner.run_folder import write_optimization
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
+_SOURCE_RUNS = 15.0
+"""The default budget is at least this many times as long as the run of the source: one process after the other starts,
+and on a busy machine each takes seconds."""
+
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
     """Write the variants that `optimize_model` would try as a sweep.
@@ -60,6 +64,9 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     budget = Budget(composer.budget_s, start)
     _announce(composer, budget, listener)
     source = prove_source(Prover(composer, folder, request, listener))
+    if budget.seconds is not None and not options.budget and _SOURCE_RUNS * source.took_s > budget.seconds:
+        budget = Budget(_SOURCE_RUNS * source.took_s, start)
+        listener(Notice(text=f"this machine is slow or busy: it takes at most about {seconds(budget.seconds or 0.0)}"))
     if composer.races:
         composer = composer.with_shares(time_shares(source))
     _warn(composer, listener)
