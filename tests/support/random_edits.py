@@ -394,6 +394,7 @@ LEFT_OUT = {
     "change_layout": "wants 4 dimensions",
     "fuse_transformer": "finds its patterns in transformers only",
     "import_weights": "wants a file of weights",
+    "loop_to_lstm": "finds Loops that are LSTMs only; has random bodies of its own",
     "run_python": "does anything",
 }
 """Operations that are no use here."""
