@@ -17,10 +17,15 @@ from onnx import helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.records.optimization import Optimization
+from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 from ndld_flow.runner.events import Event, Notice, VariantTried
+from ndld_flow.runner.optimize.budget import Budget
+from ndld_flow.runner.optimize.proof import Proof, Prover
+from ndld_flow.runner.optimize.race_search import RaceSearch
 from ndld_flow.runner.optimize.rounds import Racer, Rounds, compare, estimate, t_95
+from ndld_flow.runner.request import Request
 
 CHANNELS = 32
 SIDE = 24
@@ -169,6 +174,37 @@ def test_a_variant_that_crashes_the_process_has_failed_and_the_others_go_on(
     assert failed
     assert "SIGSEGV" in failed[0].why
     assert next(each for each in found.variants if each.name == "clean").outcome != "not tried"
+
+
+def raced(name: str, ratio: float) -> TriedVariant:
+    speed = Speed(ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, clock="cpu")
+    return TriedVariant(name=name, runtime="onnxruntime", outcome="not proved", speed=speed)
+
+
+def search_after(net: Path, proved: str, *tried: TriedVariant) -> RaceSearch:
+    """Return a search in which a variant was proved, or none."""
+    composer = read_model(net, options(target="any"), Path("samples"))
+    source = Proof(composer.variants[0], None, Path("s.yaml"), "delivered", "")
+    search = RaceSearch(Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), source, Budget(None))
+    search._result.tried.update({each.name: each for each in tried})
+    if proved:
+        variant = next(each for each in composer.variants if each.name == proved)
+        search._best = Proof(variant, None, Path("p.yaml"), "delivered", "")
+    return search
+
+
+def test_a_gain_of_two_percent_is_proved_and_not_called_slower(net: Path) -> None:
+    search = search_after(net, "", raced("clean, onnxruntime", 0.98), raced("clean, openvino", 0.995))
+    outcomes = {each.name: each.outcome for each in search._found().variants}
+    assert search._may_be_better(search._result.tried["clean, onnxruntime"])
+    assert (outcomes["clean, onnxruntime"], outcomes["clean, openvino"]) == ("not proved", "not faster")
+
+
+def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Path) -> None:
+    """It is the model itself, and still the best that is proved."""
+    search = search_after(net, "source, openvino", raced("source, openvino", 0.6), raced("clean, onnxruntime", 0.8))
+    assert not search._may_be_better(search._result.tried["clean, onnxruntime"])
+    assert {each.name: each.outcome for each in search._found().variants}["clean, onnxruntime"] == "slower"
 
 
 def racer(name: str, logs: dict[int, float]) -> Racer:

@@ -66,7 +66,7 @@ _FALLBACKS = 3
 _LOOSE = 3.0
 """Multiple of the allowed error from which three samples show that a variant is wrong."""
 _UNRELATED = 0.95
-"""Cosine on three samples below which a variant is wrong by any judgement."""
+"""Cosine on three samples below which a variant is wrong by the default judgement."""
 
 
 @dataclass
@@ -324,7 +324,7 @@ class Race:
             "",
         )
         cosine = metrics.get("agree.cosine")
-        if not broken and cosine is not None and not cosine.value >= _UNRELATED:
+        if not self._conditions.accuracy and cosine is not None and not cosine.value >= _UNRELATED:
             broken = f"cosine {cosine.value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
         if broken:
             entrant.metrics = {name.removeprefix("agree."): metric for name, metric in metrics.items()}

@@ -58,6 +58,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
         if ended is None or result.finished or time.monotonic() > deadline:
             return
         crashed, reason = ended
+        if not crashed and result.tried:  # its last rounds: what it has found stays
+            return
         if not crashed:
             raise BackendError(f"the race of the variants ended: {reason}")
         failed = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)

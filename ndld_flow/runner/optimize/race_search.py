@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.recipe.optimize.compose import SOURCE
+from ndld_flow.recipe.optimize.objectives import AT_LEAST
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 from ndld_flow.runner.events import Notice, VariantTried
@@ -118,14 +119,13 @@ class RaceSearch:
             self._prover.listener(VariantTried(variant=self._describe(name)))
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:
-        """Return whether a variant was faster in the race than the best that is proved, by more than noise."""
+        """Return whether a variant was faster in the race than the source, or than the best that is proved."""
         if tried is None or tried.speed is None:
             return False
-        return tried.speed.ratio < self._ratio_of_best() * _PAYS and tried.speed.low < 1
-
-    def _ratio_of_best(self) -> float:
         best = self._result.tried.get(self._best.variant.name)
-        return 1.0 if self._best.variant.is_source or best is None or best.speed is None else best.speed.ratio
+        if self._best is self._source or best is None or best.speed is None:
+            return tried.speed.ratio < AT_LEAST
+        return tried.speed.ratio < best.speed.ratio * _PAYS
 
     def _find_hopeless(self) -> dict[str, str]:
         """Return the costly variants that cannot win -> the reason."""
@@ -169,9 +169,10 @@ class RaceSearch:
         if proof is not None:
             passed = {"outcome": "slower", "why": "; ".join(gain.describe() for gain in proof.gains)}
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
-        if tried.outcome == "not proved" and not self._may_be_better(tried):
-            compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source" if tried.speed is not None else ""
-            return tried.model_copy(update={"outcome": "slower", "why": compared})
+        if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
+            outcome = "not faster" if self._best is self._source else "slower"
+            compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source in the race"
+            return tried.model_copy(update={"outcome": outcome, "why": compared})
         return tried
 
 
