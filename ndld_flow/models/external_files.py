@@ -202,3 +202,8 @@ def _varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise _BrokenError
+
+
+def model_bytes(path: Path) -> int:
+    """Return the size of a model with its external data."""
+    return sum(file.stat().st_size for file in (path, *(path.parent / name for name in external_files(path))))

@@ -256,7 +256,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
-    from ndld_flow.models.external_files import external_files
+    from ndld_flow.models.external_files import model_bytes
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     _write_received(turn)
@@ -264,9 +264,8 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
     model = turn.source.path
-    files = [model, *(model.parent / name for name in external_files(model))]
-    model_bytes = Metric(value=sum(file.stat().st_size for file in files), unit="bytes")
-    return Result(summarize(profile), metrics={**metrics_of(profile), "model_bytes": model_bytes})
+    size = Metric(value=model_bytes(model), unit="bytes")
+    return Result(summarize(profile), metrics={**metrics_of(profile), "model_bytes": size})
 
 
 def _write_received(turn: Turn) -> None:

@@ -16,7 +16,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
-from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, read_conditions
+from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, first_of, read_conditions
 from ndld_flow.recipe.optimize.families import propose_variants
 from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
@@ -272,7 +272,7 @@ class Composer:
 
     def _first_files(self) -> dict[str, list[str]]:
         """Return three files of each input, at equal distances."""
-        return {name: files[:: -(-len(files) // FIRST_SAMPLES)] for name, files in self.samples.search.items()}
+        return {name: list(first_of(files)) for name, files in self.samples.search.items()}
 
     def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
         """Return the steps that measure a model, by default `engine` and `speed`."""

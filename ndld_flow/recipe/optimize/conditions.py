@@ -86,6 +86,11 @@ class Conditions:
                 yield metric, sign, best + (value - best) * factor
 
 
+def first_of(files: Sequence[str]) -> Sequence[str]:
+    """Return three of some files, at equal distances."""
+    return files[:: -(-len(files) // FIRST_SAMPLES)]
+
+
 def read_conditions(keep: Sequence[str], metric: Path | None, labels: Path | None) -> Conditions:
     """Return the conditions of `--keep`. Raises RequestError for one that is not on a metric of `check_accuracy`."""
     from ndld_flow.steps.check_accuracy import CheckAccuracy

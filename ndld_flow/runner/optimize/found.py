@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.recipe.optimize.compose import Composer
+from ndld_flow.recipe.optimize.compose import SOURCE, Composer
 from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.optimization import FrontPoint, TriedVariant
 from ndld_flow.records.profile import Profile
@@ -48,7 +48,7 @@ def prove_source(prover: Prover) -> Proof:
     Raises NdldFlowError for data, inputs or a runtime that do not fit, ModelError if it fails its own check.
     """
     composer = prover.composer
-    proof = prover.run(Variant("source", composer.base_runtime, is_source=True), None, composer.compose_probe())
+    proof = prover.run(Variant(SOURCE, composer.base_runtime, is_source=True), None, composer.compose_probe())
     _check_own_metric(composer, proof)
     if not proof.passed and not composer.preset.limits.operators:  # a variant may fit the target all the same
         raise ModelError(f"{composer.model}: the source does not pass its own check: {proof.why}")

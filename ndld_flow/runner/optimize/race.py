@@ -24,11 +24,11 @@ from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.worker import count_threads
-from ndld_flow.models.external_files import external_files
+from ndld_flow.models.external_files import model_bytes
 from ndld_flow.recipe.gates import parse_condition
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.optimize.compose import SOURCE
-from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions
+from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.accuracy import Accuracy
@@ -150,37 +150,28 @@ class Race:
         self._show(entrant, leads=entrant is self._leader)
 
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
-        if entrant is not None:
-            entrant.close()
-        speed = self._speed(entrant) if entrant is not None and entrant.racer.logs else None
-        runtime = entrant.runtime if entrant is not None else ""
-        metrics = dict(entrant.metrics) if entrant is not None else {}
-        self._tell(
-            TriedVariant(
-                name=name,
-                runtime=runtime,
-                outcome=lost.outcome,
-                why=lost.why,
-                speed=speed,
-                metrics=metrics,
-                latency=_latency(entrant),
-                took_s=took_s,
-            )
-        )
+        if entrant is None:
+            self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
+            return
+        entrant.close()
+        self._show(replace(entrant, took_s=took_s), lost.outcome, lost.why)
 
     def _tell(self, variant: TriedVariant, *, leads: bool = False) -> None:
         self._emit({"tried": variant.model_dump(mode="json"), "leads": leads})
 
-    def _show(self, entrant: Entrant, *, leads: bool) -> None:
-        """Report a variant that is still in the race."""
-        outcome: VariantOutcome = "not proved"
+    def _show(
+        self, entrant: Entrant, outcome: VariantOutcome = "not proved", why: str = "", *, leads: bool = False
+    ) -> None:
+        """Report a variant; one that is still in the race is not proved."""
+        known_ms = math.isfinite(entrant.racer.ms)
         variant = TriedVariant(
             name=entrant.name,
             runtime=entrant.runtime,
             outcome=outcome,
+            why=why,
             speed=self._speed(entrant),
             metrics=dict(entrant.metrics),
-            latency=_latency(entrant),
+            latency=Metric(value=entrant.racer.ms, unit="ms") if known_ms else None,
             took_s=entrant.took_s,
         )
         self._tell(variant, leads=leads)
@@ -341,7 +332,7 @@ class Race:
             failed = [sentence for output in accuracy.outputs for sentence in (*output.failed, output.undecided)]
             raise LostError("not right", next(filter(None, failed), "its own metric fails"))
         metrics = {f"agree.{name}": metric for name, metric in entrant.metrics.items()}
-        metrics["speed.model_bytes"] = Metric(value=_model_bytes(entrant.model), unit="bytes")
+        metrics["speed.model_bytes"] = Metric(value=model_bytes(entrant.model.path), unit="bytes")
         for gate in self._sweep.constraints:
             if not all(name in metrics for name in gate.names):
                 continue
@@ -452,20 +443,8 @@ def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
     return LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {best.name}")
 
 
-def _latency(entrant: Entrant | None) -> Metric | None:
-    if entrant is None or not math.isfinite(entrant.racer.ms):
-        return None
-    return Metric(value=entrant.racer.ms, unit="ms")
-
-
 def _first(spec: InputSpec) -> InputSpec:
     """Return an input with three of its files, at equal distances."""
     if not isinstance(spec.data, tuple) or len(spec.data) <= FIRST_SAMPLES:
         return spec
-    return spec.model_copy(update={"data": spec.data[:: -(-len(spec.data) // FIRST_SAMPLES)]})
-
-
-def _model_bytes(model: Onnx) -> int:
-    """Return the size of a model's files."""
-    files = [model.path, *(model.path.parent / name for name in external_files(model.path))]
-    return sum(path.stat().st_size for path in files)
+    return spec.model_copy(update={"data": first_of(spec.data)})

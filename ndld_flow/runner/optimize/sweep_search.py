@@ -49,8 +49,6 @@ class Point:
     rank: float = 0.0
     objectives: Mapping[str, Metric] = field(default_factory=dict)
     on_front: bool = False
-    is_comfortable: bool = True
-    """Its errors keep a margin to the conditions."""
     ratio_to_best: tuple[float, float] | None = None
     """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
 
@@ -133,7 +131,6 @@ class SweepSearch:
                 rank=float("inf") if point.rank is None else point.rank,
                 objectives=values,
                 on_front=point.on_front,
-                is_comfortable=self._composer.conditions.is_comfortable(point.metrics, "agree"),
                 ratio_to_best=_ratio_to_best(point),
             )
 
