@@ -5,6 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,7 @@ def test_a_large_table_does_not_hide_the_products_of_a_transformer(in_folder: Pa
     assert "INT8 of smoothed activations" not in {each.name for each in read(write(ROWS), data=()).variants}
 
 
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
 def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
     np.save("rows.npy", np.zeros((9, 8), np.float32))
     variants = read(write(ROWS), data=("rows.npy",), target="any").variants
