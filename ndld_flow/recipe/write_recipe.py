@@ -148,7 +148,7 @@ def write_recipe(
         name=name,
         inputs="\n".join(input_lines(trial, _images_of(trial, options.images))) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
-        steps="".join(_steps(options, result, trial, _has_weights_as_inputs(model))),
+        steps="".join(_steps(options, result, trial, has_weights_as_inputs(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
@@ -309,7 +309,7 @@ def _steps(options: RecipeOptions, result: str, trial: InputTrial, weights_are_i
     ).replace("  #   ", "  # ")
 
 
-def _has_weights_as_inputs(path: Path) -> bool:
+def has_weights_as_inputs(path: Path) -> bool:
     """Return whether callers may replace weights; before IR version 4, models had to declare them so."""
     from ndld_flow.models.files import load_without_nodes
 

@@ -76,6 +76,12 @@ class TriedVariant(Record):
     """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
 
+def describe_runtime(runtime: str) -> str:
+    """Return a runtime of a recipe with its settings: `openvino (inference_precision: default)`."""
+    backend, _, settings = short_name(runtime.strip("{}").removeprefix("backend: "), 80).partition(", ")
+    return f"{backend} ({settings})" if settings else backend
+
+
 def find_ending(variants: Sequence[TriedVariant], *, faster: bool) -> Ending:
     """Return the ending of a search: nothing pays only if everything was tried."""
     if faster:
@@ -216,15 +222,10 @@ class Optimization(Document):
             "" if self.is_source else f", source {self.source_bytes / 1e6:.3g} MB"
         )
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
-        runs = self._runs_in if self.target in ("onnxruntime", "openvino", "any") else self.target
+        runs = describe_runtime(self.runtime) if self.target in ("onnxruntime", "openvino", "any") else self.target
+        name = self.delivered.removesuffix(f", {runs.partition(' ')[0]}")
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
-        return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
-
-    @property
-    def _runs_in(self) -> str:
-        """Return the runtime with its settings: `openvino (inference_precision: default)`."""
-        backend, _, settings = self.runtime.strip("{}").removeprefix("backend: ").partition(", ")
-        return f"{backend} ({settings})" if settings else backend
+        return f"Ship {where}: {name}, for {runs}{threads} ({sizes}){shapes}"
 
     @property
     def is_source(self) -> bool:

@@ -31,8 +31,3 @@ def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> str:
     first = next((names[:most] for names, most in zip(known, (5, 2, 2), strict=True) if names), [])
     shown = ((short_name(name, _LONGEST), metrics[name]) for name in dict.fromkeys(first))
     return ", ".join(f"{name} {short_name(quantity(each.value, each.unit), _LONGEST)}" for name, each in shown)
-
-
-def describe_runtime(runtime: str) -> str:
-    """Return a runtime of a recipe with its settings: `openvino, inference_precision: default`."""
-    return short_name(runtime.strip("{}").removeprefix("backend: "), 2 * _LONGEST)

@@ -300,3 +300,9 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
     assert "time: 120000 ms" in text and "time: 36000 ms" in text
     proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, Path("p.yaml"), Path("o.onnx"))
     assert "budget: 36 s" in proof
+
+
+def test_three_samples_refuse_only_errors_far_beyond_a_loose_condition() -> None:
+    kept = read_conditions(("cosine >= 0.6", "max_abs <= 2", "snr_db >= 10"), None, None)
+    screens = {metric: (sign, bound) for metric, sign, bound in kept.scaled(3.0)}
+    assert screens == {"cosine": (">=", pytest.approx(-0.2)), "max_abs": ("<=", 6.0)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,13 +101,18 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         Variant("INT8 where, openvino", "openvino", costly=True),
     ]
 
+    def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
+        return bool(metrics) and not metrics["near"].value
+
     def hopeless(*tried: TriedVariant) -> list[str]:
-        found = find_hopeless(variants, {each.name: each for each in tried}, lambda metrics: not metrics["near"].value)
+        found = find_hopeless(variants, {each.name: each for each in tried}, is_comfortable)
         return [*found]
 
     floats = (timed("source", 10), timed("source, openvino", 3))
     assert hopeless(*floats) == [], "INT8 may be four times as fast"
     assert hopeless(timed("source", 13), floats[1]) == ["INT8 except", "INT8 where"]
+    unjudged = floats[1].model_copy(update={"metrics": {}})
+    assert hopeless(timed("source", 13), unjudged) == [], "a fast one that nobody has judged may be wrong"
     assert hopeless(*floats, timed("INT8", 5)) == ["INT8 except", "INT8 where"]
     assert hopeless(*floats, timed("INT8", 4, "not right")) == [], "a wrong one is not what exceptions would be"
     assert hopeless(*floats, timed("INT8", 4)) == ["INT8 except"], "the same model as INT8"

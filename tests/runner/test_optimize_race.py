@@ -176,6 +176,37 @@ def test_a_variant_that_crashes_the_process_has_failed_and_the_others_go_on(
     assert next(each for each in found.variants if each.name == "clean").outcome != "not tried"
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_a_crash_in_the_last_rounds_keeps_what_was_found(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("variants").mkdir()
+    Path("variants/sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'ndld_flow.runner.optimize.race_worker' in sys.orig_argv:\n"
+        "    from ndld_flow.runner.optimize.race import Race\n"
+        "    Race._finish = lambda _: os.kill(os.getpid(), 11)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
+    found, _ = run(net, budget="2 min")
+    assert Path("fast.onnx").is_file()
+    assert any(each.speed for each in found.variants)
+    assert found.ending == "faster" or Path("fast.onnx").read_bytes() == net.read_bytes()
+
+
+@pytest.mark.thorough
+def test_weights_that_are_listed_as_inputs_become_constants(net: Path) -> None:
+    model = onnx.load(net)
+    for weight in model.graph.initializer:
+        listed = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+        model.graph.input.append(listed)
+    onnx.save(model, net)
+    found, events = run(net, budget="2 min")
+    assert any("weights as inputs" in sentence for sentence in found.not_tried)
+    tried = [event.variant for event in events if isinstance(event, VariantTried)]
+    assert [each.why for each in tried if each.outcome == "failed"] == []
+    assert [each.name for each in tried if each.name.startswith("INT8") and each.metrics], "INT8 was built and judged"
+
+
 def raced(name: str, ratio: float) -> TriedVariant:
     speed = Speed(ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, clock="cpu")
     return TriedVariant(name=name, runtime="onnxruntime", outcome="not proved", speed=speed)

@@ -255,8 +255,13 @@ class Composer:
         result = variant.result if variant is not None else MADE
         lines = []
         if variant is None or not variant.is_source:
-            lines += ["fixed: {step: fix_shapes, from: source}"] if self.fixed_shapes else []
-            read = "fixed" if self.fixed_shapes else "source"
+            read = "source"
+            if self.subject.has_weights_as_inputs:
+                lines.append(f"own: {{step: edit, from: {read}, operations: [{{remove_initializer_inputs: {{}}}}]}}")
+                read = "own"
+            if self.fixed_shapes:
+                lines.append(f"fixed: {{step: fix_shapes, from: {read}}}")
+                read = "fixed"
             lines.append(f"clean: {{step: sanitize, from: {read}}}   # fold constants, fuse operators")
             lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', CLEAN)}"]
             if variant is None or MADE in steps:

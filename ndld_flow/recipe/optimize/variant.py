@@ -127,6 +127,13 @@ class Subject:
         return has_grouped_convolutions(self.model)
 
     @cached_property
+    def has_weights_as_inputs(self) -> bool:
+        """Return whether the model lists weights as inputs, as old exporters do: as such they are no constants."""
+        from ndld_flow.recipe.write_recipe import has_weights_as_inputs
+
+        return has_weights_as_inputs(self.model)
+
+    @cached_property
     def weights(self) -> Mapping[str, int]:
         """Return the bytes of the weights of each operator."""
         from ndld_flow.models.weight_shares import weight_bytes_by_operator

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import counted, quantity, seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome, describe_runtime
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import ABSENT
-from ndld_flow.report.variant_text import describe_accuracy, describe_runtime, describe_times, is_possible
+from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
 
 _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {
     "delivered": (0, "passed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ndld_flow.base.quantities import quantity
+from ndld_flow.recipe.optimize.compose import SOURCE
 from ndld_flow.recipe.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import TriedVariant
@@ -43,7 +44,11 @@ def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, Tri
     known = {each.name: each.latency.value for each in tried.values() if each.latency is not None}
     own = [variant.name for variant in cheap if variant.runtime == costly.runtime]
     here = {name: known[name] for name in own if name in known}
-    right = {name: ms for name, ms in known.items() if tried[name].outcome not in _WRONG}
+    right = {
+        name: ms
+        for name, ms in known.items()
+        if tried[name].outcome not in _WRONG and (tried[name].metrics or name == SOURCE)  # else nobody judged it
+    }
     if not here or not right:
         return ""
     near, fastest = min(here, key=lambda name: here[name]), min(right, key=lambda name: right[name])

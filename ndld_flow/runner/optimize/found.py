@@ -76,9 +76,9 @@ def time_shares(source: Proof) -> Mapping[str, float]:
         return {}
     profile = read_stored(Profile, find_file(folder, ProfileDocument.main))
     times: dict[str, float] = defaultdict(float)
-    for layer in profile.layers:
-        if layer.depth == 0 and layer.samples_ms:
-            times[_operator_of(layer.type)] += sum(layer.samples_ms) / len(layer.samples_ms)
+    for layer, ms in zip(profile.layers, profile.layer_times.ms, strict=True):
+        if layer.depth == 0:
+            times[_operator_of(layer.type)] += ms
     total = sum(times.values())
     return {operator: ms / total for operator, ms in times.items()} if total else {}
 

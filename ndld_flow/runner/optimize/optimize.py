@@ -62,7 +62,8 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     make_folder(folder)
     remove_leftovers(folder)
     budget = Budget(composer.budget_s, start)
-    _announce(composer, budget, listener)
+    if budget.seconds is not None and not options.budget:
+        listener(Notice(text=f"this takes at most about {seconds(budget.seconds)}; --budget changes it"))
     source = prove_source(Prover(composer, folder, request, listener))
     if budget.seconds is not None and not options.budget and _SOURCE_RUNS * source.took_s > budget.seconds:
         budget = Budget(_SOURCE_RUNS * source.took_s, start)
@@ -76,15 +77,11 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     if not found.delivered.passed:
         raise ModelError(f"{model}: no variant of it fits --for {options.target}: {found.delivered.why}")
     found.delivered = prover.deliver(found.delivered)
-    times = {"budget_s": budget.seconds, "started_at": started_at, "wall_s": budget.used_s}
-    record = _describe(prover, found, source).model_copy(update=times)
-    _write(record, folder, found.delivered)
+    assert found.delivered.finished is not None  # it passed
+    record = _describe(prover, found, source, budget, started_at)
+    write_text_atomically(folder / OPTIMIZATION_RECORD, record.to_json())
+    write_optimization(record, Path(found.delivered.finished.folder))  # on top of the page of its proof
     return record
-
-
-def _announce(composer: Composer, budget: Budget, listener: Listener) -> None:
-    if budget.seconds is not None and not composer.options.budget:
-        listener(Notice(text=f"this takes at most about {seconds(budget.seconds)}; --budget changes it"))
 
 
 def _warn(composer: Composer, listener: Listener) -> None:
@@ -107,7 +104,7 @@ def _folder(model: Path, options: OptimizeOptions, outputs: Path) -> Path:
     return outputs / "optimizations" / f"{name_recipe(model)}-{digest_json(identity)[:8]}"
 
 
-def _describe(prover: Prover, found: Found, source: Proof) -> Optimization:
+def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, started_at: datetime) -> Optimization:
     composer, options, delivered = prover.composer, prover.composer.options, found.delivered
     assert delivered.finished is not None  # it passed
     faster = found.faster
@@ -143,13 +140,7 @@ def _describe(prover: Prover, found: Found, source: Proof) -> Optimization:
         run=delivered.finished.run,
         sweep=found.sweep.sweep if found.sweep is not None else "",
         report=delivered.finished.report,
-        started_at=datetime.now(UTC),
-        wall_s=0.0,
+        budget_s=budget.seconds,
+        started_at=started_at,
+        wall_s=budget.used_s,
     )
-
-
-def _write(record: Optimization, folder: Path, delivered: Proof) -> None:
-    """Write the record beside its recipes, and on top of the page of the run that proved the delivered model."""
-    assert delivered.finished is not None
-    write_text_atomically(folder / OPTIMIZATION_RECORD, record.to_json())
-    write_optimization(record, Path(delivered.finished.folder))

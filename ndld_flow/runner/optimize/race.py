@@ -191,9 +191,9 @@ class Race:
     def _enter(self, name: str) -> Entrant:
         """Build a variant and open it. Raises NdldFlowError, and LostError for one that is the same as another."""
         recipe = self._sweep.point({"variant": name})
-        steps = {step.name: step for step in recipe.steps}
-        model = self._build(recipe, steps["speed"].reads["from"])
-        request = self._profile(steps["speed"], model)
+        speed = _step(recipe, "speed")
+        model = self._build(recipe, speed.reads["from"])
+        request = self._profile(speed, model)
         session = request.session
         same = self._entered.setdefault((model.digest, f"{session.runtime} {session.to_json()}"), name)
         if same != name:
@@ -252,7 +252,7 @@ class Race:
     def _refer(self) -> None:
         """Run the source on all samples, so that what is wrong with any of them is known before a variant is tried."""
         assert self._source is not None
-        step = next(step for step in self._source.recipe.steps if step.name == "agree")
+        step = _step(self._source.recipe, "agree")
         self._pair(self._source, step, "all", self._given(step))
 
     def _qualify(self, entrant: Entrant) -> None:
@@ -299,7 +299,7 @@ class Race:
 
     def _screen(self, entrant: Entrant) -> None:
         """Judge a variant on three samples. Raises LostError if these show that it is wrong."""
-        step = next(step for step in entrant.recipe.steps if step.name == "agree")
+        step = _step(entrant.recipe, "agree")
         given = {name: _first(spec) for name, spec in self._given(step).items()}
         if given == self._given(step):
             return  # there are only a few
@@ -325,7 +325,7 @@ class Race:
         """Judge a variant on all samples, once. Raises LostError if it is wrong, or may be on other samples."""
         if entrant.accuracy is not None or entrant is self._source:
             return
-        step = next(step for step in entrant.recipe.steps if step.name == "agree")
+        step = _step(entrant.recipe, "agree")
         accuracy = self._agreement(entrant, step, "all", self._given(step))
         entrant.accuracy, entrant.metrics = accuracy, metrics_of(accuracy)
         if not accuracy.passed:
@@ -364,7 +364,7 @@ class Race:
     @contextmanager
     def _measuring(self) -> Iterator[None]:
         """Hold the device while passes are timed."""
-        step = next(step for step in self._sweep.base.steps if step.name == "speed")
+        step = _step(self._sweep.base, "speed")
         claim = Claim("the race of optimize", self._wait)
         with holding(step.step.device, self._outputs.store, claim):
             yield
@@ -421,6 +421,10 @@ class Race:
                 widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
                 if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
                     return best
+
+
+def _step(recipe: Recipe, name: str) -> RecipeStep:
+    return next(step for step in recipe.steps if step.name == name)
 
 
 def _ancestors(recipe: Recipe, wanted: str) -> set[str]:

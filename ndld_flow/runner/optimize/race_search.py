@@ -72,7 +72,7 @@ class RaceSearch:
             self._race([self._best.variant.name, *others], self._time_to_race())
             self._prove_best()
         if any(map(self._is_untried, names)):
-            self._stopped_because = self._budget.described
+            self._stopped_because = "what was left of the budget was too short for the others"
 
     def _is_untried(self, name: str) -> bool:
         tried = self._result.tried.get(name)

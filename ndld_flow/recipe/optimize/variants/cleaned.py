@@ -12,6 +12,8 @@ ORDER = 10
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield the cleaned model, and what fixing its shapes might gain."""
     yield Variant(f"clean{subject.label}", subject.runtime)
+    if subject.has_weights_as_inputs:
+        yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
     shapes = describe_shapes(subject.inputs)
     if shapes and not subject.options.fix_shapes:
         yield f"Shapes stay free: --fix-shapes allows a model for {shapes} only, which runtimes optimize further."
