@@ -27,16 +27,18 @@ VariantOutcome = Literal[
     "not tried",
     "cannot win",
 ]
-"""`not tried`, `not proved`: the search or the proofs ended before; `cannot win`: others show it, so that it was not
-tried; `slower`: others were better in the search; `the same`: its model is that of another variant; `failed`: it could
-not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the conditions, and as
-many new ones may not; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved
-too, and another is better in the first objective; `delivered`."""
+"""`not tried`, `not proved`: the search or the proofs ended before, or noise left it open; `cannot win`: others show
+it, so that it was not tried; `slower`: others were better in the search; `the same`: its model is another variant's;
+`failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the
+conditions, and as many new ones may not; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the
+front`: proved too, and another is better in the first objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
 decided`: the budget, noise or Ctrl-C left variants open, any of which may be better than the delivered source."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
+_OPEN_BELOW = 0.97
+"""Lower end of a ratio below which an unproved gain may be worth having."""
 _OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved")
 """Outcomes that leave open whether a variant is better than the source."""
 _NAMED = 3
@@ -105,6 +107,11 @@ class Gain(Record):
     def proved(self) -> bool:
         """Return whether it is at least 1 % with 95 % confidence, or exactly."""
         return self.high <= _AT_LEAST and self.evidence != "single builds"
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether noise leaves open that it is 3 % or more."""
+        return not self.proved and self.low < self.high and self.low < _OPEN_BELOW
 
     def describe(self) -> str:
         """Return the change, such as `size -65 % (exact)`, with the interval where there is one."""
@@ -256,9 +263,10 @@ class Optimization(Document):
                 f"{self._better} than the source at 95 % confidence"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
-        names = ", ".join(f"{short_name(each.name, 60)} ({each.outcome})" for each in open_ones[:_NAMED])
+        names = ", ".join(f"{short_name(each.name, 60)} ({each.why or each.outcome})" for each in open_ones[:_NAMED])
         more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
-        advice = "; a longer --budget decides it" if self.budget_s is not None else ""
+        longer = "a longer --budget, or a machine without other load, decides it"
+        advice = f"; {longer}" if self.budget_s is not None else ""
         return f"Not decided ({self.stopped_because}): {names}{more} may be {self._better} than the source{advice}"
 
     @property

@@ -181,3 +181,20 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
     ]  # fmt: skip
     two = {number: proved(f"v{number}", 1.0, "not faster") for number in range(2)}
     assert outcomes(two)[2:] == ["slower", "slower"], "they were slower in the search than what is not faster"
+
+
+@pytest.mark.representatives("0.99-0.95-1.033-True")
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "is_open"),
+    [
+        (0.99, 0.95, 1.033, True),
+        (1.02, 0.96, 1.08, True),  # as likely slower, but a gain of 4 % is not ruled out
+        (1.0, 0.99, 1.01, False),  # equal
+        (0.985, 0.975, 0.995, False),  # less than 3 %
+        (0.9, 0.85, 0.95, False),  # proved
+        (0.96, 0.96, 0.96, False),  # without an interval, it is no measurement in turns
+    ],
+)
+def test_noise_that_hides_a_gain_is_not_called_not_faster(ratio: float, low: float, high: float, is_open: bool) -> None:
+    gain = Gain(objective="latency", ratio=ratio, low=low, high=high, evidence="alternating passes")
+    assert gain.is_open == is_open

@@ -32,7 +32,7 @@ SOURCE = "source"
 """The name of the variant that is the model itself."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
-_ROUNDS_SHARE = 0.15
+_ROUNDS_SHARE = 0.3
 """Share of the budget that the alternating passes of a proof may take."""
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""

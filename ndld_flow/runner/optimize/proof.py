@@ -153,6 +153,8 @@ class Prover:
         outcome, why = _judge(record)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
             outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
+        if outcome == "not faster" and any(gain.is_open for gain in gains):
+            outcome, why = "not proved", "; ".join(gain.describe() for gain in gains)
         judged = [name for name in ("agree", "held") if (run / name).is_dir()]
         documents = {name: read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in judged}
         samples = [sample for document in documents.values() for sample in document.samples]

@@ -71,7 +71,7 @@ class RaceSearch:
         if others and self._time_to_race() > _LEAST_S:
             self._race([self._best.variant.name, *others], self._time_to_race())
             self._prove_best()
-        if any(map(self._is_untried, names)):
+        if any(map(self._is_untried, names)) and not self._stopped_because:
             self._stopped_because = "what was left of the budget was too short for the others"
 
     def _is_untried(self, name: str) -> bool:
@@ -117,6 +117,9 @@ class RaceSearch:
                 self._best = proof
                 return
             self._prover.listener(VariantTried(variant=self._describe(name)))
+            if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
+                self._stopped_because = "the measurements are too noisy"
+                return
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:
         """Return whether a variant was faster in the race than the source, or than the best that is proved."""

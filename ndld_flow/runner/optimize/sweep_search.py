@@ -163,7 +163,7 @@ class SweepSearch:
             first = first or (point if proof.passed else None)
             outcome = "right and better" if proof.passed else proof.outcome
             self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
-            if sum(each.outcome == "not faster" for each in self._proofs.values()) >= _MOST_NOT_FASTER:
+            if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
                 break
 
     def _found(self) -> Found:
