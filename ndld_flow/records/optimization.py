@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ndld_flow.base.quantities import counted, ratio_change, seconds
+from ndld_flow.base.quantities import counted, ratio_change, seconds, size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import VERSIONS, Document, Record, Time
 from ndld_flow.records.measurement import Metric
@@ -225,9 +225,7 @@ class Optimization(Document):
 
     def _ship(self) -> str:
         where = short_name(self.exported[0]) if self.exported else "the source itself" if not self.faster else self.run
-        sizes = f"{self.size_bytes / 1e6:.3g} MB" + (
-            "" if self.is_source else f", source {self.source_bytes / 1e6:.3g} MB"
-        )
+        sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
         runs = describe_runtime(self.runtime) if self.target in ("onnxruntime", "openvino", "any") else self.target
         name = self.delivered.removesuffix(f", {runs.partition(' ')[0]}")

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import random
 import re
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ndld_flow.base.quantities import milliseconds, quantity
+from ndld_flow.base.quantities import milliseconds, number, quantity, ratio_change, size
 from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
+from ndld_flow.cli.plain import describe_variant
+from ndld_flow.cli.variant_table import draw_variants
 from ndld_flow.measure.measured_profile import metrics_of
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject as Diagnosed
 from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
+from ndld_flow.records.optimization import Optimization
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.comparison.page import collect_comparison
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import largest_changes, picture_groups
 from ndld_flow.report.exports.csv_tables import comparison_csv, layers_csv
 from ndld_flow.report.exports.profile_markdown import profile_markdown
+from ndld_flow.report.exports.run_markdown import run_markdown
+from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown
+from ndld_flow.report.exports.sweep_picture import sweep_drawing
+from ndld_flow.report.panels.optimization import collect
+from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.tables import ABSENT
+from ndld_flow.runner.events import VariantTried
+from tests.support import sweep_samples
 from tests.support.compare_samples import layer, profile_of
+from tests.support.optimization_samples import FRONT, RACE, SEARCH, write_optimized
 
 _NAMES = {"throughput": "throughput.median"}
 """Metric of comparisons -> its name in profiles, if that differs."""
@@ -173,3 +189,74 @@ def test_a_ratio_of_other_values_is_labelled(runs: int) -> None:
     assert page.metrics[0].cells[1].pair.startswith("in pairs ") == is_apart
     assert ("in pairs " in comparison_markdown(comparison, [profiles])) == is_apart
     assert any("latency.median" in line and "in pairs " in line for line in printed(compared).splitlines()) == is_apart
+
+
+@pytest.mark.parametrize("found", [RACE, SEARCH, FRONT], ids=["race", "search", "front"])
+def test_every_surface_of_an_optimization_prints_the_same_conclusion(found: Optimization, tmp_path: Path) -> None:
+    folder = write_optimized(tmp_path, found)
+    documents = read_run(folder)
+    assert documents.optimization == found
+    page = html.unescape(re.sub(r"<[^>]+>", "", draw_report(folder).read_text("utf-8")))
+    markdown = html.unescape(re.sub(r"</?code>|\\\\", "", run_markdown(documents)))
+    for line in found.conclude_fully():
+        assert line in page
+        assert line in markdown
+    terminal = "\n".join(found.conclude_fully())
+    assert (size(found.size_bytes), size(found.source_bytes)) == tuple(re.findall(r"[\d.]+ MiB", terminal)[:2])
+    if found.speed is not None:
+        assert ratio_change(found.speed.ratio) in terminal
+    for gain in (*found.gains, *(gain for point in found.front for gain in point.gains)):
+        assert f"{gain.objective} {ratio_change(gain.ratio)}" in terminal
+
+
+def test_every_surface_of_a_race_prints_the_same_speeds(tmp_path: Path) -> None:
+    view = collect(read_run(write_optimized(tmp_path, RACE)))
+    assert view is not None
+    rows = {row.name: row for row in view.rows}
+    console = Console(file=io.StringIO(), width=250)
+    console.print(draw_variants([VariantTried(variant=each) for each in RACE.variants], 250, 50))
+    assert isinstance(console.file, io.StringIO)
+    live = console.file.getvalue()
+    for variant in RACE.variants:
+        row, line = rows[variant.name], describe_variant(VariantTried(variant=variant))
+        for name, metric in list(variant.metrics.items())[:1]:
+            assert f"{name} {number(metric.value)}" in row.accuracy
+            assert f"{name} {number(metric.value)}" in line
+            assert f"{name} {number(metric.value)}" in live
+        speed = RACE.speed if variant.outcome == "delivered" else variant.speed
+        assert row.times == (f"{1 / speed.ratio:.2f}x" if speed is not None else ABSENT)
+        if variant.speed is not None:
+            times = f"{1 / variant.speed.ratio:.2f}x"
+            assert f"{times} as fast ({1 / variant.speed.high:.2f}x to {1 / variant.speed.low:.2f}x)" in line
+            assert times in live
+        if variant.outcome == "delivered":
+            assert row.times in RACE.conclude()[1]
+
+
+def test_variants_of_a_sweep_share_one_column_of_objectives(tmp_path: Path) -> None:
+    """The proof of the best has a ratio, which is no objective."""
+    view = collect(read_run(write_optimized(tmp_path, FRONT)))
+    assert view is not None
+    assert {row.name: row.times for row in view.rows} == {
+        each.name: ", ".join(quantity(metric.value, metric.unit) for metric in each.objectives.values())
+        for each in FRONT.variants
+    }
+    assert view.ticks == ()
+
+
+@pytest.mark.parametrize("is_curve", [False, True])
+def test_the_picture_of_a_sweep_has_the_numbers_of_its_table(is_curve: bool) -> None:
+    record = sweep_samples.batches() if is_curve else sweep_samples.variants()
+    assert any(point.again for point in record.points)
+    draw = sweep_drawing(record)
+    assert draw is not None
+    figure = draw()
+    (axes,) = figure.axes
+    goal = record.objectives[0]
+    rows = csv.DictReader(io.StringIO(points_csv(record)))
+    first = [float(text) for row in rows if (text := row[f"{goal.text} {goal.unit}"])]
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
+    assert len(drawn) > 10
+    assert all(any(y == pytest.approx(value, rel=1e-3) for value in first) for y in drawn)
+    assert any(text.get_text().startswith("first measurement") for text in figure.texts)
+    assert "as first measured" in sweep_markdown(record)

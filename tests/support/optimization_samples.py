@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, Speed, TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import (
+    OPTIMIZATION_RECORD,
+    FrontPoint,
+    Gain,
+    Optimization,
+    Speed,
+    TriedVariant,
+    VariantOutcome,
+)
 from tests.support.run_fixtures import write_quickstart
 
 
@@ -79,6 +87,20 @@ SEARCH = optimization(
     objectives=("latency", "size"), delivered="INT8, minmax", speed=None,
 )  # fmt: skip
 """The record of a sweep, without alternating passes."""
+
+_GAINS = (
+    Gain(objective="latency", ratio=0.873, low=0.861, high=0.884, evidence="alternating passes"),
+    Gain(objective="size", ratio=3.77 / 10.9, low=3.77 / 10.9, high=3.77 / 10.9, evidence="exact"),
+)
+FRONT = SEARCH.model_copy(update={
+    "speed": Speed(ratio=0.873, low=0.861, high=0.884, clock="cpu"),
+    "gains": _GAINS,
+    "front": (
+        FrontPoint(name="INT8, minmax", gains=_GAINS, command="ndld-flow run one.yaml", delivered=True),
+        FrontPoint(name="clean", gains=_GAINS[1:], command="ndld-flow run two.yaml", delivered=False),
+    ),
+})  # fmt: skip
+"""The record of a sweep whose winner was proved in alternating passes."""
 
 
 def write_optimized(folder: Path, found: Optimization = RACE) -> Path:

@@ -102,7 +102,7 @@ def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[s
     yield _headline(record)
     yield _facts(record)
     yield _winners(winners) if winners else ""
-    yield f"![points by their results]({PICTURE})\n" if has_picture else ""
+    yield f"![points by their first measurement]({PICTURE})\n" if has_picture else ""
     yield from map(_effects, collect_effects(record))
     yield _troubles(record)
 
@@ -154,6 +154,7 @@ def _effects(view: EffectsView) -> str:
         levels = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
         rows.append([code(effect.axis), effect.size, "<br>".join(levels)])
     how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
+    how += ", as first measured"
     head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
     return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
 

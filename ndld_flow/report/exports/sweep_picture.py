@@ -46,9 +46,9 @@ def sweep_drawing(record: SweepRecord) -> Callable[[], Figure] | None:
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     if curves and len(record.objectives) < 2:
-        return lambda: _curve(curves[0])
+        return lambda: _labelled(_curve(curves[0]), record)
     pair = _pair(dimensions)
-    return None if pair is None else lambda: _trade_off(record, *pair)
+    return None if pair is None else lambda: _labelled(_trade_off(record, *pair), record)
 
 
 # --- trade-off ---
@@ -81,6 +81,13 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     figure.text(0.02, 0.95, _better(up), size=10.5, weight="bold", color=INK, parse_math=False)
     figure.text(0.97, 0.02, _better(across), size=10.5, weight="bold", color=INK, ha="right", parse_math=False)
     figure.text(0.97, 0.95, "◆ best  ◇ tie  ● Pareto front  ○ did not pass", size=9.5, color=QUIET, ha="right")
+    return figure
+
+
+def _labelled(figure: Figure, record: SweepRecord) -> Figure:
+    """Say which measurement is drawn, if the best was decided by another."""
+    if any(point.again for point in record.points):
+        figure.text(0.45, 0.01, "first measurement; a second one decided the best", size=8, color=QUIET, ha="center")
     return figure
 
 

@@ -123,8 +123,12 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
 
 
 def _speed(variant: TriedVariant, found: Optimization) -> Speed | None:
-    """Return the speed of a variant, that of the proof for the delivered one; None if it is unknown or impossible."""
-    speed = found.speed if variant.outcome == "delivered" and found.speed is not None else variant.speed
+    """Return the speed of a variant, that of the proof for the delivered one; None if it is unknown or impossible.
+
+    A sweep races nothing: next to the objectives of the others, the speed of a proof would be another quantity.
+    """
+    is_proved = variant.outcome == "delivered" and variant.speed is not None and found.speed is not None
+    speed = found.speed if is_proved else variant.speed
     return speed if speed is not None and is_possible(speed) else None
 
 
