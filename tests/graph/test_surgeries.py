@@ -558,3 +558,20 @@ def test_the_node_that_mixes_items_is_named() -> None:
     )
     with pytest.raises(RequestError, match="first at Softmax 'mixing'"):
         operate(model, MakeBatchDynamic())
+
+
+def test_the_node_that_merges_the_batch_into_another_axis_is_named() -> None:
+    """The axis of its output has the items of each channel in turn, and no later node splits them right."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1, 4, 6] x) => (float[1, 6, 4] z)
+            <int64[2] flat = {4, 6}, int64[3] apart = {1, 6, 4}> {
+            [turn] a = Transpose <perm = [1, 0, 2]> (x)  [merge] b = Reshape (a, flat)
+            [back] c = Transpose <perm = [1, 0]> (b)  [split] z = Reshape (c, apart)
+        }"""
+    )
+    with pytest.raises(RequestError, match="first at Reshape 'merge'"):
+        operate(model, MakeBatchDynamic())
+    for node in model.graph.node:
+        node.name = ""
+    with pytest.raises(RequestError, match="first at Reshape 'b'"):
+        operate(model, MakeBatchDynamic())

@@ -175,6 +175,8 @@ class Freed:
     """Output -> its batch axis."""
     inner: dict[str, int] = field(default_factory=dict)
     """Tensor of the main graph -> its batch axis."""
+    merged: str = ""
+    """The first tensor whose items are no longer next to each other on one axis; empty if there is none."""
     changed: list[str] = field(default_factory=list)
     """Nodes that had a fixed batch."""
 
@@ -205,10 +207,18 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
             value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
     freed.outputs.update(_declare_outputs(shapes, model))
     values = [value for node in model.graph for value in node.outputs if value.name]
-    places = {value.name or "": shapes.axis(value) for value in values if shapes.outer.get(value, 1) == 1}
+    merged = [value for value in values if shapes.outer.get(value, 1) != 1]
+    freed.merged = next((value.name or "" for value in merged if not _has_merged(value, merged)), "")
+    places = {value.name or "": shapes.axis(value) for value in values if value not in merged}
     freed.inner.update({name: axis for name, axis in places.items() if axis is not None})
     _note_ends(edited, shapes, freed)
     return freed
+
+
+def _has_merged(value: ir.Value, merged: Sequence[ir.Value]) -> bool:
+    """Return whether the node of a value reads one of these."""
+    node = value.producer()
+    return node is not None and any(read in merged for read in node.inputs if read is not None)
 
 
 def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], name: str) -> Batch:
@@ -488,8 +498,8 @@ def _first_mixing(edited: EditedModel, path: Path, freed: Freed) -> str:
     inside = path.with_name("inside.onnx")
     onnx.save(proto, inside)
     name, _ = _differing(inside, edited, freed.batch, freed.inner)
-    producers = {output: node for node in proto.graph.node for output in node.output}
-    return f"; first at {producers[name].op_type} {producers[name].name!r}" if name in producers else ""
+    node = next((node for node in proto.graph.node if (name or freed.merged) in node.output), None)
+    return f"; first at {node.op_type} {(node.name or node.output[0])!r}" if node is not None else ""
 
 
 def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> tuple[str, str]:
