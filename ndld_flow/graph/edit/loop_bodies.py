@@ -1,4 +1,4 @@
-"""What the body of a Loop computes in each iteration: its states, counters, reads of a sequence, and masks."""
+"""The computation of a Loop's body in each iteration: its states, counters, reads of a sequence, and masks."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     if found is None:
         return None
     ship, *lines, _ = (short_name(line, _LINE) for line in found.conclude())
-    ordered = sorted(found.variants, key=lambda each: _rank(each, found))
-    speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each, found)) is not None]
+    ordered = sorted(found.variants, key=_rank)
+    speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
     scale = _scale(speeds)
     return OptimizationView(
         ship=ship,
@@ -122,19 +122,14 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     )
 
 
-def _speed(variant: TriedVariant, found: Optimization) -> Speed | None:
-    """Return the speed of a variant, that of the proof for the delivered one; None if it is unknown or impossible.
-
-    A sweep races nothing: next to the objectives of the others, the speed of a proof would be another quantity.
-    """
-    is_proved = variant.outcome == "delivered" and variant.speed is not None and found.speed is not None
-    speed = found.speed if is_proved else variant.speed
-    return speed if speed is not None and is_possible(speed) else None
+def _speed(variant: TriedVariant) -> Speed | None:
+    """Return the speed of a variant in the race; None if it is unknown or impossible."""
+    return variant.speed if variant.speed is not None and is_possible(variant.speed) else None
 
 
-def _rank(variant: TriedVariant, found: Optimization) -> tuple[int, float, float]:
+def _rank(variant: TriedVariant) -> tuple[int, float, float]:
     """Return the key of the order: by the outcome, and the fastest first."""
-    speed, latency = _speed(variant, found), variant.latency
+    speed, latency = _speed(variant), variant.latency
     return (
         _OUTCOMES[variant.outcome][0],
         speed.ratio if speed is not None else math.inf,
@@ -151,7 +146,7 @@ def _scale(speeds: Iterable[Speed]) -> IntervalScale:
 
 
 def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> VariantRow:
-    speed, (place, sign) = _speed(variant, found), _OUTCOMES[variant.outcome]
+    speed, (place, sign) = _speed(variant), _OUTCOMES[variant.outcome]
     times, interval, plot, mark = _describe_objectives(variant), "", None, ""
     if speed is not None:
         times, interval = describe_times(speed)

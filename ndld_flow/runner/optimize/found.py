@@ -1,4 +1,4 @@
-"""What a search of `optimize` has found, and the run that describes the source."""
+"""The result of a search of `optimize`, and the run that describes the source."""
 
 from __future__ import annotations
 

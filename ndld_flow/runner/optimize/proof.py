@@ -172,7 +172,7 @@ class Prover:
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
             gains=gains,
-            accuracy=held.summary if held is not None else "",
+            accuracy=held.summary.replace(": not judged", "", 1) if held is not None else "",  # --keep judges it
             worst_sample=(documents[last].worst_sample or "") if judged else "",
             metrics=held.metrics if held is not None else {},
             finished=finished,
