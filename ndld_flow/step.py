@@ -389,14 +389,20 @@ def _annotations(model: type[BaseModel]) -> dict[str, list[object]]:
     }
 
 
+_PLAIN = (str, int, float, type(None))
+"""Most values, which hold no other."""
+
+
 def _held_in(value: object, mark: type[Mark], place: tuple[str | int, ...]) -> Iterator[Held[Mark]]:
     if isinstance(value, BaseModel):
         marked = marked_settings(type(value), mark)
         for name, info, inner in values_of(value):
-            if name not in marked:
+            if name in marked:
+                if inner is not None and inner != info.default:
+                    yield Held((*place, name), marked[name], inner)
+            elif not isinstance(inner, _PLAIN):
                 yield from _held_in(inner, mark, (*place, name))
-            elif inner is not None and inner != info.default:
-                yield Held((*place, name), marked[name], inner)
+        return
     for key, inner in _parts(value):
         yield from _held_in(inner, mark, (*place, key))
 

@@ -34,6 +34,7 @@ from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.panel import find_panels
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
+from ndld_flow.runtimes import registry
 from ndld_flow.step import _annotations
 from ndld_flow.steps.profile import ProfileModel
 from tests.support.compare_samples import profile_of
@@ -161,6 +162,7 @@ def forget_runtimes() -> None:
     """Let the step `profile` find the runtimes that are there now."""
     describe_settings.cache_clear()
     _annotations.cache_clear()
+    registry._built_in_names.cache_clear()
     ProfileModel.model_rebuild(force=True)
 
 

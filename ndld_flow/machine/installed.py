@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 
 def find_version(distribution: str) -> str | None:
@@ -31,7 +30,7 @@ def may_have_entry_points(group_prefix: str) -> bool:
     """Return whether an installed distribution may have entry points of a group with this prefix."""
     opening = f"[{group_prefix}".encode()
     return not _are_all_folders() or any(
-        opening in _read(found / "entry_points.txt")
+        opening in _read(f"{found}/entry_points.txt")
         for folder in _path()
         for found in _distributions_in(*folder).values()
     )
@@ -74,12 +73,12 @@ def _names_in(folder: str, changed_ns: int) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _distributions_in(folder: str, changed_ns: int) -> Mapping[str, Path]:
+def _distributions_in(folder: str, changed_ns: int) -> Mapping[str, str]:
     """Return the normalized names of the distributions in a folder -> their `*.dist-info` folders."""
     names = [name for name in _names_in(folder, changed_ns) if name.lower().endswith(".dist-info")]
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     for name in names:  # of two versions, `importlib.metadata` takes the first too
-        found.setdefault(_normalized(name.rpartition(".")[0].partition("-")[0]), Path(folder, name))
+        found.setdefault(_normalized(name.rpartition(".")[0].partition("-")[0]), f"{folder}/{name}")
     return found
 
 
@@ -94,15 +93,16 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _version_in(folder: Path) -> str:
+def _version_in(folder: str) -> str:
     """Return the version in the metadata of a distribution; empty if that has none."""
-    header, _, _ = _read(folder / "METADATA").replace(b"\r\n", b"\n").partition(b"\n\n")
+    header, _, _ = _read(f"{folder}/METADATA").replace(b"\r\n", b"\n").partition(b"\n\n")
     found = re.search(rb"^Version:[ \t]*(\S+)[ \t]*$", header, re.MULTILINE | re.IGNORECASE)
     return found[1].decode("utf-8", "replace") if found else ""
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slower
+            return file.read()
     except OSError:
         return b""

@@ -13,7 +13,7 @@ from ndld_flow.recipe.recipe import Recipe, RecipeFile
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.validate import name_recipe, validate_recipe
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
-from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.hidden_credentials import hide_in_values
 
 if TYPE_CHECKING:
     from ndld_flow.recipe.points import Sweep
@@ -60,7 +60,7 @@ def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, mult
     if isinstance(values.get("steps_from"), list):
         values["steps_from"] = [str((folder / str(name)).resolve()) for name in values["steps_from"]]
     known = [key for key in RecipeFile.model_fields if key in values]
-    ordered = {key: hide_all_credentials(values[key]) for key in (*known, *(values.keys() - set(known)))}
+    ordered = hide_in_values({key: values[key] for key in (*known, *(values.keys() - set(known)))})
     return write_yaml({key: value for key, value in ordered.items() if value is not None}, "")
 
 

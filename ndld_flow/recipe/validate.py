@@ -28,7 +28,7 @@ from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Held, Reads, Step
-from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_all_credentials, hide_credentials
+from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_credentials, hide_in_values
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 EXPECTED = {
@@ -553,7 +553,7 @@ def _check_step(
             reads[held.dotted] = held.value
     inputs = _check_own_inputs(prefix, step_type, step, given, mistakes) if has_inputs else None
     owner = () if inputs is None else (name,)
-    hidden = {key: shown for key, value in settings.items() if (shown := hide_all_credentials(value)) != value}
+    hidden = {key: shown for key, shown in hide_in_values(settings).items() if shown != settings[key]}
     return RecipeStep(name, step_type, step, reads, inputs, owner, target, hidden=hidden) if sound else None
 
 

@@ -22,7 +22,7 @@ from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.step import Foresight
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.found_files import IMAGE_SUFFIXES, find_files
-from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_in_values
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.store import Store
 
@@ -117,7 +117,7 @@ def describe_settings(
     """Return a step's settings and the recipe's inputs as far as the step reads them, without credentials."""
     settings = step.settings
     settings |= {name: shown for name, shown in step.hidden.items() if name in settings}
-    return _without_credentials(settings), _without_credentials(_describe_inputs(step, inputs))
+    return hide_in_values(settings), hide_in_values(_describe_inputs(step, inputs))
 
 
 def _describe_inputs(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> dict[str, JsonValue]:
@@ -158,10 +158,6 @@ def describe_machine_of(step: RecipeStep, machine_of: Callable[[RecipeStep], str
     if where is Reuse.ANYWHERE:
         return ""
     return machine_of(step) if machine_of is not None else describe_place(where, step.step.device)
-
-
-def _without_credentials(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: hide_all_credentials(value) for name, value in values.items()}
 
 
 def _place(step: RecipeStep, setting: str) -> str:

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow import runtimes
@@ -112,8 +113,9 @@ def plugin_versions(settings: RuntimeSettings) -> dict[str, str]:
     }
 
 
-def _built_in_names() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(runtimes.__path__)} - _OTHERS
+@cache
+def _built_in_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(runtimes.__path__)) - _OTHERS
 
 
 def _installed() -> dict[str, EntryPoint]:

@@ -127,6 +127,12 @@ def hide_all_credentials(value: JsonValue) -> JsonValue:
     return _hide_all(value, _hider())
 
 
+def hide_in_values(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a mapping with `hide_all_credentials` applied to its values, and its keys as they are."""
+    hide = _hider()
+    return {name: _hide_all(value, hide) for name, value in values.items()}
+
+
 @lru_cache(maxsize=4096)
 def is_secret_variable(name: str) -> bool:
     """Return whether an environment variable is a credential by its name; cached, since every redaction asks."""

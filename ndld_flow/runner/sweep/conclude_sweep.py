@@ -25,7 +25,7 @@ from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState
 from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.runner.sweep.winners import Finalist, rank_tried
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials, hide_in_values
 from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.ranking import Place, find_best
 from ndld_flow.sweep_search.space import Axis, Numbers
@@ -100,8 +100,8 @@ def describe_sweep(ended: Ended) -> SweepRecord:
 def _describe_point(point: PointRun, judged: Judgement, place: Place, again: MeasuredAgain | None) -> SweepPoint:
     return SweepPoint(
         number=point.number,
-        values=_shown(point.point),
-        changes=_shown(point.changes),
+        values=hide_in_values(point.point),
+        changes=hide_in_values(point.changes),
         outcome=judged.outcome,
         reason=judged.reason,
         failed_step=point.failed_step,
@@ -149,10 +149,6 @@ def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
     return axes
 
 
-def _shown(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: hide_all_credentials(value) for name, value in values.items()}
-
-
 def _tried_values(axis: Axis, points: Sequence[PointRun]) -> tuple[JsonValue, ...]:
     """Return the values that points have on an axis: listed ones as listed, numbers ascending."""
     tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
@@ -174,7 +170,10 @@ def _identity(ended: Ended) -> str:
     """Return a digest that is equal for sweeps with the same work and the same results."""
     sweep = ended.sweep
     points: list[JsonValue] = [
-        [_shown(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]
+        [
+            hide_in_values(point.point),
+            {step.name: step.record.key if step.record else step.reason for step in point.run.steps},
+        ]
         for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
     ]
     judgements = [*ended.tried.judgements, *(finalist.judgement for finalist in ended.finalists.values())]

@@ -37,7 +37,7 @@ from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_t
 from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.make_search import make_search
 from ndld_flow.sweep_search.numbered_space import excluded_count
@@ -439,7 +439,7 @@ def _measures(point: PointRun) -> bool:
 
 def _describe(point: PointRun) -> PlannedPoint:
     waiting = tuple(step.name for unit in point.waiting for step in unit)
-    values = {name: hide_all_credentials(value) for name, value in point.point.items()}
+    values = hide_in_values(point.point)
     return PlannedPoint(point.number, values, waiting, str(point.failure) if point.failure is not None else "")
 
 

@@ -25,7 +25,7 @@ from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
 from ndld_flow.runner.run_state import RunOpener, RunState
 from ndld_flow.runner.step_results import describe_end, place_records, skip_step
-from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment
 
@@ -278,7 +278,7 @@ class SweepState(RunOpener):
         reached = zip(self.goals.objectives, judgement.objectives, strict=True)
         return PointFinished(
             number=point.number,
-            values={name: hide_all_credentials(value) for name, value in point.point.items()},
+            values=hide_in_values(point.point),
             outcome=judgement.outcome,
             reason=judgement.reason,
             objectives={
