@@ -96,7 +96,7 @@ def shape_override(name: str, shape: str) -> str:
     return f"'inputs={{{key}:{{shape:{shape}}}}}'"
 
 
-class InputSpec(Settings):
+class InputSpec(Settings, defer_build=False):
     """Shape and values of one model input, in a recipe's `inputs:` by its name.
 
         inputs:

@@ -30,7 +30,7 @@ SLICE_BOUNDS: Mapping[str, Mapping[str, float]] = {
 _IOU_LOSS = {"default": 0.03, "loose": 0.12}
 
 
-class Tolerance(Settings):
+class Tolerance(Settings, defer_build=False):
     """The largest accepted differences between outputs. All bounds must hold.
 
     Float outputs are judged slice by slice (`slices`), whatever other bounds are given: a detector whose scores are all

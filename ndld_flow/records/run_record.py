@@ -14,7 +14,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import Outcome, RunOutcome
 
 
-class StepRecord(Document, StrictRecord):
+class StepRecord(Document, StrictRecord, defer_build=False):  # those of runs and their steps contain it
     """The record of a computed artifact."""
 
     document: Literal["step"] = "step"

@@ -17,7 +17,6 @@ from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Notice, RunFinished, RunStarted, wait_for_other_run
-from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
 from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.look_ahead import look_ahead
@@ -46,6 +45,7 @@ from ndld_flow.runner.verify import find_run_damage
 
 if TYPE_CHECKING:
     from ndld_flow.runner.cache import Cache
+    from ndld_flow.runner.executors.executor import Executor
 
 
 def run_alone(request: Request, listener: Listener) -> RunFinished:
@@ -136,6 +136,8 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
         return _place_reused(run, decisions, start)
 
     def compute() -> list[RunStep]:
+        from ndld_flow.runner.executors.executor import Task
+
         opened = executor()
         cleared = clear_damage(run, decisions)
         note_progress(run)
@@ -149,6 +151,8 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
 
     if all(decision.reason is Reason.REUSED for decision in decisions):
         return _place_reused(run, decisions, start) or []
+    from ndld_flow.runner.executors.executor import find_or_compute
+
     keys = [(decision.key, decision.step.name) for decision in decisions]
     report_wait = lambda *step: run.listener(wait_for_other_run(*step))  # noqa: E731
     return find_or_compute(run.planner.store, keys, find_again, compute, report_wait)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.recipe.step_types import StepTypes
@@ -12,12 +13,14 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.keys import find_misfit
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.records.sweep import SweepRecord
 
 _PAGE = "report.html"
 _TEXTS = ("recipe.yaml", "command.txt", LOG_FILE)

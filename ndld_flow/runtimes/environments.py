@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
@@ -34,10 +34,12 @@ from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
 from ndld_flow.runtimes.kept_library import BUILDING, KeptLibrary
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
-from ndld_flow.runtimes.protocol import PrivatePackages, SessionRequest
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.files import make_folder, remove_folder
 from ndld_flow.store.locks import Locks
+
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.protocol import SessionRequest
 
 _CONTENTS, _LOCK = "contents", "lock.json"
 _SITES = ("lib/python3.*/site-packages", "Lib/site-packages")
@@ -203,6 +205,8 @@ def in_environment(request: SessionRequest, environment: Environment | None) -> 
     """
     if environment is None:
         return request
+    from ndld_flow.runtimes.protocol import PrivatePackages
+
     if not isinstance(request, PrivatePackages):
         raise RequestError(
             f"`environment` applies to ONNX Runtime and OpenVINO, and not to {request.names().library}: set `release` "

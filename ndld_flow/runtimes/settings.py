@@ -32,7 +32,7 @@ class Builder:
     """Settings of the runtime that the step must have too."""
 
 
-class RuntimeSettings(Settings):
+class RuntimeSettings(Settings, defer_build=False):
     """Settings of a runtime. A subclass has a setting `backend`, a `Literal` of the names by which it is chosen."""
 
     title: ClassVar[str]
