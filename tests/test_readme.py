@@ -41,7 +41,7 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # `.ci/run` runs it with other Pythons, and `tests/docs` in a process that runs all commands
 def test_the_first_command_works(tmp_path: Path, isolated_steps: None) -> None:
     for name in ("pipelines", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Parametrized tests: a few cases of each are quick, the others thorough."""
+"""Parametrized tests: a few cases of each are quick, others thorough or slow."""
 
 from __future__ import annotations
 
@@ -13,24 +13,35 @@ UNKNOWN_CASES = pytest.StashKey[list[str]]()
 
 def thorough_except(values: Iterable[Any], *quick: Any) -> list[Any]:
     """Mark all values as thorough except the representatives of the family."""
+    return _mark_others(values, quick, pytest.mark.thorough)
+
+
+def slow_except(values: Iterable[Any], *others: Any) -> list[Any]:
+    """Mark all values as slow except those that have something of their own to find."""
+    return _mark_others(values, others, pytest.mark.slow)
+
+
+def _mark_others(values: Iterable[Any], unmarked: tuple[Any, ...], mark: pytest.MarkDecorator) -> list[Any]:
     listed = list(values)
-    missing = [value for value in quick if value not in listed]
+    missing = [value for value in unmarked if value not in listed]
     assert not missing, f"no such values: {missing}"
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.thorough) for value in listed]
+    return [value if value in unmarked else pytest.param(value, marks=mark) for value in listed]
 
 
 def mark_cases(items: Iterable[pytest.Item]) -> list[str]:
-    """Mark the cases of each test as thorough that its mark `representatives` does not name, and that are not slow.
+    """Mark the cases of each test that its mark `representatives` does not name, and that are not slow.
 
-    Return the named cases that were not collected.
+    They are thorough; or, where the mark names some as `thorough`, these are and the rest is slow. Return the named
+    cases that were not collected.
     """
     unused: dict[str, set[str]] = {}
     for item in items:
         mark = item.get_closest_marker("representatives")
         if mark is None:
             continue
+        thorough = mark.kwargs.get("thorough")
         test, _, case = item.nodeid.removesuffix("]").partition("[")
-        unused.setdefault(test, set(mark.args)).discard(case)
+        unused.setdefault(test, {*mark.args, *(thorough or ())}).discard(case)
         if case not in mark.args and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.thorough)
+            item.add_marker(pytest.mark.thorough if thorough is None or case in thorough else pytest.mark.slow)
     return [f"{test}[{case}]" for test, cases in unused.items() for case in sorted(cases)]
