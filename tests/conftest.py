@@ -92,9 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests that need a cluster and the longest to the front, and give the slow ones an hour.
 
     Workers take tests from each other's ends: one cluster is enough, and nobody waits for one long test in the end.
+    Those of the whole product, which are in no room, install it and run what is shipped.
     """
     items.sort(
-        key=lambda item: "cluster" not in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout")
+        key=lambda item: (
+            "cluster" not in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"),
+            item.path.parent != Path(__file__).parent,
+        )
     )
     unknown = mark_cases(items)
     config.stash[UNKNOWN_CASES] = unknown if _takes_all(config) else []

@@ -163,8 +163,8 @@ def test_the_result_is_valid_or_refused(
     check_walk(tmp_path_factory, data, operators, words)
 
 
-@pytest.mark.thorough
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @_walks
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_many_results_are_valid_or_refused(
