@@ -209,6 +209,11 @@ def unknown_operator(node: onnx.NodeProto, opset: int) -> str:
     return f"ONNX has no operator {node.op_type} at opset {opset}; only runtimes with a plugin for it load the model"
 
 
+def is_deprecated(op_type: str, opset: int) -> bool:
+    """Return whether an operator of the default domain is deprecated at an opset."""
+    return onnx.defs.has(op_type, opset) and onnx.defs.get_schema(op_type, opset).deprecated
+
+
 def is_plugin(node: onnx.NodeProto) -> bool:
     """Return whether a node of the default domain is written as TensorRT's plugins are."""
     return looks_like_plugin(node.op_type, (attribute.name for attribute in node.attribute))

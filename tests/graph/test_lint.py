@@ -564,6 +564,24 @@ def test_findings_of_polygraphy_have_nodes_and_severities(tmp_path: Path, monkey
     assert findings.findings[0].message == "it fails"
 
 
+def test_polygraphy_repeats_no_unused_initializers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime warns of each when it loads the model."""
+    message = "Removing initializer 'w'. It is not used by any node and should be removed from the model."
+    entries = [entry("onnxruntime", "warning") | {"message": message}, entry("onnxruntime", "warning")]
+    findings, _ = polygraphy(save(tmp_path), monkeypatch, entries)
+    assert [f.message for f in findings.findings] == ["it fails"]
+
+
+def test_each_fact_is_reported_once(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Upsample", ["x", "scales"], ["y"], name="old")]
+    unused = {f"w{place}": np.ones(2, np.float32) for place in range(60)}
+    path = save(tmp_path, nodes=nodes, initializers=unused | {"scales": np.ones(2, np.float32)})
+    found = lint(path, checks=(*OWN, "polygraphy")).findings
+    assert [f.check for f in found if f.node == "old" and f.check != "polygraphy"] == ["unknown_op"]
+    assert {f.check for f in found if "w0" in f.message or "w59" in f.message} <= {"unused_initializer"}
+    assert len(found) < 60
+
+
 def test_what_polygraphy_finds_about_plugins_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, nodes=[helper.make_node("Smooth_TRT", ["x"], ["y"], name="plugin")])
     findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "plugin")])

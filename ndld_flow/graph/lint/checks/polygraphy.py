@@ -22,6 +22,7 @@ from ndld_flow.records.inspection import Finding, Severity
 # Polygraphy asks whether each input is a tensor of PyTorch, and imports it for that, which takes seconds.
 _RUN = "import sys; sys.modules['torch'] = None; from polygraphy.tools import main; sys.exit(main())"
 _NO_ARRAY = "No corresponding Numpy type"
+_UNUSED = "Removing initializer "
 _NO_KERNEL = "Could not find an implementation"
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
 _FIRST_IR_VERSION = 4
@@ -68,8 +69,8 @@ class Polygraphy(Check):
         guess = _guess(subject, shapes)
         misread = {node.name for node in subject.nodes() if _is_misread(node)}
         for entry in entries:
-            if entry["source"] == "onnx_graphsurgeon":
-                continue  # unused nodes, which `unused_node` also reports
+            if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith(_UNUSED):
+                continue  # `unused_node` and `unused_initializer` report these
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
             severity, remark = _severity(entry, guess, cut_out)

@@ -8,7 +8,7 @@ import onnx
 
 from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.models.files import assumed_version
-from ndld_flow.models.model_defects import is_plugin, unknown_operator
+from ndld_flow.models.model_defects import is_deprecated, is_plugin, unknown_operator
 from ndld_flow.models.op_reference import operators
 from ndld_flow.records.inspection import Finding, Severity
 
@@ -44,5 +44,5 @@ class UnknownOp(Check):
                 yield self.finding(message, node, severity="warning")
             elif not onnx.defs.has(node.op_type, opset):
                 yield self.finding(unknown_operator(node, opset), node, severity=_severity(node))
-            elif onnx.defs.get_schema(node.op_type, opset).deprecated:
+            elif is_deprecated(node.op_type, opset):
                 yield self.finding(f"{node.op_type} is deprecated at opset {opset}; convert the model", node)
