@@ -166,8 +166,8 @@ class RecipeError(RequestError):
 
     problems: tuple[Problem, ...] = ()
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], *, step: str = "") -> None:
         self.problems = tuple(problems)
         listed = [str(problem) for problem in self.problems[:MAX_PROBLEMS]]
         more = len(self.problems) - len(listed)
-        super().__init__("\n".join([*listed, *([f"... and {more:,} more"] if more else [])]))
+        super().__init__("\n".join([*listed, *([f"... and {more:,} more"] if more else [])]), step=step)

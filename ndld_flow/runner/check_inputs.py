@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError, RequestEr
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, names_one_file
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.store.kinds import Engine, Onnx
+from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.models.tensors import TensorSpec
@@ -35,8 +35,24 @@ def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Pa
     """
     if not recipe.file.inputs and all(step.inputs is None for step in recipe.steps):
         return []
+    return _find_problems(recipe, _models_of_steps(recipe, models, known))
+
+
+def refuse_inputs_of(recipe: Recipe, step: RecipeStep, artifacts: Mapping[str, Artifact]) -> None:
+    """Raise RecipeError with the inputs that the models of a step lack or do not accept.
+
+    `artifacts` are those that the step reads: call it when the step has failed, as edited models are known only then.
+    """
+    read = [_inputs_of(artifacts[key].path, {}) for key in step.own_reads if isinstance(artifacts[key], Onnx)]
+    models = [_without_shapes(each) if step.type.cls.sets_shapes else each for each in read if each is not None]
+    problems = _find_problems(recipe, [(step, models)]) if models and len(models) == len(read) else []
+    if problems:
+        raise RecipeError(problems, step=step.name)
+
+
+def _find_problems(recipe: Recipe, reading: Iterable[tuple[RecipeStep, list[Inputs]]]) -> list[Problem]:
     found: dict[tuple[str, str, str], list[str]] = {}
-    for step, read in _models_of_steps(recipe, models, known):
+    for step, read in reading:
         names = sorted(frozenset[str]().union(*read))
         for name, given in sorted(step.used_inputs(recipe.file.inputs).items()):
             place = f"{_place_of(step)}.{name}"

@@ -14,7 +14,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
-from ndld_flow.runner.check_inputs import refuse_wrong_inputs
+from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_wrong_inputs
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Notice, RunFinished, RunStarted, wait_for_other_run
 from ndld_flow.runner.expected_times import ExpectedTimes
@@ -146,7 +146,12 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
             facts = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
             run.listener(describe_start(decision).model_copy(update={**facts, "target": run.target_of(decision.step)}))
         works = tuple(gather_work(run, decision) for decision in cleared)
-        records = opened.submit(Task(works, fresh=_must_be_fresh(cleared), held=True), run.planner.store).result()
+        try:
+            records = opened.submit(Task(works, fresh=_must_be_fresh(cleared), held=True), run.planner.store).result()
+        except RequestError:
+            for work in works:
+                refuse_inputs_of(run.recipe, work.step, work.artifacts)
+            raise
         return place_records(run, cleared, records, "done", _share_s(start, cleared))
 
     if all(decision.reason is Reason.REUSED for decision in decisions):

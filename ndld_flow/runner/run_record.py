@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NdldFlowError, RequestError, is_interruption
+from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, is_interruption
 from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.base.users import name_me
 from ndld_flow.machine.description import describe_machine
@@ -170,7 +170,8 @@ def describe_failure(run: RunState, error: BaseException) -> RunFailure:
     """Return the error that ended a run, with the steps that it concerns and the last lines of their logs."""
     at_work = [step.name for step in run.at_work]
     named = error.step if isinstance(error, NdldFlowError) else ""
-    steps = (named,) if named in at_work else tuple(at_work)
+    is_recipe = isinstance(error, RecipeError)  # found before the first of them ran
+    steps = (named,) if named in at_work else () if is_recipe else tuple(at_work)
     exit_code = _exit_code(error)
     message = str(error) if isinstance(error, NdldFlowError) else f"{type(error).__name__}: {error}"
     if exit_code == ENDINGS["interrupted"].exit_code:

@@ -17,7 +17,7 @@ from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.inputs import shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.runner.events import Event
+from ndld_flow.runner.events import Event, RunFailed
 from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
 from tests.support.models_run import write_model
@@ -221,8 +221,31 @@ def test_unknown_inputs_of_points_are_found_before_anything_runs(toy: Toy, axes:
 
 def test_inputs_of_an_edited_model_are_checked_when_it_exists(toy: Toy) -> None:
     toy.write(CUT.replace("inputs: {middle: {data: middle.npy}}", "inputs: {midle: {}}"))
-    with pytest.raises(RequestError, match=r'"midle" is not an input of .*; did you mean "middle"'):
+    with pytest.raises(RecipeError) as error:
         toy.run()
+    (problem,) = error.value.problems
+    assert problem.line == 1 + CUT.partition("inputs: {middle")[0].count("\n")
+    assert problem.path.endswith("inputs.midle")
+    assert "middle" in problem.hint
+    assert error.value.step
+
+
+def test_a_shape_that_an_edited_model_does_not_accept_is_reported_with_its_line(toy: Toy) -> None:
+    toy.write(CUT.replace("inputs: {middle: {data: middle.npy}}", "inputs: {middle: {shape: [1, 2, 3, 4, 5]}}"))
+    with pytest.raises(RecipeError) as error:
+        toy.run()
+    (problem,) = error.value.problems
+    assert problem.line == 1 + CUT.partition("inputs: {middle")[0].count("\n")
+    assert problem.path.endswith("inputs.middle")
+
+
+def test_no_step_is_blamed_for_inputs_that_are_wrong_before_it_runs(toy: Toy) -> None:
+    toy.write("name: a\nmodel: model.onnx\ninputs: {X: {}}\nsteps: {sanitize: {}, speed: {step: profile}}\n")
+    events: list[Event] = []
+    with pytest.raises(RecipeError):
+        run_once(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
+    (failed,) = (event for event in events if isinstance(event, RunFailed))
+    assert failed.steps == ()
 
 
 def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(toy: Toy) -> None:
