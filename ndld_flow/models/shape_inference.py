@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -79,6 +81,8 @@ def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:
 _READ_BYTES = 1024
 """Shapes and axes are small; of larger initializers, inference gets only type and shape."""
 
+_PROPAGATION_BYTES = 1 << 29
+"""Memory that data propagation may take: nodes such as ConstantOfShape make vectors of any length of a few bytes."""
 _UNPROPAGATED = "Invalid rank for"
 """Message of data propagation on `[160, 1] + [1, 475]`, which it cannot compute. The shapes may well be right."""
 _REFUSALS = (
@@ -119,18 +123,42 @@ def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto
         return None
     # Not strict: a contradiction with the shapes behind operators that onnx does not know is no reason to refuse.
     with contextlib.suppress(*_REFUSALS):
-        inferred = infer_foreign(inferred, lambda known: onnx.shape_inference.infer_shapes(known, data_prop=data_prop))
+        inferred = infer_foreign(inferred, lambda known: _infer(known, False, data_prop))
     return inferred
 
 
 def _infer(proto: onnx.ModelProto, strict: bool, data_prop: bool) -> onnx.ModelProto:
+    if data_prop:
+        with contextlib.suppress(MemoryError), _little_memory(_PROPAGATION_BYTES):
+            return _infer_propagating(proto, strict)
+    return onnx.shape_inference.infer_shapes(proto, strict, strict, False)
+
+
+@contextlib.contextmanager
+def _little_memory(most: int) -> Iterator[None]:
+    """Limit what this process takes in the block, which holds Python's lock: a larger request is a MemoryError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        return onnx.shape_inference.infer_shapes(proto, strict, strict, data_prop)
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux
+        yield
+        return
+    limit = held + most
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(soft, limit), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _infer_propagating(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict, strict, True)
     except onnx.shape_inference.InferenceError as error:
         if _UNPROPAGATED not in str(error):
             raise
     onnx.shape_inference.infer_shapes(proto, strict, strict, False)
-    return onnx.shape_inference.infer_shapes(proto, False, False, data_prop)
+    return onnx.shape_inference.infer_shapes(proto, False, False, True)
 
 
 def _declare_weights(graph: onnx.GraphProto) -> None:

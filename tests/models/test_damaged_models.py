@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, parser
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.models import shape_inference
 from ndld_flow.models.files import load_model
 from ndld_flow.models.shape_inference import light_proto, propagates_little_data
 from ndld_flow.samples.value_files import open_array
@@ -96,6 +99,38 @@ def test_vectors_without_values_limit_data_propagation(make: Callable[[int], onn
     for elements, little in ((2**23, False), (2**18, True)):
         proto = light_proto(load_model(saved(make(elements), tmp_path)))
         assert propagates_little_data(proto.graph) == little
+
+
+def vector(nodes: str, size: int = 2**27) -> str:
+    """Return a model of a few bytes that computes on a vector of this size."""
+    return (
+        f"(int64[1] i) => (int64[1] y) <int64[1] size = {{{size}}}, int64 count = {{{size}}}, int64 zero = {{0}}, "
+        f"int64 one = {{1}}, int64[1] item = {{7}}, int64[2] ends = {{0, {size}}}> {{ {nodes} y = Gather(v, i) }}"
+    )
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "v = ConstantOfShape <value = int64[1] {0}> (size)",
+        "s = Concat <axis = 0> (size) v = ConstantOfShape <value = int64[1] {0}> (s)",
+        "v = Expand(item, size)",
+        "v = Tile(item, size)",
+        "v = Range(zero, count, one)",
+        "v = Pad(item, ends)",
+    ],
+)
+def test_vectors_that_a_node_makes_limit_data_propagation(
+    nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of 100 bytes took gigabytes."""
+    monkeypatch.setattr(shape_inference, "_PROPAGATION_BYTES", 64 << 20)
+    before, limits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
+    model = load_model(saved(text_model(vector(nodes)), tmp_path))
+    shape_inference.infer_shapes(model, strict=True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
+    assert model.graph.outputs[0].shape == ir.Shape([1])
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 @pytest.mark.parametrize("shape", ["(True, 3)", "(3, False)", "(-1, 3)"])
