@@ -137,7 +137,7 @@ class InputSpec(Settings, defer_build=False):
     """Name of the output whose value is this input at the next step of a sequence, such as `state: {from: stateN}` of a
     recurrent model or `past: {from: present}` of a decoder. `data` is its value at the first step, by default zeros.
     Other inputs are constants, random values drawn anew at each step, or consecutive items of their files. Each item of
-    a file of first values starts a sequence. A pattern feeds many inputs: `"past.*": {from: "present.*"}`."""
+    a file of first values starts a sequence. Each input is listed by its name."""
     apply: Literal["argmax"] | None = None
     """`argmax`: greedy decoding. The input gets the index of the largest element of the output that it is `from`, at
     its last positions, as many as `shape` has: `input_ids: {from: logits, apply: argmax, shape: [1, 1]}`. `data` is the

@@ -14,7 +14,8 @@ from jsonschema import validate
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
-from ndld_flow.inputs import shape_override
+from ndld_flow.base.settings import describe_settings
+from ndld_flow.inputs import InputSpec, shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runner.events import Event, RunFailed
@@ -237,6 +238,14 @@ def test_a_shape_that_an_edited_model_does_not_accept_is_reported_with_its_line(
     (problem,) = error.value.problems
     assert problem.line == 1 + CUT.partition("inputs: {middle")[0].count("\n")
     assert problem.path.endswith("inputs.middle")
+
+
+def test_inputs_have_no_patterns_and_their_help_shows_none(toy: Toy) -> None:
+    toy.write('name: a\nmodel: model.onnx\ninputs: {"x*": {from: "y*"}}\nsteps: {speed: {step: profile, steps: 3}}\n')
+    with pytest.raises(RecipeError) as error:
+        api.plan(toy.recipe, outputs=toy.folder / "outputs")
+    assert [problem.path for problem in error.value.problems] == ["inputs.x*"]
+    assert "*" not in (describe_settings(InputSpec)["fed_from"])
 
 
 def test_no_step_is_blamed_for_inputs_that_are_wrong_before_it_runs(toy: Toy) -> None:
