@@ -128,7 +128,9 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
-        reason = _ZIPMAP if "Map types" in _innermost(error) else _innermost(error)
+        reason = _innermost(error)
+        if "Map types" in reason:
+            raise ModelError(f"{path}: {_ZIPMAP}") from None
         raise ModelError(f"{path}: the model is broken or uses unsupported features: {reason}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)

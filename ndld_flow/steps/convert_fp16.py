@@ -53,6 +53,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
 
     Operators that ONNX does not allow in fp16, shape computations, and nodes that `constrain_precision` constrains to
     fp32 or bf16 stay in fp32. Weights beyond fp16's range are clamped; the log and the record name them.
+    The step runs nothing: how far activations are from fp16's limit is known to `find_precision` only, from samples.
     """
 
     also_called: ClassVar[tuple[str, ...]] = ("fp16", "half", "float16", "convertfloat16", "tofp16")

@@ -17,6 +17,7 @@ from ndld_flow.models import shape_inference
 from ndld_flow.models.files import load_model
 from ndld_flow.models.shape_inference import light_proto, propagates_little_data
 from ndld_flow.samples.value_files import open_array
+from tests.support.command_line import ndld_flow
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
@@ -64,15 +65,22 @@ def test_external_data_at_no_position_is_an_error(key: str, value: str, tmp_path
     assert value in str(caught.value)
 
 
-def test_the_remedy_for_a_sequence_of_maps_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["inspect", "profile", "plan", "run", "diff"])
+def test_the_remedy_for_a_sequence_of_maps_is_named(verb: str, tmp_path: Path) -> None:
     """The default of skl2onnx for classifiers."""
     scores = helper.make_node("ZipMap", ["p"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
     of_class = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, None))
     output = helper.make_value_info("probabilities", helper.make_sequence_type_proto(of_class))
     graph = helper.make_graph([scores], "g", [helper.make_tensor_value_info("p", 1, ["N", 2])], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 3)], ir_version=8)
-    with pytest.raises(ModelError, match="zipmap"):
-        load_model(saved(model, tmp_path))
+    saved(model, tmp_path)
+    step = "{step: check_accuracy, candidate: source}"
+    (tmp_path / "recipe.yaml").write_text(f"model: model.onnx\nsteps: {{agree: {step}}}\n")
+    file = {"plan": ["recipe.yaml"], "run": ["recipe.yaml"], "diff": ["model.onnx", "model.onnx"]}
+    done = ndld_flow(verb, *file.get(verb, ["model.onnx"]), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "zipmap=False" in done.stderr
+    assert "broken" not in done.stderr
 
 
 def sparse(elements: int) -> onnx.ModelProto:
