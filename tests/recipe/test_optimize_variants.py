@@ -78,7 +78,8 @@ def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
     costly = [each.costly for each in variants.values()]
     assert costly == sorted(costly) and sum(costly) == 3
     names = list(variants)
-    assert names.index("INT8, dense layers") < names.index("INT8 with dynamic ranges")
+    assert names.index("INT8 with dynamic ranges") < names.index("INT8, all operators"), "it needs no calibration"
+    assert variants["INT8, all layers"].extends == "INT8, dense layers"
     assert variants["source at the level extended"].result == "source"
     every = variants["INT8, all operators"].steps["made"]
     assert "op_types: [Conv, MatMul, Pad, Relu]" in every, "those that the model has"

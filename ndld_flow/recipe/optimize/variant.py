@@ -39,6 +39,8 @@ class Variant:
     """True if its preparation searches or measures: such variants come last, and only if they may still win."""
     unless: tuple[str, ...] = ()
     """For a costly one: variants that make it superfluous by being right."""
+    extends: str = ""
+    """A variant that quantizes a part of what this one does, not coarser: if that is not right, this is not."""
     speed: str = ""
     """Further settings of the measurement, `, hint: throughput`, which are the variant's own."""
 

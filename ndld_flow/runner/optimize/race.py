@@ -1,8 +1,9 @@
 """Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
 
-A variant leaves the race for the first of these reasons: it cannot be built or run; a pass takes 1.6 times as long as
-the leader's; three samples show that it is wrong; alternating passes show with 95 % confidence that it is slower than
-the leader; all samples show that it is wrong, or so near a bound that others may be. A leader is right on all samples.
+A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run; a
+pass takes 1.6 times as long as the leader's; three samples show that it is wrong; alternating passes show with 95 %
+confidence that it is slower than the leader; all samples show that it is wrong, or so near a bound that others may be.
+A leader is right on all samples.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Race:
         self._entered: dict[tuple[str, str], str] = {}
         """Digest of the model and how it is opened -> the variant."""
         self._alive: list[Entrant] = []
+        self._wrong: set[str] = set()
         self._source: Entrant | None = None
         self._references: dict[str, ReferenceRun] = {}
 
@@ -135,8 +137,10 @@ class Race:
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
-        start, entrant = time.monotonic(), None
+        start, entrant, part = time.monotonic(), None, self._job.extends.get(name)
         try:
+            if part in self._wrong:
+                raise LostError("cannot win", f"{part} quantizes less, and is not right")
             entrant = self._enter(name)
             self._qualify(entrant)
         except LostError as lost:
@@ -150,6 +154,8 @@ class Race:
         self._show(entrant, leads=entrant is self._leader)
 
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
+        if lost.outcome == "not right":
+            self._wrong.add(name)
         if entrant is None:
             self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
             return

@@ -20,6 +20,8 @@ class RaceJob:
     trust: bool
     variants: tuple[str, ...]
     """The variants to try, in this order; `source` is first."""
+    extends: dict[str, str]
+    """Variant -> one that quantizes a part of what it does."""
     accuracy: tuple[tuple[str, str], ...]
     """The conditions on metrics of `check_accuracy`: metric and bound."""
     seconds: float

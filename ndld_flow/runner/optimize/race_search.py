@@ -92,6 +92,7 @@ class RaceSearch:
             outputs=str(request.outputs),
             trust=request.trust,
             variants=tuple(dict.fromkeys((SOURCE, *names))),
+            extends={each.name: each.extends for each in self._composer.variants if each.extends},
             accuracy=self._composer.conditions.accuracy,
             seconds=min(left_s, 1e6),
             folder="",

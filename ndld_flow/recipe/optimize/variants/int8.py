@@ -9,6 +9,8 @@ from ndld_flow.recipe.optimize.variant import Subject, Variant
 ORDER = 30
 DENSE = "INT8, dense layers"
 """The form that quantizes least."""
+_MORE = ("INT8, all operators", "INT8, all layers", "INT8, integer operators", "INT8, one scale for each weight")
+"""Forms that quantize the dense layers too, in the same way or coarser."""
 _LAYERS = ("Conv", "MatMul", "Gemm")
 _LEAST_TIME = 0.15
 _ALL_OPERATORS = (
@@ -34,7 +36,8 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     for name, settings in _forms(subject):
         made = f"{{step: quantize, from: clean{subject.quantize_target}{settings}}}"
-        yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made})
+        extends = f"{DENSE}{subject.label}" if name in _MORE else ""
+        yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
     if subject.runtime == "openvino":
         dense = "{step: quantize, from: clean, target: openvino, min_intensity: 64}"
         own = "{backend: openvino, inference_precision: default}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
-ORDER = 40
+ORDER = 25
 _NAME = "INT8 with dynamic ranges"
 
 

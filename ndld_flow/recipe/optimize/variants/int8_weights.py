@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 
-ORDER = 50
+ORDER = 27
 _WHOLE_WEIGHTS = 2**20
 """Bytes of weights of matrix products from which the memory's bandwidth may limit the latency."""
 
