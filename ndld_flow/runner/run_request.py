@@ -29,22 +29,30 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
     finished: RunFinished | SweepFinished
     with working_on(request, "run") as loaded:
         if isinstance(loaded, Recipe):
-            from ndld_flow.runner.events import Notice
-            from ndld_flow.runner.export import export_results, plan_exports
-            from ndld_flow.runner.run import run_recipe
-
-            exports = plan_exports(loaded, request.output)
-            finished = run_recipe(loaded, request, listener)
-            if exports and finished.passed:
-                finished = finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
-            elif exports:
-                listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
+            finished = _run_and_export(loaded, request, listener)
         else:
             _refuse_output(request)
             from ndld_flow.runner.sweep.run_sweep import run_sweep
 
             finished = run_sweep(loaded, request, listener)
     listener(finished)
+    return finished
+
+
+def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> RunFinished:
+    """Run a recipe; if it passes, write the results that the recipe or the request names."""
+    from ndld_flow.runner.run import run_recipe
+
+    if not recipe.file.export and request.output is None:
+        return run_recipe(recipe, request, listener)
+    from ndld_flow.runner.events import Notice
+    from ndld_flow.runner.export import export_results, plan_exports
+
+    exports = plan_exports(recipe, request.output)
+    finished = run_recipe(recipe, request, listener)
+    if finished.passed:
+        return finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
+    listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
     return finished
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, RecipeError, RequestError
+from ndld_flow.machine import gpu_state
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.gpu_state import Gpu
 from ndld_flow.records.accuracy import Accuracy
@@ -215,7 +216,7 @@ def test_engines_that_the_record_shows_not_to_fit_are_refused(bench: Bench, monk
     build = Build.model_validate_json((engine.folder / Engine.build).read_bytes())
     ahead = build.model_copy(update={"compute_capabilities": ("8.6", "8.9")})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: ahead)
-    monkeypatch.setattr(engine_settings, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))
+    monkeypatch.setattr(gpu_state, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))
     with pytest.raises(BackendError, match=r"for compute capability 8\.6 or 8\.9, and GPU 0 \(NVIDIA H200\) has 9\.0"):
         bench.check(engine)
     other = build.model_copy(update={"model_digest": "another", "label": "half"})

@@ -22,8 +22,8 @@ from ndld_flow.records.activations import Activations
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
-from ndld_flow.runtimes.openvino import OpenvinoRequest
 from ndld_flow.runtimes.openvino.openvino_session import describe_devices
+from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.rounding import rounds_to
 from ndld_flow.samples.feeds import make_feeds

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.openvino import OpenvinoRequest
+from ndld_flow.runtimes.openvino.compile_settings import CompileSettings
 from ndld_flow.runtimes.openvino.openvino_session import dtype_name, execution_facts, open_model, precision_of
 from ndld_flow.runtimes.protocol import ReportPasses
 
@@ -28,7 +28,7 @@ _KEPT_TYPES = ("Parameter", "Result")
 
 def record_layers(
     model: Path,
-    request: OpenvinoRequest,
+    settings: CompileSettings,
     feeds: Mapping[str, Array],
     passes: int,
     folder: Path,
@@ -40,7 +40,7 @@ def record_layers(
     does.
     """
     origins: dict[str, list[str]] = {}
-    session = open_model(model, request, count=True, prepare=lambda graph: origins.update(_number(graph)))
+    session = open_model(model, settings, count=True, prepare=lambda graph: origins.update(_number(graph)))
     if session.concurrent_inferences != 1:
         return None
     binding = session.bind(feeds)

@@ -14,9 +14,17 @@ import numpy as np
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.base.text import shortened
-from ndld_flow.models.files import load_model
-from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, pack_elements, shape_text, unpack_elements
-from ndld_flow.runtimes.openvino import OpenvinoRequest
+from ndld_flow.models.files import load_model, model_inputs
+from ndld_flow.models.tensors import (
+    Array,
+    TensorSpec,
+    fix_dimensions,
+    numpy_dtype,
+    pack_elements,
+    shape_text,
+    unpack_elements,
+)
+from ndld_flow.runtimes.openvino.compile_settings import CompileSettings
 from ndld_flow.runtimes.protocol import HostBinding, SessionFacts
 
 require("openvino", "`backend: openvino`")
@@ -74,13 +82,13 @@ class OpenvinoSession:
 
     log = ""
 
-    def __init__(self, path: Path, request: OpenvinoRequest, compiled: Any, load_ms: float) -> None:  # noqa: ANN401
+    def __init__(self, path: Path, settings: CompileSettings, compiled: Any, load_ms: float) -> None:  # noqa: ANN401
         self.path = path
         self.compiled = compiled
         self.load_ms = load_ms
         advised = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        self.concurrent_inferences = request.requests or advised
-        self._hint = request.hint
+        self.concurrent_inferences = settings.requests or advised
+        self._hint = settings.hint
 
     def describe(self) -> SessionFacts:
         compiled = self.compiled
@@ -189,7 +197,7 @@ class OpenvinoBinding(HostBinding):
 
 def open_model(
     path: Path,
-    request: OpenvinoRequest,
+    settings: CompileSettings,
     *,
     count: bool = False,
     prepare: Any = None,  # noqa: ANN401
@@ -207,29 +215,29 @@ def open_model(
         _refuse_strings(path, graph)
         if prepare is not None:
             prepare(graph)
-        if request.free_dimensions:
-            _fix_dimensions(graph, request, path)
-        compiled = ov.Core().compile_model(graph, _DEVICE, {**_properties(request), "PERF_COUNT": count})
+        if settings.free_dimensions:
+            _fix_dimensions(graph, settings, path)
+        compiled = ov.Core().compile_model(graph, _DEVICE, {**_properties(settings), "PERF_COUNT": count})
     except (ModelError, RequestError):
         raise
     except Exception as error:  # the frontend raises its own classes
         raise _refused(path, error) from None
-    _refuse_other_precision(request, compiled)
-    return OpenvinoSession(path, request, compiled, (time.perf_counter() - started) * 1e3)
+    _refuse_other_precision(settings, compiled)
+    return OpenvinoSession(path, settings, compiled, (time.perf_counter() - started) * 1e3)
 
 
-def _properties(request: OpenvinoRequest) -> dict[str, str]:
-    properties = {"PERFORMANCE_HINT": request.hint.upper()}
-    if request.streams:
-        properties["NUM_STREAMS"] = str(request.streams)
-    if request.requests:
-        properties["PERFORMANCE_HINT_NUM_REQUESTS"] = str(request.requests)
-    if request.threads:
-        properties["INFERENCE_NUM_THREADS"] = str(request.threads)
-    if request.inference_precision != "default":
-        properties["INFERENCE_PRECISION_HINT"] = request.inference_precision
-    if request.dynamic_quantization is not None:
-        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(request.dynamic_quantization)
+def _properties(settings: CompileSettings) -> dict[str, str]:
+    properties = {"PERFORMANCE_HINT": settings.hint.upper()}
+    if settings.streams:
+        properties["NUM_STREAMS"] = str(settings.streams)
+    if settings.requests:
+        properties["PERFORMANCE_HINT_NUM_REQUESTS"] = str(settings.requests)
+    if settings.threads:
+        properties["INFERENCE_NUM_THREADS"] = str(settings.threads)
+    if settings.inference_precision != "default":
+        properties["INFERENCE_PRECISION_HINT"] = settings.inference_precision
+    if settings.dynamic_quantization is not None:
+        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(settings.dynamic_quantization)
     return properties
 
 
@@ -244,8 +252,8 @@ def _refuse_strings(path: Path, graph: Any) -> None:  # noqa: ANN401
                 )
 
 
-def _fix_dimensions(graph: Any, request: OpenvinoRequest, path: Path) -> None:  # noqa: ANN401
-    shapes = {spec.name: spec.shape for spec in request.declared_inputs(path)}
+def _fix_dimensions(graph: Any, settings: CompileSettings, path: Path) -> None:  # noqa: ANN401
+    shapes = {spec.name: spec.shape for spec in fix_dimensions(model_inputs(path), settings.free_dimensions)}
     fixed = {}
     for port in graph.inputs:
         shape = shapes.get(name_of(port))
@@ -254,9 +262,9 @@ def _fix_dimensions(graph: Any, request: OpenvinoRequest, path: Path) -> None:  
     graph.reshape(fixed)
 
 
-def _refuse_other_precision(request: OpenvinoRequest, compiled: Any) -> None:  # noqa: ANN401
+def _refuse_other_precision(settings: CompileSettings, compiled: Any) -> None:  # noqa: ANN401
     """Refuse a precision that OpenVINO silently replaces: bf16 for f16, f32 for bf16."""
-    wanted = request.inference_precision
+    wanted = settings.inference_precision
     used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if wanted not in ("default", used):
         raise BackendError(

@@ -11,7 +11,6 @@ from pydantic import Field, ValidationError, model_validator
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.runtimes.settings import Builder, ReadArtifact, RuntimeSettings
@@ -240,6 +239,8 @@ def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, mode
 
 def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: Build, library: Library) -> None:
     """Refuse an engine that its record shows not to run in this release, or on this GPU, before it is opened."""
+    from ndld_flow.machine.gpu_state import visible_gpus
+
     called, title = f"the engine of step {engine.label}", TITLES[settings.backend]
     if build.version != library.version and not build.options.get("version_compatible"):
         raise BackendError(
