@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from packaging.requirements import Requirement
 
 from ndld_flow.processes.watchdog import IN_PROCESS
 
@@ -62,6 +64,43 @@ def build_distributions(folder: Path) -> Path:
             build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
             subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     return folder
+
+
+def install_wheel_beside(folder: Path, wheel: Path) -> Installation:
+    """Install the wheel, once for all workers of a test run, with links to what it requires, and to nothing else.
+
+    What is here was installed for the tests; to install it again took half a minute of CPU.
+    """
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet"]
+            subprocess.run([*pip, "--disable-pip-version-check", "--no-deps", str(wheel)], check=True)
+            (site,) = folder.glob("lib/python*/site-packages")
+            for file in {file for name in _required("ndld-flow") for file in _entries(name)}:
+                (site / file.name).symlink_to(file)
+    return Installation(folder, wheel)
+
+
+def _required(package: str) -> set[str]:
+    """Return the names of all distributions that one requires without extras."""
+    names: set[str] = set()
+    waiting = [package]
+    while waiting:
+        for text in importlib.metadata.requires(waiting.pop()) or ():
+            requirement = Requirement(text)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if wanted and requirement.name not in names:
+                names.add(requirement.name)
+                waiting.append(requirement.name)
+    return names
+
+
+def _entries(name: str) -> set[Path]:
+    """Return the files and folders in `site-packages` that a distribution has."""
+    found = importlib.metadata.distribution(name)
+    tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+    return {Path(str(found.locate_file(top))) for top in tops}
 
 
 def install_wheel(folder: Path, wheel: Path, python: str = sys.executable) -> Installation:
