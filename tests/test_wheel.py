@@ -27,6 +27,7 @@ from tests.support.installation import (
     install_wheel_beside,
 )
 from tests.support.models import GraphBuilder, make_cnn, save, tensor
+from tests.support.representatives import slow_except
 from tests.support.samples import fetch_sample, lend_samples
 
 ROOT = Path(__file__).parent.parent
@@ -200,7 +201,7 @@ def check_two_commands(command: Callable[..., subprocess.CompletedProcess[str]],
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", UNLIKE)
+@pytest.mark.parametrize("kind", slow_except(UNLIKE, "dynamic", "nhwc and two inputs", "text", "audio"))
 def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -> None:
     UNLIKE[kind](tmp_path / "model.onnx")
     check_two_commands(ndld_flow, tmp_path)

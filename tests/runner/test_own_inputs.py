@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from jsonschema import ValidationError as SchemaError
-from jsonschema import validate
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
@@ -296,12 +296,12 @@ def test_messages_of_a_repeating_step_name_all_owners_of_its_inputs(toy: Toy) ->
 
 @pytest.mark.thorough
 def test_the_schema_allows_inputs_of_steps_that_read_any() -> None:
-    schema = describe_recipes(StepTypes())
+    schema = Draft202012Validator(describe_recipes(StepTypes()))
     step = {"step": "profile", "inputs": {"x": "random", "y": {"data": 1, "resize": "crop"}}}
-    validate({"model": "m.onnx", "inputs": {"x": 1}, "steps": {"speed": step}}, schema)
+    schema.validate({"model": "m.onnx", "inputs": {"x": 1}, "steps": {"speed": step}})
     for wrong in ({"step": "sanitize", "inputs": {}}, {"step": "profile", "inputs": {"x": {"resize": "fill"}}}):
         with pytest.raises(SchemaError):
-            validate({"model": "m.onnx", "steps": {"speed": wrong}}, schema)
+            schema.validate({"model": "m.onnx", "steps": {"speed": wrong}})
 
 
 def test_shapes_that_a_step_sets_need_not_be_those_of_the_model(toy: Toy) -> None:

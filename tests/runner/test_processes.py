@@ -43,7 +43,7 @@ def computed(toy: Toy) -> list[str]:
     return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(8, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_identical_runs_at_once_compute_each_step_once(in_folder: Path, count: int) -> None:
     toy = make_toy(in_folder, SLOW)
     processes = [start(toy) for _ in range(count)]

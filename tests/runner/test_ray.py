@@ -294,7 +294,7 @@ def test_a_plain_run_is_computed_by_the_nodes_that_it_needs(cluster: Cluster, se
         run_once(toy.recipe, ["~sweep", "steps.tint.fails=model"], **options)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # a sweep does so below
 def test_a_plain_run_exchanges_files_with_nodes_through_a_cache(
     cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
 ) -> None:
