@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -55,14 +56,18 @@ def make_net(path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def net(in_folder: Path) -> Path:
-    """A model, and 12 samples in `data`."""
-    (in_folder / "data").mkdir()
+def make_project(folder: Path) -> Path:
+    """Write a model, and 12 samples in `data`."""
+    (folder / "data").mkdir()
     dice = np.random.default_rng(4)
     for number in range(12):
-        np.save(in_folder / "data" / f"{number:02}.npy", dice.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
-    return make_net(in_folder / "net.onnx")
+        np.save(folder / "data" / f"{number:02}.npy", dice.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
+    return make_net(folder / "net.onnx")
+
+
+@pytest.fixture
+def net(in_folder: Path) -> Path:
+    return make_project(in_folder)
 
 
 def options(**more: object) -> OptimizeOptions:
@@ -77,24 +82,52 @@ def run(model: Path, **more: object) -> tuple[Optimization, list[Event]]:
     return found, events
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A race from its beginning to its end, and its folder."""
+
+    folder: Path
+    found: Optimization
+    tried: list[TriedVariant]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A race of a model that lists its weights as inputs."""
+    folder = tmp_path_factory.mktemp("race")
+    net = make_project(folder)
+    model = onnx.load(net)
+    for weight in model.graph.initializer:
+        model.graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    onnx.save(model, net)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found, events = run(net, budget="3 min")
+    return Ran(folder, found, [event.variant for event in events if isinstance(event, VariantTried)])
+
+
 @pytest.mark.thorough
-def test_a_delivered_model_was_proved_or_is_the_source(net: Path) -> None:
+def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
     """Which one wins depends on the CPU: the record, the file and the page agree in any case."""
-    found, events = run(net, budget="3 min")
-    assert Path("fast.onnx").is_file()
+    found, fast = ran.found, ran.folder / "fast.onnx"
+    assert fast.is_file()
     (delivered,) = [each for each in found.variants if each.outcome == "delivered"]
     assert delivered.name == found.delivered
     assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
     if found.faster:
         assert found.metrics["cosine"].value >= 0.98
     else:
-        assert Path("fast.onnx").read_bytes() == net.read_bytes()
-    tried = {event.variant.name: event.variant for event in events if isinstance(event, VariantTried)}
-    judged = [each for each in tried.values() if each.metrics]
-    assert judged, "INT8 of convolutions was built and judged"
-    folder = Path(found.report).parent
-    assert json.loads((folder / "optimization.json").read_text())["delivered"] == found.delivered
-    assert found.conclude()[0] in Path(found.report).read_text().replace("&#39;", "'")
+        assert fast.read_bytes() == (ran.folder / "net.onnx").read_bytes()
+    report = ran.folder / found.report
+    assert json.loads((report.parent / "optimization.json").read_text())["delivered"] == found.delivered
+    assert found.conclude()[0] in report.read_text().replace("&#39;", "'")
+
+
+@pytest.mark.thorough
+def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
+    assert any("weights as inputs" in sentence for sentence in ran.found.not_tried)
+    assert [each.why for each in ran.tried if each.outcome == "failed"] == []
+    assert [each.name for each in ran.tried if each.name.startswith("INT8") and each.metrics], "INT8 was judged"
 
 
 @pytest.mark.thorough
@@ -200,20 +233,6 @@ def test_a_crash_in_the_last_rounds_keeps_what_was_found(net: Path, monkeypatch:
     assert outcomes["INT8, all layers"] == outcomes["INT8, integer operators"] == "cannot win"
     assert outcomes["INT8, not the first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
     assert found.ending == "faster" or Path("fast.onnx").read_bytes() == net.read_bytes()
-
-
-@pytest.mark.thorough
-def test_weights_that_are_listed_as_inputs_become_constants(net: Path) -> None:
-    model = onnx.load(net)
-    for weight in model.graph.initializer:
-        listed = helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
-        model.graph.input.append(listed)
-    onnx.save(model, net)
-    found, events = run(net, budget="2 min")
-    assert any("weights as inputs" in sentence for sentence in found.not_tried)
-    tried = [event.variant for event in events if isinstance(event, VariantTried)]
-    assert [each.why for each in tried if each.outcome == "failed"] == []
-    assert [each.name for each in tried if each.name.startswith("INT8") and each.metrics], "INT8 was built and judged"
 
 
 def raced(name: str, ratio: float) -> TriedVariant:
