@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.read import onnxruntime_profile
 from ndld_flow.profiles.read.read_profile import read_profile, recognize
 from ndld_flow.records.profile import Profile
 from tests.support.models import make_cnn, make_ctrl
@@ -182,6 +183,19 @@ def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path) -> None:
     lines = [line for at in range(6_000) for line in one_pass(at * 100, f"n{at}")]
     (tmp_path / "x.json").write_text(document(*lines))
     with pytest.raises(RequestError, match="are more than can be kept"):
+        read_profile(tmp_path / "x.json")
+
+
+def test_a_pass_of_too_many_nodes_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million layers took 3.9 GB."""
+    monkeypatch.setattr(onnxruntime_profile, "_MAX_NODES", 100)
+    of_loop = [node("body", at, 1) for at in range(300)]
+    (tmp_path / "x.json").write_text(document(*of_loop, *one_pass(500)))
+    assert read_profile(tmp_path / "x.json").layers
+    (tmp_path / "x.json").write_text(document(*(node(f"n{at}", at, 1) for at in range(300)), *one_pass(500)))
+    with pytest.raises(RequestError, match="more than 100 nodes"):
         read_profile(tmp_path / "x.json")
 
 

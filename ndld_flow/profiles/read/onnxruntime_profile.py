@@ -31,6 +31,8 @@ _EXECUTOR = "Executor::Execute"
 _MAX_DEPTH = 64
 """Limit for damaged files; no model nests bodies this deep."""
 _MAX_SAMPLES = 20 * MAX_EVENTS
+_MAX_NODES = 200_000
+"""Maximum number of names in a pass: each takes 4 kB. Events of one name, as of a Loop's body, become one layer."""
 _MAX_US = 10**15
 """Limit for damaged files: thirty years."""
 
@@ -143,11 +145,16 @@ def key_of(event: Event, parent: Key | None) -> Key:
 
 
 def _runs(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[int, Event]]:
-    """Yield each `model_run` with the offset of its first event."""
+    """Yield each `model_run` with the offset of its first event. Raises ValueError for too many nodes in a pass."""
     ended: list[Event] = []
+    names = set[str]()
     begins = start
     for ends, event in _events(path, measured, start):
+        names.add(event.name)
+        if len(names) > _MAX_NODES:
+            raise ValueError(f"a pass has more than {_MAX_NODES:,} nodes, the maximum")
         if event.name == _RUN:
+            names.clear()
             event.inner.extend(ended)
             yield begins, event
             ended.clear()
