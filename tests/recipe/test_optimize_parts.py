@@ -299,7 +299,7 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
     assert order[-2:] == ["INT8 except what it breaks", "INT8 where it pays"]
     assert "time: 120000 ms" in text and "time: 36000 ms" in text
     proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, Path("p.yaml"), Path("o.onnx"))
-    assert "budget: 36 s" in proof
+    assert "budget: 72 s" in proof
 
 
 def test_three_samples_refuse_only_errors_far_beyond_a_loose_condition() -> None:
