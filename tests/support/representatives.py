@@ -29,19 +29,17 @@ def _mark_others(values: Iterable[Any], unmarked: tuple[Any, ...], mark: pytest.
 
 
 def mark_cases(items: Iterable[pytest.Item]) -> list[str]:
-    """Mark the cases of each test that its mark `representatives` does not name, and that are not slow.
+    """Mark the cases of each test as thorough that its mark `representatives` does not name, and that are not slow.
 
-    They are thorough; or, where the mark names some as `thorough`, these are and the rest is slow. Return the named
-    cases that were not collected.
+    Return the named cases that were not collected.
     """
     unused: dict[str, set[str]] = {}
     for item in items:
         mark = item.get_closest_marker("representatives")
         if mark is None:
             continue
-        thorough = mark.kwargs.get("thorough")
         test, _, case = item.nodeid.removesuffix("]").partition("[")
-        unused.setdefault(test, {*mark.args, *(thorough or ())}).discard(case)
+        unused.setdefault(test, set(mark.args)).discard(case)
         if case not in mark.args and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.thorough if thorough is None or case in thorough else pytest.mark.slow)
+            item.add_marker(pytest.mark.thorough)
     return [f"{test}[{case}]" for test, cases in unused.items() for case in sorted(cases)]
