@@ -4,7 +4,7 @@ Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,
 
 - `commands`: help, schema, plan, steps, ops and a reused run of the quickstart, over a Python that does nothing, each
   time with another environment variable, so that nothing can answer from memory; a plan with all steps to run;
-  and the number of modules that the reused run imports.
+  and the number of modules that the reused run has at its end. Compiled files are kept, as an installation has them.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
   a temporary environment; one that cannot be installed is named.
 - `install`: megabytes of the base installation, by package.
@@ -64,6 +64,13 @@ for name, module, cls, settings, reads, key in calls:
     made[name] = kind(out / kind.main, name, name)
 """
 
+LISTING = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from ndld_flow.cli import main
+main()
+"""
+
 
 def describe_calls() -> str:
     """The quickstart's steps as the plain script calls them, in JSON, read beforehand at no cost to it."""
@@ -95,7 +102,7 @@ def measure(command: Command) -> Cost:
     """Return the cost of a command, which must succeed."""
     with tempfile.TemporaryFile() as printed:
         started = time.perf_counter()
-        changed = {**os.environ, "NDLD_FLOW_BENCHMARK": str(time.time_ns())}
+        changed = {**os.environ, "NDLD_FLOW_BENCHMARK": str(time.time_ns()), "PYTHONDONTWRITEBYTECODE": ""}
         words = list(map(str, command.words))
         process = subprocess.Popen(words, cwd=command.folder, env=changed, stdout=printed, stderr=printed)
         _, status, usage = os.wait4(process.pid, 0)
@@ -143,15 +150,14 @@ def bench_commands(runs: int, folder: Path) -> None:
     show(measure_in_turn(commands, runs), "a Python that does nothing")
     modules = imported_modules(reused)
     own = sum(name.partition(".")[0] == "ndld_flow" for name in modules)
-    print(f"{'modules that the reused run imports':<44} {len(modules):7}, {own} of ndld_flow")
+    print(f"{'modules of the reused run at its end':<44} {len(modules):7}, {own} of ndld_flow")
 
 
 def imported_modules(command: Command) -> list[str]:
-    """Return the modules that a command of the tool imports, as Python lists them."""
-    words = [sys.executable, "-X", "importtime", *map(str, command.words[1:])]
+    """Return all modules that a process has at the end of a command of the tool, those of Python's start included."""
+    words = [sys.executable, "-c", LISTING, *map(str, command.words[3:])]
     done = subprocess.run(words, cwd=command.folder, check=True, capture_output=True, text=True)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return [line.rpartition("|")[2].strip() for line in lines[1:]]
+    return done.stderr.splitlines()[-1].split()
 
 
 def bench_others(runs: int, folder: Path) -> None:
