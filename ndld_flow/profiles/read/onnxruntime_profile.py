@@ -31,8 +31,8 @@ _EXECUTOR = "Executor::Execute"
 _MAX_DEPTH = 64
 """Limit for damaged files; no model nests bodies this deep."""
 _MAX_SAMPLES = 20 * MAX_EVENTS
-_MAX_NODES = 200_000
-"""Maximum number of names in a pass: each takes 4 kB. Events of one name, as of a Loop's body, become one layer."""
+_MAX_NODES = 100_000
+"""Maximum number of names in a pass: each takes 7 kB. Events of one name, as of a Loop's body, become one layer."""
 _MAX_US = 10**15
 """Limit for damaged files: thirty years."""
 
