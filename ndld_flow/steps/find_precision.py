@@ -15,7 +15,7 @@ from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds, number
 from ndld_flow.base.text import short_name
-from ndld_flow.engines.trial_engines import TrialEngineSettings
+from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
