@@ -22,9 +22,9 @@ from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race
 from ndld_flow.store.files import write_text_atomically
 
-_LEAST_SHARE = 0.35
-"""Least share of the budget for the race, however long proofs take."""
-_PROBES = 3.0
+_LEAST_SHARE = 0.5
+"""Least share of what is left of the budget for the first race, however long proofs take."""
+_PROBES = 4.0
 """Time of a proof as a multiple of that of the source's run, which starts a third of the processes."""
 _LEAST_S = 10.0
 """Least time for which another race is started."""
@@ -58,7 +58,7 @@ class RaceSearch:
 
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
-        self._race(cheap, max(self._time_to_race(), self._budget.left_s(_LEAST_SHARE)))
+        self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
         self._prove_best()
         self._race_others(cheap)
         self._hopeless = self._find_hopeless()

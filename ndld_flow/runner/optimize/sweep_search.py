@@ -270,7 +270,7 @@ def _lost(point: Point) -> tuple[VariantOutcome, str]:
     """Return the outcome of a point that was not proved."""
     if point.outcome == "passed":
         values = ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
-        return "slower", f"{values} in the search"
+        return "slower", f"{values} in the search" if values else ""
     return ("not right" if point.outcome != "failed" else "failed"), point.why
 
 
