@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,13 +136,17 @@ def _infer(proto: onnx.ModelProto, strict: bool, data_prop: bool) -> onnx.ModelP
 
 @contextlib.contextmanager
 def _little_memory(most: int) -> Iterator[None]:
-    """Limit what this process takes in the block, which holds Python's lock: a larger request is a MemoryError."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    try:
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except OSError:  # not Linux
+    """Limit what this process takes in the block, which holds Python's lock: a larger request is a MemoryError.
+
+    Only Linux tells a process its address space.
+    """
+    if sys.platform != "linux":
         yield
         return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = held + most
     resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(soft, limit), hard))
     try:
