@@ -235,8 +235,8 @@ def test_a_crash_in_the_last_rounds_keeps_what_was_found(net: Path, monkeypatch:
     assert found.ending == "faster" or Path("fast.onnx").read_bytes() == net.read_bytes()
 
 
-def raced(name: str, ratio: float) -> TriedVariant:
-    speed = Speed(ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, clock="cpu")
+def raced(name: str, ratio: float, half: float = 0.005) -> TriedVariant:
+    speed = Speed(ratio=ratio, low=ratio - half, high=ratio + half, clock="cpu")
     return TriedVariant(name=name, runtime="onnxruntime", outcome="not proved", speed=speed)
 
 
@@ -308,3 +308,10 @@ def test_each_racer_has_a_turn_in_each_round() -> None:
     rounds.run(racers, 4)
     rounds.run(racers[:2], 1)
     assert [sorted(each.logs) for each in racers] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
+
+
+def test_what_is_surely_close_to_the_source_is_not_worth_a_proof(net: Path) -> None:
+    close, wide = raced("clean, onnxruntime", 0.985, 0.012), raced("clean, openvino", 0.985, 0.1)
+    search = search_after(net, "", close, wide)
+    assert not search._may_be_better(close)
+    assert search._may_be_better(wide)

@@ -36,9 +36,6 @@ _ROUNDS_SHARE = 0.3
 """Share of the budget that the alternating passes of a proof may take."""
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
-_BUDGETS = ((20.0, 60.0), (100.0, 180.0))
-"""Latency in ms, and the default budget in seconds; in between and above in proportion."""
-_LONGEST_S = 1_200.0
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
 """Settings of `profile` for what is measured in rounds as well: they show where the time is."""
 _SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
@@ -197,22 +194,12 @@ class Composer:
     @property
     def races(self) -> bool:
         """Return whether variants race in one process: for the latency on this machine's CPU."""
-        preset = self.preset
-        limited = preset.limits.operators or preset.limits.model is not None
-        latency = [each.name for each in self.objectives] == ["latency"]
-        return latency and not preset.engine and not preset.remote and not limited and len(self.options.threads) < 2
+        return self.subject.races
 
     @property
     def budget_s(self) -> float | None:
         """Return the time for everything in seconds: as given, or by the latency of the model; None for no limit."""
-        if self.options.budget:
-            return parse_duration_ms(self.options.budget) / 1e3
-        if not self.races:
-            return None
-        (quick_ms, quick_s), (slow_ms, slow_s) = _BUDGETS
-        latency_ms = self.trial.pass_ms
-        share = max(0.0, latency_ms - quick_ms) / (slow_ms - quick_ms)
-        return min(quick_s + share * (slow_s - quick_s), _LONGEST_S)
+        return self.subject.budget_s
 
     def gain_gates(self) -> list[str]:
         """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
@@ -400,6 +387,7 @@ def read_model(
         samples=samples,
         runtime=preset.runtimes[0],
         inputs=trial.inputs,
+        latency_ms=trial.pass_ms,
     )
     variants, left_out = choose_variants(subject)
     return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)

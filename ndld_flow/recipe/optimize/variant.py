@@ -19,6 +19,10 @@ from ndld_flow.recipe.optimize.samples import Samples
 if TYPE_CHECKING:
     from ndld_flow.models.likely_inputs import LikelyInput
 
+_BUDGETS = ((20.0, 55.0), (100.0, 170.0))
+"""Latency in ms, and the default budget in seconds; in between and above in proportion. With what follows after it, it
+ends within 60 and 180 s."""
+_LONGEST_S = 1_200.0
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
 MADE = "made"
@@ -64,6 +68,8 @@ class Subject:
     """The runtime that runs or builds the model: `onnxruntime`, `openvino`, or that of engines."""
     inputs: tuple[LikelyInput, ...]
     """The inputs with the shapes that are measured."""
+    latency_ms: float = 0.0
+    """The time of one of the first passes."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Operator of ONNX -> its share of the time that the source's kernels take; empty where that is unknown."""
 
@@ -80,8 +86,26 @@ class Subject:
 
     def limit_ms(self, share: float, longest_ms: float) -> float:
         """Return the time that one variant's preparation may take: a share of the budget, and at most `longest_ms`."""
-        budget = self.options.budget
-        return min(longest_ms, parse_duration_ms(budget) * share) if budget else longest_ms
+        return min(longest_ms, self.budget_s * 1e3 * share) if self.budget_s is not None else longest_ms
+
+    @property
+    def races(self) -> bool:
+        """Return whether variants race in one process: for the latency on this machine's CPU."""
+        preset = self.preset
+        limited = preset.limits.operators or preset.limits.model is not None
+        latency = [each.name for each in self.objectives] == ["latency"]
+        return latency and not preset.engine and not preset.remote and not limited and len(self.options.threads) < 2
+
+    @property
+    def budget_s(self) -> float | None:
+        """Return the time for everything in seconds: as given, or by the latency of the model; None for no limit."""
+        if self.options.budget:
+            return parse_duration_ms(self.options.budget) / 1e3
+        if not self.races:
+            return None
+        (quick_ms, quick_s), (slow_ms, slow_s) = _BUDGETS
+        share = max(0.0, self.latency_ms - quick_ms) / (slow_ms - quick_ms)
+        return min(quick_s + share * (slow_s - quick_s), _LONGEST_S)
 
     @property
     def batched(self) -> bool:

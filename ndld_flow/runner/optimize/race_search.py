@@ -123,12 +123,16 @@ class RaceSearch:
                 return
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:
-        """Return whether a variant was faster in the race than the source, or than the best that is proved."""
+        """Return whether a variant was faster in the race than the source, or than the best that is proved.
+
+        One that is at most 3 % faster, and perhaps no faster at all, is not worth the time of a proof.
+        """
         if tried is None or tried.speed is None:
             return False
         best = self._result.tried.get(self._best.variant.name)
         if self._best is self._source or best is None or best.speed is None:
-            return tried.speed.ratio < AT_LEAST
+            is_surely_close = tried.speed.low > _PAYS and tried.speed.high > AT_LEAST
+            return tried.speed.ratio < AT_LEAST and not is_surely_close
         return tried.speed.ratio < best.speed.ratio * _PAYS
 
     def _find_hopeless(self) -> dict[str, str]:
