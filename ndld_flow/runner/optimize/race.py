@@ -60,8 +60,9 @@ _EQUAL = 0.01
 """Half the interval of the ratio to the best within which it does not matter who wins."""
 _TOLD_APART = 9
 """Number of rounds after which the slower of two leaves although its interval does not show it."""
-_END_S, _END_SHARE = 5.0, 0.15
-"""Time, and share of the race, that is left for its last rounds and judgements: no variant starts then."""
+_END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
+"""Time, at least that of so many passes of the leader, that is left for the last rounds and judgements: no variant
+starts then. It is at most this share of the race."""
 _FALLBACKS = 3
 """Number of right variants that may have to be proved: fresh processes may veto the first."""
 _LOOSE = 3.0
@@ -121,7 +122,7 @@ class Race:
             self._alive = [self._source]
             self._refer()
             for name in self._job.variants[1:]:
-                if self._left() <= min(_END_S, _END_SHARE * self._job.seconds):
+                if self._left() <= self._end_s:
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
                     continue
                 self._emit({"doing": name})
@@ -134,6 +135,12 @@ class Race:
 
     def _left(self) -> float:
         return self._job.seconds - (time.monotonic() - self._start)
+
+    @property
+    def _end_s(self) -> float:
+        """Return the time that is left for the end of the race."""
+        passes_s = _END_PASSES * self._leader.racer.ms / 1e3
+        return min(max(_END_S, passes_s), _END_SHARE * self._job.seconds)
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
