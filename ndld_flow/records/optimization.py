@@ -256,9 +256,13 @@ class Optimization(Document):
     def _nothing(self) -> str:
         """Return why the source is delivered: nothing pays only if everything was tried."""
         if self.ending == "nothing pays":
+            near = next((each.name for each in self.variants if each.outcome == "near the bound"), "")
+            samples = (
+                f"; {short_name(near, 60)} is near a bound: more samples decide whether it is right" if near else ""
+            )
             return (
                 f"Nothing pays: of {counted(len(self._decided), 'variant')}, none is right and at least 1 % "
-                f"{self._better} than the source at 95 % confidence"
+                f"{self._better} than the source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
         names = ", ".join(f"{short_name(each.name, 60)} ({each.why or each.outcome})" for each in open_ones[:_NAMED])
