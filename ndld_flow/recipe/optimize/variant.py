@@ -68,10 +68,10 @@ class Subject:
     """The runtime that runs or builds the model: `onnxruntime`, `openvino`, or that of engines."""
     inputs: tuple[LikelyInput, ...]
     """The inputs with the shapes that are measured."""
-    latency_ms: float = 0.0
-    """The time of one of the first passes."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Operator of ONNX -> its share of the time that the source's kernels take; empty where that is unknown."""
+    latency_ms: float = 0.0
+    """The time of one of the first passes."""
 
     @property
     def label(self) -> str:
