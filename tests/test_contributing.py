@@ -65,6 +65,17 @@ def in_package(package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Path(name).stem
 
 
+@pytest.fixture(autouse=True)
+def leaving_no_modules() -> Iterator[None]:
+    """Remove the page's modules again: later tests of this process would take them for those of a user's step."""
+    yield
+    own = Path(api.__file__).parent
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name.startswith("ndld_flow.") and file is not None and not Path(file).is_relative_to(own):
+            del sys.modules[name]
+
+
 @pytest.fixture
 def forgetting() -> Iterator[None]:
     """Names of built-in steps, operations and panels are remembered: forget them before and after."""
