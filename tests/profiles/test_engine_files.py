@@ -315,6 +315,13 @@ _LAYERS = st.lists(
 )
 
 
+@pytest.mark.parametrize("name", ["latencyMs", "timeMs"])
+def test_an_engine_may_have_a_layer_of_any_name(tmp_path: Path, name: str) -> None:
+    layers = [{"Name": name, "LayerType": "Conv"}, {"Name": "kept", "LayerType": "Conv"}]
+    path = write(tmp_path, json.dumps({"Layers": layers, "Bindings": ["x"]}))
+    assert "kept" in words_of(api.report(str(path), to=tmp_path / "out.html"))
+
+
 @given(layers=_LAYERS)
 @settings(max_examples=20, deadline=None)
 def test_any_values_give_a_page_or_an_error_message(

@@ -69,6 +69,8 @@ def part_of(path: Path) -> Part | None:
     if not _JSON.match(text):
         return "log" if _LOG.search(text) else None
     for part, words in _MARKS:
+        if part in ("times", "layer times") and not text.lstrip().startswith("["):
+            continue  # an engine may have a layer of any name
         if all(any(word in text for word in either) for either in words):
             return part
     return None
