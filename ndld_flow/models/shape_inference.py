@@ -138,7 +138,7 @@ def _infer(proto: onnx.ModelProto, strict: bool, data_prop: bool) -> onnx.ModelP
 def _little_memory(most: int) -> Iterator[None]:
     """Limit what this process takes in the block, which holds Python's lock: a larger request is a MemoryError.
 
-    Only Linux tells a process its address space.
+    Nothing is limited on other systems than Linux, where the size of the address space is not known.
     """
     if sys.platform != "linux":
         yield

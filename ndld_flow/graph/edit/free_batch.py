@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,7 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
             value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
     freed.outputs.update(_declare_outputs(shapes, model))
     values = [value for node in model.graph for value in node.outputs if value.name]
-    merged = [value for value in values if shapes.outer.get(value, 1) != 1]
+    merged = dict.fromkeys(value for value in values if shapes.outer.get(value, 1) != 1)
     freed.merged = next((value.name or "" for value in merged if not _has_merged(value, merged)), "")
     places = {value.name or "": shapes.axis(value) for value in values if value not in merged}
     freed.inner.update({name: axis for name, axis in places.items() if axis is not None})
@@ -215,7 +215,7 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     return freed
 
 
-def _has_merged(value: ir.Value, merged: Sequence[ir.Value]) -> bool:
+def _has_merged(value: ir.Value, merged: Collection[ir.Value]) -> bool:
     """Return whether the node of a value reads one of these."""
     node = value.producer()
     return node is not None and any(read in merged for read in node.inputs if read is not None)

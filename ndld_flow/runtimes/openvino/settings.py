@@ -49,8 +49,8 @@ class OpenvinoSettings(RuntimeSettings):
     """OpenVINO: its performance hint. With `throughput`, a pass is as many concurrent inferences as OpenVINO advises,
     and layers are not timed."""
     streams: Annotated[int, Field(ge=0, le=1024)] = 0
-    """OpenVINO: number of streams, each of which runs an inference on its share of the threads; 0 lets the hint
-    choose."""
+    """OpenVINO: number of streams. Each runs one inference at a time, on its share of the threads. With 0, the hint
+    decides."""
     requests: Annotated[int, Field(ge=0, le=1024)] = 0
     """OpenVINO: number of concurrent inferences in a pass; 0 is the number that OpenVINO advises for its streams."""
     threads: Annotated[int, Field(ge=0)] = 0
