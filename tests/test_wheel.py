@@ -31,8 +31,8 @@ from tests.support.representatives import slow_except
 from tests.support.samples import fetch_sample, lend_samples
 
 ROOT = Path(__file__).parent.parent
-LIMIT_BYTES = 350_000_000
-"""Limit of the base installation, on x86-64 Linux."""
+LIMIT_BYTES = 280_000_000
+"""Limit of the base installation without bytecode, on x86-64 Linux."""
 
 
 @pytest.fixture(scope="session")

@@ -47,11 +47,14 @@ class Installation:
         ).stdout.strip()
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of the files of each distribution that pip installed, by its name."""
+        """Return the bytes of the files of each distribution, by its name, without bytecode.
+
+        How much bytecode there is depends on the installer, and on what was imported before.
+        """
         code = (
             "import importlib.metadata as m, json\n"
-            "sizes = {d.name: sum(f.locate().stat().st_size for f in d.files if f.locate().exists()) for d in "
-            "m.distributions()}\nprint(json.dumps(sizes))"
+            "sizes = {d.name: sum(f.locate().stat().st_size for f in d.files if f.suffix != '.pyc' and "
+            "f.locate().exists()) for d in m.distributions()}\nprint(json.dumps(sizes))"
         )
         sizes: dict[str, int] = json.loads(self.python(code, self.folder))
         return {name: size for name, size in sizes.items() if name not in ("pip", "setuptools")}
