@@ -106,11 +106,12 @@ def apply_finding(
         path = None
     recipe = _changed_recipe(run, step, change, path, overrides)
     target = options.to or new_file(run, path, finding)
+    before, changed = (text.replace("\r\n", "\n").splitlines(keepends=True) for text in (recipe.before, recipe.after))
     applied = AppliedChange(
         offer=_offer(step, insight),
         recipe="" if options.show_only else str(target),
         note=recipe.reason,
-        diff=_diff(recipe, str(target)),
+        diff="".join(difflib.unified_diff(before, changed, "before", str(target))),
     )
     if options.show_only:
         return applied
@@ -219,11 +220,6 @@ def new_file(run: RunRecord, path: Path | None, finding: str) -> Path:
         return path.with_name(f"{path.stem}.{finding}.yaml")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.recipe_name).strip("-.") or "recipe"
     return Path(f"{name[:100]}.{finding}.yaml")
-
-
-def _diff(recipe: ChangedRecipe, target: str) -> str:
-    before, after = (text.replace("\r\n", "\n").splitlines(keepends=True) for text in (recipe.before, recipe.after))
-    return "".join(difflib.unified_diff(before, after, "before", target))
 
 
 def _compare(before: str, after: str, outputs: Outputs, listener: Listener) -> Compared:

@@ -119,8 +119,19 @@ class Cache:
         if not self.settings.push or self._looks_only:
             return
         new = [record for record in records if record.key not in self._pushed]
-        shareable = [record for record in new if _is_shareable(record) and not self._has(record)]
-        groups = _group_sessions(shareable)
+        # Another store cannot have the key of hidden values or an unknown host, nor are results of another run as good.
+        shareable = [
+            record
+            for record in new
+            if HIDDEN_VALUES not in record.parts.reads
+            and UNKNOWN_HOST not in record.parts.machine
+            and not self._has(record)
+        ]
+        # A step that ran alone is a group.
+        sessions: dict[object, list[StepRecord]] = {}
+        for record in shareable:
+            sessions.setdefault(record.started_at if record.parts.together else record.key, []).append(record)
+        groups = list(sessions.values())
         if not groups or not self._connect():
             return
         deadline = self._deadline(record.artifact for record in shareable)
@@ -185,19 +196,6 @@ class Cache:
 
     def _warn(self, text: str) -> None:
         self._listener(Notice(text=text, warning=True))
-
-
-def _is_shareable(record: StepRecord) -> bool:
-    """Return whether another store can have the key of a record, and the results of another run are as good."""
-    return HIDDEN_VALUES not in record.parts.reads and UNKNOWN_HOST not in record.parts.machine
-
-
-def _group_sessions(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
-    """Group records by measurement session; a step that ran alone is a group."""
-    groups: dict[object, list[StepRecord]] = {}
-    for record in records:
-        groups.setdefault(record.started_at if record.parts.together else record.key, []).append(record)
-    return list(groups.values())
 
 
 class _DaemonThreads:

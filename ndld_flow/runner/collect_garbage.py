@@ -110,7 +110,10 @@ def collect_garbage(
     with explaining_disk("gc", outputs.root), store.locks.collecting("gc", waits):
         active = len(store.locks.leased("run"))
         for folder, name in outputs.damaged_folders():
-            raise _lost_record(folder, name)
+            raise RequestError(
+                f"{folder}: its {name} is missing, so its results are unknown. Run its recipe again if you need it, "
+                "remove the folder, then run gc again."
+            )
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
         needed = _read_runs(outputs, {*outputs.folders()} - {*dropped_runs}, by_lines=dry_run)
         for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
@@ -313,13 +316,6 @@ def _find_damage(store: Store, older_than_s: float) -> list[Path]:
             if not older_than_s or time.time() - path.lstat().st_ctime > older_than_s:
                 damaged.append(path)
     return damaged
-
-
-def _lost_record(folder: Path, record: str) -> RequestError:
-    return RequestError(
-        f"{folder}: its {record} is missing, so its results are unknown. Run its recipe again if you need it, remove "
-        "the folder, then run gc again."
-    )
 
 
 def _choose(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:

@@ -15,7 +15,7 @@ from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_par
 from ndld_flow.report.exports.github_markdown import SIGNS, details, prose
 from ndld_flow.report.exports.run_markdown import run_parts
 from ndld_flow.report.exports.sweep_exports import sweep_parts
-from ndld_flow.runner.compare_runs import Compared, compare_runs
+from ndld_flow.runner.compare_runs import compare_runs
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.pull_request import NoDiscussion, describe_job, find_discussion, post_comment
@@ -95,18 +95,13 @@ def _compare(run: str, baseline: Baseline, outputs: Path) -> tuple[list[str], in
     except RequestError as error:
         message = prose(f"not compared with {baseline.reference}: {hide_credentials(error.message)}", 1000)
         return [f"{HEADING}{SIGNS['incomparable']} {message}\n"], RequestError.exit_code if baseline.gates else 0
-    return list(comparison_parts(compared.comparison, compared.profiles)), _code_of(compared, baseline)
-
-
-def _code_of(compared: Compared, baseline: Baseline) -> int:
-    """Return the exit code of a comparison. Without gates, only a regression fails: an undecided or an impossible
-    comparison is shown, but nobody demanded it.
-    """
     if not baseline.gates:
-        return 1 if compared.comparison.verdict == "regressed" else 0
-    outcomes = {gate.outcome for gate in compared.comparison.gates}
-    codes = (("incomparable", 2), ("failed", 1), ("inconclusive", 4))
-    return next((exit_code for outcome, exit_code in codes if outcome in outcomes), 0)
+        exit_code = 1 if compared.comparison.verdict == "regressed" else 0
+    else:
+        outcomes = {gate.outcome for gate in compared.comparison.gates}
+        codes = (("incomparable", 2), ("failed", 1), ("inconclusive", 4))
+        exit_code = next((exit_code for outcome, exit_code in codes if outcome in outcomes), 0)
+    return list(comparison_parts(compared.comparison, compared.profiles)), exit_code
 
 
 def comment_log(log: Path) -> Commented:

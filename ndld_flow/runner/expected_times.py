@@ -45,7 +45,14 @@ class ExpectedTimes:
                 continue
             if (record.parts.settings, record.parts.inputs) != (settings, inputs):
                 continue
-            if self._has_similar_inputs(step, record, _sizes_of(earlier)):
+            sources = {SOURCE: earlier.source, **earlier.models}
+            sizes = {name: source.artifact.size_bytes for name, source in sources.items()}
+            if self._has_similar_inputs(
+                step,
+                record,
+                sizes
+                | {step.name: step.record.artifact.size_bytes for step in earlier.steps if step.record is not None},
+            ):
                 return record.wall_s
         return None
 
@@ -76,7 +83,9 @@ class ExpectedTimes:
         return list(_read_earlier(self.run))
 
     def _has_similar_inputs(self, step: RecipeStep, record: StepRecord, sizes: Mapping[str, int]) -> bool:
-        now = _sizes_now(self.run)
+        models = {name: model.record.size_bytes for name, model in self.run.models.items()}
+        done = self.run.done.items()
+        now = models | {name: step.record.artifact.size_bytes for name, step in done if step.record is not None}
         for key, name in step.own_reads.items():
             before, after = sizes.get(record.parents.get(key, "")), now.get(name)
             if before is None or (after is not None and max(before, after) > _SAME_SIZE * min(before, after)):
@@ -96,19 +105,6 @@ def _read_earlier(run: RunState) -> Iterator[RunRecord]:
             continue
         if hardware_of(earlier.machine) == here:
             yield earlier
-
-
-def _sizes_of(run: RunRecord) -> dict[str, int]:
-    """Return the bytes of the artifacts of a run's models and steps, by name."""
-    sources = {SOURCE: run.source, **run.models}
-    sizes = {name: source.artifact.size_bytes for name, source in sources.items()}
-    return sizes | {step.name: step.record.artifact.size_bytes for step in run.steps if step.record is not None}
-
-
-def _sizes_now(run: RunState) -> dict[str, int]:
-    sizes = {name: model.record.size_bytes for name, model in run.models.items()}
-    done = run.done.items()
-    return sizes | {name: step.record.artifact.size_bytes for name, step in done if step.record is not None}
 
 
 def is_this_machine(machine: str) -> bool:

@@ -31,13 +31,18 @@ def decide_by_history(
     levels = {"history.best": series.best, "history.last": series.good_level} if series is not None else {}
     missing = [level for level in gate.history if levels.get(level) is None]
     if series is None or missing:
+        if series is None:
+            absent = "no earlier run has a measurement on this kind of machine with this runtime and these inputs"
+        else:
+            earlier = counted(len(series.points), "earlier measurement")
+            absent = f"none of {earlier} is a baseline ({series.points[-1].doubt})"
         return GateResult(
             gate=gate.text,
             passed=False,
             left=measured,
             right=0.0,
             unit=metrics[name].unit,
-            undecided=f"{_absent(series)}; the next run is compared with this one",
+            undecided=f"{absent}; the next run is compared with this one",
         )
     unit = metrics[name].unit
     values = {level: Metric(value=value, unit=unit) for level, value in levels.items() if value is not None}
@@ -46,12 +51,6 @@ def decide_by_history(
     good = sum(not point.doubt for point in series.points)
     note = f"{', '.join(used)}, from {counted(good, 'measurement')} until {series.points[-1].run}"
     return result.model_copy(update={"note": note})
-
-
-def _absent(series: MetricSeries | None) -> str:
-    if series is None:
-        return "no earlier run has a measurement on this kind of machine with this runtime and these inputs"
-    return f"none of {counted(len(series.points), 'earlier measurement')} is a baseline ({series.points[-1].doubt})"
 
 
 def _earlier(outputs: Outputs, recipe: str, steps: Sequence[RunStep], metric: str) -> MetricSeries | None:

@@ -272,7 +272,9 @@ class _Reader:
                     continue
             try:
                 tree = read_tree(folder / record)
-                metrics = _metrics_of_sweep(tree) if record == SWEEP_RECORD else _metrics_of_run(tree)
+                metrics = (
+                    _Metrics(_best_point(tree).get("metrics", {})) if record == SWEEP_RECORD else _metrics_of_run(tree)
+                )
                 yield self._summarize(folder, tree, metrics, record, tags)
             except (OSError, FormatError) as error:
                 yield _describe_unreadable(folder, record, self.outputs, error, tags)
@@ -394,10 +396,6 @@ def _best_point(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the best point of a sweep, as measured again if it was."""
     best: Mapping[str, Any] = next((point for point in record["points"] if point["number"] == record["best"]), {})
     return {**best, **(best.get("again") or {})}
-
-
-def _metrics_of_sweep(record: Mapping[str, Any]) -> _Metrics:
-    return _Metrics(_best_point(record).get("metrics", {}))
 
 
 def _objectives(record: Mapping[str, Any]) -> dict[str, Metric]:

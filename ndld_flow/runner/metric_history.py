@@ -91,7 +91,8 @@ def read_history(
         raise RequestError(
             f"history: {outputs.root} has no run of a recipe {recipe!r}; {suggest(recipe, _recipes(outputs))}."
         )
-    known = _metrics_of(runs)
+    steps = {id(each.what): each.what for run in runs for each in run.measured}  # most runs share theirs
+    known = sorted({f"{what.step}.{name}" for what in steps.values() for name in what.units})
     chosen = known if every and not metrics else _choose(known, metrics, runs)
     context = _Context(outputs.runs / recipe, runs, read_accepted(outputs).changes, _learned_noise(outputs), {})
     return MetricHistory(
@@ -121,12 +122,6 @@ def _sorted_runs(outputs: Outputs, recipe: str) -> list[_Run]:
     found = read_runs(outputs, [recipe], _Run.read)
     runs = [run or _Run(name.rpartition("/")[2], "", "", (), ()) for name, run in found.items()]
     return sorted(runs, key=lambda run: (run.started_at, run.id))
-
-
-def _metrics_of(runs: Sequence[_Run]) -> list[str]:
-    """Return `STEP.METRIC` of all metrics."""
-    steps = {id(each.what): each.what for run in runs for each in run.measured}  # most runs share theirs
-    return sorted({f"{what.step}.{name}" for what in steps.values() for name in what.units})
 
 
 def _learned_noise(outputs: Outputs) -> tuple[Noise, ...]:
@@ -310,6 +305,10 @@ class _Context:
         except (OSError, FormatError, *DAMAGE):
             causes, why = (), "what differed is unknown: the record of a run near it cannot be read"
         commits = (last.run.commit, first.run.commit)
+        if better == "neither":
+            verdict = "changed"
+        else:
+            verdict = "improved" if (step.after < step.before) == (better == "lower") else "regressed"
         return HistoryStep(
             place=step.place,
             run=first.run.id,
@@ -319,7 +318,7 @@ class _Context:
             ratio=step.ratio,
             low=step.low,
             high=step.high,
-            verdict=_verdict(step, better),
+            verdict=verdict,
             earliest=step.earliest,
             latest=step.latest,
             causes=causes,
@@ -362,12 +361,6 @@ def _placed(step: Step, places: Sequence[int]) -> Step:
         name: places[min(getattr(step, name), len(places) - 1)] for name in ("place", "earliest", "latest", "found_at")
     }
     return replace(step, **at)
-
-
-def _verdict(step: Step, better: Better) -> str:
-    if better == "neither":
-        return "changed"
-    return "improved" if (step.after < step.before) == (better == "lower") else "regressed"
 
 
 def _explain(causes: Sequence[Cause], near: Sequence[Cause]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
@@ -94,7 +94,9 @@ def _log(client: MlflowClient, folder: Path, outputs: Outputs, destination: Dest
     if outcome == "running":
         return Logged(run=name, experiment=experiment, mlflow_run="", outcome="skipped")
     number = _experiment(client, experiment)
-    for known in _find(client, number, name):
+    # Names of recipes and ids have no quotes.
+    condition = f"tags.`{_RUN}` = '{name.replace(chr(39), '')}'"
+    for known in client.search_runs([number], condition, max_results=10):
         if known.data.tags.get(_OUTCOME) == outcome:
             return Logged(run=name, experiment=experiment, mlflow_run=known.info.run_id, outcome="unchanged")
         client.delete_run(known.info.run_id)
@@ -121,12 +123,6 @@ def _experiment(client: MlflowClient, name: str) -> str:
         raise RequestError(f"mlflow: the experiment {short_name(name)} was deleted there: restore it, or name another.")
     identifier: str = found.experiment_id
     return identifier
-
-
-def _find(client: MlflowClient, experiment: str, name: str) -> list[Any]:
-    """Return the MLflow runs of a run; names of recipes and ids have no quotes."""
-    condition = f"tags.`{_RUN}` = '{name.replace(chr(39), '')}'"
-    return list(client.search_runs([experiment], condition, max_results=10))
 
 
 def _log_values(client: MlflowClient, identifier: str, run: RunRecord, started_ms: int) -> None:

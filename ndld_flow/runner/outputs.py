@@ -260,7 +260,10 @@ class Outputs:
         head, sharp, point = reference.rpartition("#")
         sweep = self._find_in(self.sweeps, head if sharp else reference, SWEEP_RECORD)
         if sweep is None:
-            raise self._nothing_called(reference)
+            raise RequestError(
+                f"run {reference}: there is no such run, tag or recipe in {self.root}. `ndld-flow runs` lists them; "
+                "--outputs names another folder."
+            )
         return _find_point(sweep, head if sharp else reference, point if sharp else "")
 
     def find_any(self, reference: str, *, unfinished: bool = False) -> Path:
@@ -315,15 +318,13 @@ class Outputs:
 
     def _newest(self, folders: Sequence[Path], record: str) -> Path | None:
         """Return the last of these folders that is not active."""
-        return next((folder for folder in reversed(folders) if not self._runs_now(folder, record)), None)
-
-    def _runs_now(self, folder: Path, record: str) -> bool:
-        return read_outcome(folder / record) == "running" and self.is_alive(folder)
-
-    def _nothing_called(self, reference: str) -> RequestError:
-        return RequestError(
-            f"run {reference}: there is no such run, tag or recipe in {self.root}. `ndld-flow runs` lists them; "
-            "--outputs names another folder."
+        return next(
+            (
+                folder
+                for folder in reversed(folders)
+                if read_outcome(folder / record) != "running" or not self.is_alive(folder)
+            ),
+            None,
         )
 
     def set_tag(self, folder: Path, name: str) -> None:

@@ -115,16 +115,12 @@ def _check(name: str, annotation: str, value: object) -> None:
         raise RequestError(f"{name} must be {wanted}, not {short_name(repr(value), 80)} ({type(value).__name__}).")
     if "Path" in annotation:
         for path in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            _check_path(name, path)
+            if path == "":
+                raise RequestError(f"{name} is empty; the current directory is `.`.")
+            if "\0" in str(path):
+                raise RequestError(f"{name}: {short_name(repr(path), 80)} holds a null character, which no path may.")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         _check_fields(name, value)
-
-
-def _check_path(name: str, path: object) -> None:
-    if path == "":
-        raise RequestError(f"{name} is empty; the current directory is `.`.")
-    if "\0" in str(path):
-        raise RequestError(f"{name}: {short_name(repr(path), 80)} holds a null character, which no path may.")
 
 
 def _key(alternative: str) -> str:

@@ -155,15 +155,10 @@ def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[s
     found_profiles = [
         FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()
     ]
-    label = _label_run(reference, run)
+    name, colon, step = reference.partition(":")
+    label = f"{run.recipe_name}{colon}{step}" if run.id.startswith(Path(name).name) else reference
     label = label if is_complete(run.outcome) else f"{label} (the run did not finish)"
     return FoundSubject(reference, "run", label, tuple(found_profiles), f"{run.recipe_name}/{run.id}")
-
-
-def _label_run(reference: str, run: RunRecord) -> str:
-    """Return a reference with the recipe's name in place of a run's id or path: `model:base`."""
-    name, colon, step = reference.partition(":")
-    return f"{run.recipe_name}{colon}{step}" if run.id.startswith(Path(name).name) else reference
 
 
 def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:

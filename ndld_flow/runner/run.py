@@ -147,7 +147,9 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
             run.listener(describe_start(decision).model_copy(update={**facts, "target": run.target_of(decision.step)}))
         works = tuple(gather_work(run, decision) for decision in cleared)
         try:
-            records = opened.submit(Task(works, fresh=_must_be_fresh(cleared), held=True), run.planner.store).result()
+            # A target must not take a forced result from its own store.
+            fresh = any(decision.reason in (Reason.FORCED, Reason.NEVER) for decision in cleared)
+            records = opened.submit(Task(works, fresh=fresh, held=True), run.planner.store).result()
         except RequestError:
             for work in works:
                 refuse_inputs_of(run.recipe, work.step, work.artifacts)
@@ -161,11 +163,6 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
     keys = [(decision.key, decision.step.name) for decision in decisions]
     report_wait = lambda *step: run.listener(wait_for_other_run(*step))  # noqa: E731
     return find_or_compute(run.planner.store, keys, find_again, compute, report_wait)
-
-
-def _must_be_fresh(decisions: Sequence[Decision]) -> bool:
-    """Return whether a target must not take a result that its own store has."""
-    return any(decision.reason in (Reason.FORCED, Reason.NEVER) for decision in decisions)
 
 
 def _decide_and_take(run: RunState, unit: Unit) -> list[Decision]:

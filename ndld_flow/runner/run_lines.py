@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,7 +123,9 @@ def read_runs(
             added += [] if is_running else [line]
     if 2 * len(alive) < count:
         last = {*alive.values()}
-        _rewrite(path, [*(line for place, line in enumerate(_lines(path), 1) if place in last), *added])
+        with contextlib.suppress(OSError):
+            kept = (line for place, line in enumerate(_lines(path), 1) if place in last)
+            write_bytes_atomically(path, b"".join([*kept, *added]))
     else:
         _append(path, added)
     return found
@@ -134,11 +136,6 @@ def note_run(outputs: Outputs, folder: Path) -> None:
     with contextlib.suppress(OSError, FormatError, *DAMAGE):
         line, is_running = _describe(folder, _stamp(f"{folder}/{RUN_RECORD}"))
         _append(outputs.root / LINES, [] if is_running else [line])
-
-
-def _rewrite(path: Path, lines: Iterable[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        write_bytes_atomically(path, b"".join(lines))
 
 
 def _append(path: Path, lines: Sequence[bytes]) -> None:

@@ -31,7 +31,11 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
         if isinstance(loaded, Recipe):
             finished = _run_and_export(loaded, request, listener)
         else:
-            _refuse_output(request)
+            if request.output is not None:
+                raise RequestError(
+                    f"--output {request.output}: a sweep has many results. Write its best point with `--apply "
+                    "best.yaml`, and run that with --output."
+                )
             from ndld_flow.runner.sweep.run_sweep import run_sweep
 
             finished = run_sweep(loaded, request, listener)
@@ -54,14 +58,6 @@ def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> Run
         return finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
     listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
     return finished
-
-
-def _refuse_output(request: Request) -> None:
-    if request.output is not None:
-        raise RequestError(
-            f"--output {request.output}: a sweep has many results. Write its best point with `--apply best.yaml`, and "
-            "run that with --output."
-        )
 
 
 def plan_request(request: Request, listener: Listener) -> list[Decision] | SweepPlan:

@@ -120,7 +120,13 @@ class _Collector:
     def _keep(self, kind: str, paths: Mapping[str, Path]) -> ArtifactRecord:
         """Store files as an artifact, given their names in it, unless the store has it."""
         try:
-            record = describe_files(kind, (self._describe(name, path) for name, path in paths.items()))
+            record = describe_files(
+                kind,
+                (
+                    ArtifactFile(path=name, digest=self.store.digests.digest(path), size_bytes=path.stat().st_size)
+                    for name, path in paths.items()
+                ),
+            )
             if not self.store.is_intact(record):
                 with self.store.building() as folder:
                     for name, path in paths.items():
@@ -136,9 +142,6 @@ class _Collector:
             raise RequestError(f"the file {error.filename} no longer exists: it did when the run started.") from None
         self._add(record)
         return record
-
-    def _describe(self, name: str, path: Path) -> ArtifactFile:
-        return ArtifactFile(path=name, digest=self.store.digests.digest(path), size_bytes=path.stat().st_size)
 
     def _add(self, record: ArtifactRecord) -> None:
         self.artifacts[record.digest] = record

@@ -105,16 +105,14 @@ def _answer(order: TaskOrder, output: _Output) -> Answer:
             records = compute_steps(task, store, report_wait, lambda: output.send(Started()))
         return Done(records=tuple(records))
     except NdldFlowError as error:
-        return Refused(error=_known_class(error), text=error.message, step=error.step)
+        # The nearest class of error that the driver also has, and that can be created from a string.
+        if isinstance(error, RecipeError):
+            known = RequestError.__name__
+        else:
+            known = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+        return Refused(error=known, text=error.message, step=error.step)
     except (Exception, SystemExit) as error:
         return Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc())
-
-
-def _known_class(error: NdldFlowError) -> str:
-    """Return the nearest class of error that the driver also has, and that can be created from a string."""
-    if isinstance(error, RecipeError):
-        return RequestError.__name__
-    return next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,9 @@ class WorkerProcess:
 
         Raises WorkerDiedError, WorkerStoppedError after the order's time limit, and the listener's errors.
         """
-        self._forget()
+        # Drop the output of earlier orders. The file offset is shared with the worker.
+        self._stderr.seek(0)
+        self._stderr.truncate()
         with contextlib.ExitStack() as watch:
             with contextlib.suppress(OSError, ValueError):  # it has died; its exit code gives the reason
                 assert self._process.stdin is not None
@@ -116,14 +118,10 @@ class WorkerProcess:
         self.end()
         if self._stopped:
             raise WorkerStoppedError
-        killed_by = self._killing_signal()
+        code = self._process.returncode
+        killed_by = name_signal(-code if code < 0 else code - 128)
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
         raise WorkerDiedError(f"{how}{self._describe_last_lines()}", killed=bool(killed_by))
-
-    def _forget(self) -> None:
-        """Drop the output of earlier orders. The file offset is shared with the worker."""
-        self._stderr.seek(0)
-        self._stderr.truncate()
 
     def _stop(self) -> None:
         self._stopped = True
@@ -144,11 +142,6 @@ class WorkerProcess:
         self.end()
         end_group(self._process)
         self._stderr.close()
-
-    def _killing_signal(self) -> str:
-        """Return the name of the signal that ended the process; empty if it exited."""
-        code = self._process.returncode
-        return name_signal(-code if code < 0 else code - 128)
 
     def _describe_last_lines(self) -> str:
         last = self._last_printed(_LAST_LINES)

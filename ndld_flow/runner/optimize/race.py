@@ -23,7 +23,6 @@ from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_ref
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.inputs import InputSpec
-from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.recipe.gates import parse_condition
@@ -120,9 +119,13 @@ class Race:
             self._scratch = Path(scratch)
             self._source = self._leader = self._enter(SOURCE)
             self._alive = [self._source]
-            self._refer()
+            # What is wrong with any of the samples is known before a variant is tried.
+            assert self._source is not None
+            step = _step(self._source.recipe, "agree")
+            self._pair(self._source, step, "all", self._given(step))
             for name in self._job.variants[1:]:
-                if self._left() <= self._end_s:
+                passes_s = _END_PASSES * self._leader.racer.ms / 1e3
+                if self._left() <= min(max(_END_S, passes_s), _END_SHARE * self._job.seconds):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
                     continue
                 self._emit({"doing": name})
@@ -135,12 +138,6 @@ class Race:
 
     def _left(self) -> float:
         return self._job.seconds - (time.monotonic() - self._start)
-
-    @property
-    def _end_s(self) -> float:
-        """Return the time that is left for the end of the race."""
-        passes_s = _END_PASSES * self._leader.racer.ms / 1e3
-        return min(max(_END_S, passes_s), _END_SHARE * self._job.seconds)
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
@@ -206,7 +203,8 @@ class Race:
         recipe = self._sweep.point({"variant": name})
         speed = _step(recipe, "speed")
         model = self._build(recipe, speed.reads["from"])
-        request = self._profile(speed, model)
+        assert isinstance(speed.step, ProfileModel)
+        request = speed.step.request(model, self._context(speed, {"from": model}, self._given(speed)))
         session = request.session
         same = self._entered.setdefault((model.digest, f"{session.runtime} {session.to_json()}"), name)
         if same != name:
@@ -242,10 +240,6 @@ class Race:
         assert isinstance(model, Onnx)
         return model
 
-    def _profile(self, step: RecipeStep, model: Onnx) -> ProfilingRequest:
-        assert isinstance(step.step, ProfileModel)
-        return step.step.request(model, self._context(step, {"from": model}, self._given(step)))
-
     def _given(self, step: RecipeStep) -> Mapping[str, InputSpec]:
         return self._sweep.base.file.inputs if step.inputs is None else step.inputs
 
@@ -261,12 +255,6 @@ class Race:
         )
 
     # Judging
-
-    def _refer(self) -> None:
-        """Run the source on all samples, so that what is wrong with any of them is known before a variant is tried."""
-        assert self._source is not None
-        step = _step(self._source.recipe, "agree")
-        self._pair(self._source, step, "all", self._given(step))
 
     def _qualify(self, entrant: Entrant) -> None:
         """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
@@ -430,7 +418,14 @@ class Race:
                 best = min(racing, key=lambda each: compare(each.racer, racing[0].racer).log)
                 ratios = {id(each.racer): compare(each.racer, best.racer) for each in racing if each is not best}
                 apart = rounds >= _TOLD_APART
-                racing = [best, *(by_racer[key] for key, ratio in ratios.items() if _may_win(ratio, told_apart=apart))]
+                racing = [
+                    best,
+                    *(
+                        by_racer[key]
+                        for key, ratio in ratios.items()
+                        if ratio.low <= 0 and not (apart and ratio.log > 2 * _EQUAL)
+                    ),
+                ]
                 widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
                 if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
                     return best
@@ -450,10 +445,6 @@ def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
             needed.add(name)
             waiting += reads.get(name, ())
     return needed
-
-
-def _may_win(ratio: Ratio, *, told_apart: bool) -> bool:
-    return ratio.low <= 0 and not (told_apart and ratio.log > 2 * _EQUAL)
 
 
 def _slower_than(best: Entrant, ratio: Ratio) -> LostError:

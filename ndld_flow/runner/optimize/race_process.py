@@ -6,7 +6,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,9 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
         failed = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)
         result.add(failed, leads=False)
         listener(VariantTried(variant=failed))
-        left = _without_known(job.variants, result)
-
-
-def _without_known(variants: Sequence[str], result: RaceResult) -> tuple[str, ...]:
-    """Return the source, those that may be the best, and those that were not tried."""
-    may_win = [name for name, tried in result.tried.items() if tried.outcome == "not proved"]
-    unknown = [name for name in variants[1:] if name not in result.tried]
-    return (variants[0], *(name for name in may_win if name != variants[0]), *unknown)
+        may_win = [name for name, tried in result.tried.items() if tried.outcome == "not proved"]
+        unknown = [name for name in job.variants[1:] if name not in result.tried]
+        left = (job.variants[0], *(name for name in may_win if name != job.variants[0]), *unknown)
 
 
 def _run_process(job: RaceJob, folder: Path, listener: Listener, result: RaceResult) -> tuple[str, str] | None:

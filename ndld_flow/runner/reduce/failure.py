@@ -163,17 +163,12 @@ def read_failures(
     suspects: dict[str, float] = {}
     for step in steps:
         with contextlib.suppress(NdldFlowError):
-            suspects |= _find_suspects(step, documents[step.name])
+            known = _READERS.get(step.record.artifact.kind) if step.record is not None else None
+            found = known(documents[step.name]).get("suspects", {}) if known is not None else {}
+            assert isinstance(found, dict)
+            suspects |= found
     for failure in failed_gates(gates):
         yield failure.model_copy(update={"suspects": suspects})
-
-
-def _find_suspects(step: RunStep, path: Path) -> dict[str, float]:
-    """Return the tensors and nodes that the result of a step makes suspect, whether it passed or not."""
-    known = _READERS.get(step.record.artifact.kind) if step.record is not None else None
-    found = known(path).get("suspects", {}) if known is not None else {}
-    assert isinstance(found, dict)
-    return found
 
 
 def _of_accuracy(path: Path) -> dict[str, object]:

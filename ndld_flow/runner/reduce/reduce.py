@@ -97,7 +97,9 @@ class _Reduction:
         self._options, self._listener, self._scratch = options, listener, server.folder
         self._outputs = Outputs(request.outputs)
         self._failing = failing_steps(failed.failure, [step.name for step in failed.recipe.steps])
-        identity = self._identify(request)
+        digest = digest_recipe(self._recipe, open_single(self._recipe, request, ignore, looks_only=True))
+        chosen: list[JsonValue] = [self._options.samples, self._options.strict]
+        identity = digest_json([digest, self._failure.kind, self._failure.where, *chosen])
         journal = request.outputs / "reductions" / f"{identity[:16]}.jsonl"
         make_folder(journal.parent)
         self._inspector = Inspector(server, self._scratch)
@@ -111,12 +113,6 @@ class _Reduction:
         self._original: Values = None
         self._needs_values: bool | None = True if options.keep_values else None
         """True if the failure needs original values; None as long as that is not known."""
-
-    def _identify(self, request: Request) -> str:
-        """Return a digest of the data, code and libraries for which outcomes hold."""
-        digest = digest_recipe(self._recipe, open_single(self._recipe, request, ignore, looks_only=True))
-        options: list[JsonValue] = [self._options.samples, self._options.strict]
-        return digest_json([digest, self._failure.kind, self._failure.where, *options])
 
     def run(self, target: Path) -> Reduced:
         full = self._first_stage()
@@ -324,7 +320,9 @@ class _Reduction:
                 (node for node in nodes if node.index in kept and node.bodies and node.name not in closed), None
             ):
                 closed.add(owner.name)
-                opened = self._inspector.open_node(self._inspected(stage), kept, owner.index)
+                opened = self._inspector.open_node(
+                    stage.whole.model_copy(update={"capture": self._trials.capture}), kept, owner.index
+                )
                 if opened is None:
                     continue
                 path, found = opened
@@ -338,9 +336,6 @@ class _Reduction:
                     stage, nodes = inner, found.nodes
                     kept = self._search(stage, [node for node in nodes if node.index in found.kept])
         return self._hollow(stage, kept, nodes), kept
-
-    def _inspected(self, stage: Stage) -> Whole:
-        return stage.whole.model_copy(update={"capture": self._trials.capture})
 
     def _hollow(self, stage: Stage, kept: Kept, nodes: Sequence[NodeFacts]) -> Stage:
         """Replace nodes in the bodies of kept nodes by constants."""

@@ -131,7 +131,11 @@ def _run(folder: Path, trust: bool, names: Sequence[str]) -> Iterator[Failure]:
         run.listener = _note_steps(run, folder)
         with run.held:
             try:
-                yield from _compute(run, known)
+                refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
+                refuse_wrong_inputs(run.recipe, {name: model.artifact.path for name, model in run.models.items()})
+                run_steps(run, InProcess)
+                gates = decide_gates(run)
+                yield from read_failures(run.steps, gates, run.paths, known)
             except Exception as error:
                 failure = describe_failure(run, error)
                 where = " and ".join(failure.steps)
@@ -144,14 +148,6 @@ def _note_steps(run: RunState, folder: Path) -> Any:  # noqa: ANN401 - a listene
             (folder / DOING).write_text(" and ".join(step.name for step in run.at_work))
 
     return listen
-
-
-def _compute(run: RunState, names: frozenset[str]) -> Iterator[Failure]:
-    refuse_impossible_run(run.recipe, run.planner, run.digests, run.paths)
-    refuse_wrong_inputs(run.recipe, {name: model.artifact.path for name, model in run.models.items()})
-    run_steps(run, InProcess)
-    gates = decide_gates(run)
-    yield from read_failures(run.steps, gates, run.paths, names)
 
 
 def read_doing(folder: Path) -> str:

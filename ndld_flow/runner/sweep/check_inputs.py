@@ -15,7 +15,6 @@ from ndld_flow.runner.sweep.plan_sweep import MOST_POINTS
 from ndld_flow.runner.sweep.try_points import ask_batches, depends_on_results
 from ndld_flow.store.digest import digest_json
 from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.space import Assignment
 
 _NAMING = ("inputs", "model", "models")
 """Words in the key of an axis that changes the names of inputs, or those of the model."""
@@ -46,7 +45,9 @@ def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
         yield sweep.base
         return
     seen = set()
-    for point in islice(_known_points(sweep), MOST_POINTS):
+    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
+    known = islice(batches, 1) if depends_on_results(sweep) else batches
+    for _, point in islice(chain.from_iterable(known), MOST_POINTS):
         values = digest_json([point[name] for name in naming])
         if values in seen:
             continue
@@ -55,9 +56,3 @@ def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
             yield sweep.point(point)
         except NdldFlowError:
             continue  # its settings contradict each other: it fails alone
-
-
-def _known_points(sweep: Sweep) -> Iterator[Assignment]:
-    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
-    known = islice(batches, 1) if depends_on_results(sweep) else batches
-    return (point for _, point in chain.from_iterable(known))

@@ -28,7 +28,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials, hide_in_values
 from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.ranking import Place, find_best
-from ndld_flow.sweep_search.space import Axis, Numbers
+from ndld_flow.sweep_search.space import Numbers
 
 
 def active_seconds(records: Iterable[StepRecord]) -> float:
@@ -142,19 +142,17 @@ def _judge_at_end(tried: TriedPoints, finalists: Mapping[int, Finalist]) -> Iter
 def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
     axes = []
     for swept, axis in zip(sweep.axes, sweep.space.axes, strict=True):
-        values = _tried_values(axis, points)
+        tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
+        if isinstance(axis, Numbers):
+            values: tuple[JsonValue, ...] = tuple(
+                sorted(value for value in tried.values() if isinstance(value, int | float))
+            )
+        else:
+            values = tuple(hide_all_credentials(value) for value in axis.values if digest_json(value) in tried)
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         log = isinstance(axis, Numbers) and axis.log
         axes.append(SweepAxis(name=swept.name, keys=swept.keys, values=values, numeric=numeric, log=log))
     return axes
-
-
-def _tried_values(axis: Axis, points: Sequence[PointRun]) -> tuple[JsonValue, ...]:
-    """Return the values that points have on an axis: listed ones as listed, numbers ascending."""
-    tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
-    if isinstance(axis, Numbers):
-        return tuple(sorted(value for value in tried.values() if isinstance(value, int | float)))
-    return tuple(hide_all_credentials(value) for value in axis.values if digest_json(value) in tried)
 
 
 def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:

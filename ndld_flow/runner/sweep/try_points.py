@@ -81,7 +81,12 @@ def _measure(members: Sequence[PointRun], state: SweepState) -> None:
                 name=work.step.name, step=work.step.type.name, reason=_reason(plan).text, detail=_describe_others(plan)
             )
         )
-    answer = state.executor.submit(_task(plan, state), state.store)
+    names = {place: step.name for _, step, place in plan.assignments}
+    limits = [state.limit_s(name) for name in names.values()]
+    known = [limit for limit in limits if limit is not None]
+    answer = state.executor.submit(
+        Task(plan.works, _must_measure(plan, state), sum(known) if len(known) == len(limits) else None), state.store
+    )
     try:
         place_session(plan, answer.result(), state)
     except OutputsError:
@@ -157,13 +162,6 @@ def _reason(plan: SessionPlan) -> Reason:
 def _describe_others(plan: SessionPlan) -> str:
     others = len(plan.works) - 1
     return f"with {counted(others, 'other')}" if others else ""
-
-
-def _task(plan: SessionPlan, state: SweepState) -> Task:
-    names = {place: step.name for _, step, place in plan.assignments}
-    limits = [state.limit_s(name) for name in names.values()]
-    known = [limit for limit in limits if limit is not None]
-    return Task(plan.works, _must_measure(plan, state), sum(known) if len(known) == len(limits) else None)
 
 
 def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -> bool:

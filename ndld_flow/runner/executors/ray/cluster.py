@@ -75,13 +75,15 @@ class RayCluster:
         self._lock = threading.Lock()
         self.disconnected = False
         """True if the connection has ended: Ray's head node, or its node on this machine, has stopped."""
+        # Ray would leave a token in ~/.ray, which changes the authentication of the user's own clusters.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ndld_flow.runner.executors.ray.bridge", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # Ray writes its problems to its own logs
             start_new_session=True,
-            env={**_new_token(address), **os.environ, **_QUIET},
+            env={**token, **os.environ, **_QUIET},
         )
         threading.Thread(target=self._read, daemon=True).start()
         self._await_connection()
@@ -161,14 +163,6 @@ def _not_reached(address: str, reason: str) -> BackendError:
         "node of the cluster (`ray start --address=HOST:PORT`); if that needs a token, store it in ~/.ray/auth_token "
         "and set RAY_AUTH_MODE=token. `local` starts a cluster on this machine."
     )
-
-
-def _new_token(address: str) -> dict[str, str]:
-    """Return the settings of a local cluster that only we can use.
-
-    Ray would leave a token in ~/.ray, which changes the authentication of the user's own clusters.
-    """
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
 
 
 def _check_address(address: str) -> None:

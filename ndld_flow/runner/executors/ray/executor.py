@@ -236,7 +236,9 @@ class OnRay:
                 line = conversation.receive(1.0)
                 records = monitor.handle(line) if line is not None else None
                 if records is not None:
-                    return self._receive(records, store)
+                    if not self._transport.receive(records, store):
+                        raise LostError("its results did not arrive completely")
+                    return records
                 monitor.check()
                 if time.monotonic() > look_at:
                     stored = self._find_new(task, store, before)
@@ -245,11 +247,6 @@ class OnRay:
                     if monitor.last_message_s is None and not find_nodes(demand, self._look(store)):
                         raise NotStartedError("the only node that could compute it has stopped")
                     look_at = time.monotonic() + LOOK_EVERY_S
-
-    def _receive(self, records: Sequence[StepRecord], store: Store) -> Sequence[StepRecord]:
-        if not self._transport.receive(records, store):
-            raise LostError("its results did not arrive completely")
-        return records
 
     def _find_new(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord] | None:
         """Return records that the store did not have before."""
