@@ -93,7 +93,12 @@ def modules_of(entry: str, root: Traversable, panels: str = "") -> list[Module]:
                 raise BundleError(f"{module.path} imports {', '.join(missing)}, which {path} does not export")
     if "start" not in modules[entry].exports:
         raise BundleError(f"{entry} does not export `start`")
-    return [modules[path] for path in _in_order(modules)]
+    graph = {path: sorted(modules[path].imports) for path in sorted(modules)}
+    try:
+        paths = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        raise BundleError(f"modules import each other in a cycle: {' -> '.join(error.args[1])}") from error
+    return [modules[path] for path in paths]
 
 
 def _panels(folder: str, root: Traversable) -> list[str]:
@@ -134,12 +139,3 @@ def read_module(path: str, text: str) -> Module:
     if other := _OTHER_SYNTAX.search(code):
         raise BundleError(f"{path}: `{other[0]}` is not a supported form of import or export")
     return Module(path, code, imports, exports)
-
-
-def _in_order(modules: dict[str, Module]) -> list[str]:
-    """Return the paths so that each module comes after those that it imports; equal modules, equal order."""
-    graph = {path: sorted(modules[path].imports) for path in sorted(modules)}
-    try:
-        return list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        raise BundleError(f"modules import each other in a cycle: {' -> '.join(error.args[1])}") from error

@@ -133,8 +133,11 @@ def collect_build(build: Build) -> BuiltView:
     """Return everything about a build except its layers."""
     chosen, usual = _settings(build.options)
     outcomes = Counter(short_name(constraint.outcome, 120) for constraint in build.constraints)
+    built_for = tuple(short_name(capability, 20) for capability in build.compute_capabilities)
+    gpus = build.machine.gpus
+    own = gpus[build.device] if build.device < len(gpus) else ""
     return BuiltView(
-        built_for=_built_for(build),
+        built_for=built_for or (short_name(own) or "this machine's GPU",),
         built_for_kind="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
         library=short_name(build.library, 60),
         engine_bytes=build.engine_bytes,
@@ -163,14 +166,6 @@ def collect_build(build: Build) -> BuiltView:
         versions=facts_of(build.versions),
         digests=facts_of({"model": build.model_digest[:16], "engine": build.engine_digest[:16]}),
     )
-
-
-def _built_for(build: Build) -> tuple[str, ...]:
-    if build.compute_capabilities:
-        return tuple(short_name(capability, 20) for capability in build.compute_capabilities)
-    gpus = build.machine.gpus
-    own = gpus[build.device] if build.device < len(gpus) else ""
-    return (short_name(own) or "this machine's GPU",)
 
 
 def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:

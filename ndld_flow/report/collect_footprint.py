@@ -68,13 +68,17 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
     alive = _alive(profile, written)
     peak = max(alive)
     at = alive.index(peak)
+    stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
     return FootprintView(
         weight_bytes=weight_bytes,
         activation_bytes=sum(size for _, size, _ in written.values()),
         peak_bytes=peak,
         peak_layer=short_name(layers[at].name),
         peak_position=at,
-        curve=_curve(alive, peak),
+        curve=tuple(
+            (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
+            for start in range(0, len(alive), stretch)
+        ),
         tensors=_largest(written.values()),
         weights=_heaviest(layers),
     )
@@ -126,14 +130,6 @@ def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
         steps[place] += size
         steps[last[name] + 1] -= size
     return list(accumulate(steps))[:-1]
-
-
-def _curve(alive: Sequence[int], peak: int) -> tuple[tuple[float, float], ...]:
-    stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
-    return tuple(
-        (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
-        for start in range(0, len(alive), stretch)
-    )
 
 
 def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:

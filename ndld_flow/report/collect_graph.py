@@ -89,18 +89,14 @@ def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) 
         if key not in places and 0 < len(profile.layers) <= left:
             left -= len(profile.layers)
             places[key] = len(pictures)
-            pictures.append(_find_picture(key, profile))
+            # The order of the dictionary is that of use: the oldest pictures are dropped.
+            picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
+            _LAID_OUT[key] = picture
+            while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
+                del _LAID_OUT[next(iter(_LAID_OUT))]
+            pictures.append(picture)
         of_profile.append(places.get(key))
     return GraphSet(tuple(pictures), tuple(of_profile))
-
-
-def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
-    """Return the picture of a topology, from the cache if present."""
-    picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
-    _LAID_OUT[key] = picture
-    while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
-        del _LAID_OUT[next(iter(_LAID_OUT))]
-    return picture
 
 
 def _topology(profile: Profile) -> Hashable:

@@ -108,7 +108,13 @@ class LatencyOutcome:
         text = f"median of {passes} passes in {'one process run' if fewest == 1 else f'{fewest} process runs'}"
         if self.base is None:
             return text
-        return "; ".join([f"{text}{self._confidence(fewest)}", *self._remarks(self.base)])
+        if not self.in_turns or self.verdict is None:
+            confidence = ": indicative"
+        elif self.ratio is None or self.circumstances.identical:
+            confidence = " each, in turns"
+        else:
+            confidence = f" each, in turns: {_between(self.verdict.low, self.verdict.high)} over {fewest} pairs"
+        return "; ".join([f"{text}{confidence}", *self._remarks(self.base)])
 
     @property
     def in_turns(self) -> bool:
@@ -116,14 +122,6 @@ class LatencyOutcome:
         if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
             return False
         return min(self.base.runs, self.candidate.runs) > 1
-
-    def _confidence(self, fewest: int) -> str:
-        """Return ` each, in turns: 13 % to 17 % faster over 5 pairs`, or `: indicative`."""
-        if not self.in_turns or self.verdict is None:
-            return ": indicative"
-        if self.ratio is None or self.circumstances.identical:
-            return " each, in turns"
-        return f" each, in turns: {_between(self.verdict.low, self.verdict.high)} over {fewest} pairs"
 
     def _caveats(self) -> Iterator[str]:
         if self.circumstances.caveat:

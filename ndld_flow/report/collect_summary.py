@@ -182,6 +182,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
     run = documents.run
     graph = _graph_outcome(run)
+    compared = (profile for comparison in documents.comparisons.values() for profile in comparison.profiles)
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
@@ -202,7 +203,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=collect_latency(documents),
-        executed=_executed_graphs(documents),
+        executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
         engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
@@ -250,11 +251,6 @@ def has_failed_check(step: RunStep) -> bool:
     """Return whether a check of the step failed, in this run or in the reused result; an error does not count."""
     record = step.record
     return record is not None and not record.passed and not record.inconclusive
-
-
-def _executed_graphs(documents: RunDocuments) -> GraphChange | None:
-    compared = (profile for comparison in documents.comparisons.values() for profile in comparison.profiles)
-    return next((profile.graphs for profile in compared if profile.graphs is not None), None)
 
 
 def _graph_outcome(run: RunRecord) -> GraphOutcome:

@@ -265,7 +265,7 @@ def _view(row: MatchedEngineLayer, before: EngineSide, after: EngineSide) -> Row
             for aspect in CHOICES
             if aspect in row.changed
         ),
-        match=_match(row),
+        match=f"{row.method}, {row.confidence:.0%}".replace("%", " %") if row.before and row.after else "",
     )
 
 
@@ -281,10 +281,6 @@ def _change(row: MatchedEngineLayer) -> str:
         return "only in B"
     changed = [_TITLES[aspect] for aspect in CHOICES if aspect in row.changed]
     return ", ".join(changed) or ("renamed" if "name" in row.changed else "same")
-
-
-def _match(row: MatchedEngineLayer) -> str:
-    return f"{row.method}, {row.confidence:.0%}".replace("%", " %") if row.before and row.after else ""
 
 
 def _payload(compared: EngineComparison, before: EngineSide, after: EngineSide) -> EnginesPayload:

@@ -101,15 +101,22 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     points = list(accumulate(len(each.points) for each in ordered))
     drawn = sum(count <= _MOST_POINTS for count in points)
     changes = sorted(_changes(ordered, drawn, history.main), key=_importance, reverse=True)
-    leading = _leading(changes, ordered)
+    # The newest regression that nobody accepted and nothing has followed; else the newest change.
+    last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
+    present = [change for change in changes if last.get(change.series) == change.place]
+    ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
+    leading = ranked[0] if ranked else None
     tone, word, sentence = _headline(leading, ordered)
+    times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
+    period = f", {_period(min(times), max(times))}" if times else ""
+    unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
     return HistoryPage(
         recipe=short_name(history.recipe, 100),
         tone=tone,
         word=word,
         sentence=sentence,
         why=leading.why if leading else "",
-        meta=_meta(history),
+        meta=f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}",
         changes=tuple(changes[:_MOST_CHANGES]),
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
         series=tuple(_view(each, place if place < drawn else -1, history.main) for place, each in enumerate(ordered)),
@@ -149,14 +156,6 @@ def _importance(change: ChangeView) -> tuple[datetime, bool, bool]:
     return change.started_at, change.is_main, change.verdict == "regressed"
 
 
-def _leading(changes: Sequence[ChangeView], ordered: Sequence[MetricSeries]) -> ChangeView | None:
-    """Return the newest regression that nobody accepted and nothing has followed; else the newest change."""
-    last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
-    present = [change for change in changes if last.get(change.series) == change.place]
-    ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
-    return ranked[0] if ranked else None
-
-
 def _is_open(change: ChangeView) -> bool:
     return change.verdict == "regressed" and not change.accepted
 
@@ -180,13 +179,6 @@ def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tu
 def _period(first: datetime, last: datetime) -> str:
     """Return `27 Nov 2026`, or `25 Nov 2026 to 27 Nov 2026`."""
     return f"{first:%d %b %Y} to {last:%d %b %Y}" if first.date() != last.date() else f"{last:%d %b %Y}"
-
-
-def _meta(history: MetricHistory) -> str:
-    times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
-    period = f", {_period(min(times), max(times))}" if times else ""
-    unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
-    return f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}"
 
 
 def _about(series: MetricSeries) -> str:

@@ -11,12 +11,11 @@ from operator import attrgetter
 from typing import cast
 
 from ndld_flow.base.text import visible_name, visible_text
-from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.encoding import Json, Tensors, Texts, rounded, steps
-from ndld_flow.report.page_data import LayerColumns, LayersPayload, RoofsPayload, TimelinePayload
+from ndld_flow.report.page_data import LayerColumns, LayersPayload, TimelinePayload
 from ndld_flow.report.value_text import shape_text
 
 _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
@@ -24,6 +23,7 @@ _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
 
 def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Tensors) -> LayersPayload:
     """Return everything about one profile's layers; `report/layer_data.js` reads it."""
+    ceilings = {unit: rounded(peak) for unit, peak in view.peaks.ceilings.items()}
     return {
         "step": view.step,
         "label": view.label,
@@ -31,7 +31,11 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "pass_ms": rounded(view.pass_ms),
         "columns": _layer_columns(_columns(profile.layers, texts, tensors) | _times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
-        "roofs": _roofs(view.peaks),
+        "roofs": (
+            {"bytes_per_s": rounded(view.peaks.bytes_per_s), "ceilings": ceilings}
+            if ceilings and not view.peaks.doubt
+            else None
+        ),
         "only_compute": view.only_compute,
         "missed": list(view.missed),
     }
@@ -149,9 +153,3 @@ def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
         differences.append(None if place is None else place - expected)
         expected = expected if place is None else place + 1
     return differences
-
-
-def _roofs(peaks: LayerPeaks) -> RoofsPayload | None:
-    """Return the roofs for the layers that multiply; None if there are none."""
-    ceilings = {unit: rounded(peak) for unit, peak in peaks.ceilings.items()}
-    return {"bytes_per_s": rounded(peaks.bytes_per_s), "ceilings": ceilings} if ceilings and not peaks.doubt else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
-from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
+from ndld_flow.records.precision_search import PrecisionSearch
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,11 @@ def search_words(outcome: SearchOutcome) -> str:
         if outcome.kept
         else f"keeps no node in {outcome.kept_precision}"
     )
-    return f"{outcome.step} {kept}{_change(outcome)} ({outcome.bound_outcome})"
-
-
-def _change(outcome: SearchOutcome) -> str:
     values = [number(value) for value in (outcome.whole, outcome.found) if value is not None]
     if outcome.whole_passed:
         values = values[:1]
-    return f": {outcome.metric} {' -> '.join(values)}" if values else ""
+    change = f": {outcome.metric} {' -> '.join(values)}" if values else ""
+    return f"{outcome.step} {kept}{change} ({outcome.bound_outcome})"
 
 
 _DESTROYED = 0.9
@@ -155,14 +152,17 @@ def _start(search: PrecisionSearch) -> str:
         return f"It starts at {called}."
     first = layers[0]
     called = f"{short_name(first.op_type, 60)} `{short_name(first.node or first.tensor, 80)}`"
-    kept = next((candidate for candidate in search.kept if _is(candidate, first.node, first.tensor)), None)
+    kept = next(
+        (
+            candidate
+            for candidate in search.kept
+            if first.tensor in candidate.outputs or (first.node != "" and first.node == candidate.node)
+        ),
+        None,
+    )
     if kept is None or not kept.evidence:
         return f"It starts at {called}."
     return f"It starts at {called}: {short_name(kept.evidence[0].sentence, 300).rstrip('.')}."
-
-
-def _is(kept: KeptNode, node: str, tensor: str) -> bool:
-    return tensor in kept.outputs or (node != "" and node == kept.node)
 
 
 def _mended(outcome: SearchOutcome) -> str:

@@ -215,21 +215,20 @@ def figures(record: Activations) -> tuple[Figure, ...]:
     samples = len(record.samples)
     labels = ", ".join(short_name(sample.label, 40) for sample in record.samples[:3])
     more = f" and {samples - 3} more" if samples > 3 else ""
-    return (
-        Figure("Tensors", count(len(record.tensors)), "captured, in execution order"),
-        Figure("Samples", count(samples), labels + more),
-        _nonfinite(record),
-        *_beyond(record),
-        *_divergence_figure(record),
-    )
-
-
-def _nonfinite(record: Activations) -> Figure:
+    far = _furthest(record)
     bad = not_finite(record)
     first = record.first_nonfinite or (bad[0].tensor if bad else "")
     if not first:
-        return Figure("Not finite", "0", "no NaN, no infinity")
-    return _about("Not finite", count(len(bad)), "first", first)
+        nonfinite = Figure("Not finite", "0", "no NaN, no infinity")
+    else:
+        nonfinite = _about("Not finite", count(len(bad)), "first", first)
+    return (
+        Figure("Tensors", count(len(record.tensors)), "captured, in execution order"),
+        Figure("Samples", count(samples), labels + more),
+        nonfinite,
+        *_beyond(record),
+        *(() if far is None else (_about("Lowest signal to noise", snr_words(far[0]), "at", far[1]),)),
+    )
 
 
 def _beyond(record: Activations) -> tuple[Figure, ...]:
@@ -238,11 +237,6 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
         return ()
     worst = max(beyond, key=lambda tensor: tensor.range.beyond_share)
     return (_about(f"Beyond {short_name(record.range_format, 20)}", count(len(beyond)), "most", worst.tensor),)
-
-
-def _divergence_figure(record: Activations) -> tuple[Figure, ...]:
-    far = _furthest(record)
-    return () if far is None else (_about("Lowest signal to noise", snr_words(far[0]), "at", far[1]),)
 
 
 def _furthest(record: Activations) -> tuple[float, str] | None:

@@ -121,25 +121,21 @@ def _apart(comparison: ProfileComparison, verdict: MetricVerdict) -> str:
 def _report(profile: Profile, texts: Texts) -> ComparedReport:
     samples = profile.latency_ms
     numbers = profile.latency.model_dump() if samples else {}
+    # Sorted samples compress best.
+    ordered = sorted(samples)
+    step = max(1.0, (len(ordered) - 1) / (_SAMPLES - 1))
+    count = min(len(ordered), _SAMPLES)
     return {
         "label": short_name(profile.label, 60),
         "latency": {name: _number(value) for name, value in numbers.items()},
         "quartiles_ms": [_number(percentile(samples, percent)) for percent in (25, 75)] if samples else [],
-        "samples": _spread(samples),
+        "samples": [_number(ordered[min(round(place * step), len(ordered) - 1)]) for place in range(count)],
         "sample_count": len(samples),
         "started_s": [_number(run.started_s) for run in profile.runs],
         "sitting": short_name(profile.sitting),
         "layers": _layers(profile, texts),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
     }
-
-
-def _spread(samples: Sequence[float]) -> list[float | None]:
-    """Return the samples in sorted order, which compresses best."""
-    ordered = sorted(samples)
-    step = max(1.0, (len(ordered) - 1) / (_SAMPLES - 1))
-    count = min(len(ordered), _SAMPLES)
-    return [_number(ordered[min(round(place * step), len(ordered) - 1)]) for place in range(count)]
 
 
 def _layers(profile: Profile, texts: Texts) -> ComparedLayers:

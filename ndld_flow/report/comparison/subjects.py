@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
-from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison, Subject
+from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
@@ -96,7 +96,10 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
     for profile in comparison.profiles:
         for difference in profile.differences:
             effect = "allowed" if difference.allowed else "forbids" if difference.forbids else "noted"
-            values = _by_subject(difference, profile, len(comparison.subjects))
+            by_subject = [NOT_APPLICABLE] * len(comparison.subjects)
+            for subject, own in zip(profile.subjects, difference.values, strict=False):
+                by_subject[subject] = short_name(own, 200)
+            values = tuple(by_subject)
             key = (difference.circumstance, difference.detail, values, effect)
             places.setdefault(key, []).append(short_name(profile.name, 60))
     several = len(comparison.profiles) > 1
@@ -127,13 +130,6 @@ def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
     }
     setting_groups = (SettingGroup(title, _rows(mappings)) for title, mappings in groups.items())
     return tuple(group for group in setting_groups if group.rows)
-
-
-def _by_subject(difference: Difference, profile: ProfileComparison, subjects: int) -> tuple[str, ...]:
-    values = [NOT_APPLICABLE] * subjects
-    for subject, value in zip(profile.subjects, difference.values, strict=False):
-        values[subject] = short_name(value, 200)
-    return tuple(values)
 
 
 def _measured(profile: Profile) -> dict[str, JsonValue]:

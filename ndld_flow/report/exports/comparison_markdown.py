@@ -43,7 +43,11 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
 def comparison_parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[str]:
     """Yield the parts of a comparison's Markdown, the verdict first."""
     yield f"{HEADING}{_headline(comparison)}\n"
-    yield _subjects(comparison)
+    labels = [code(subject.label) for subject in comparison.subjects]
+    against = f"{', '.join(labels[1:])} against {labels[0]}" if len(labels) > 1 else labels[0]
+    mean = comparison.geometric_mean_ratio
+    over_all = f" Geometric mean over all profiles: {_ratio(mean)}." if mean is not None else ""
+    yield f"{against}.{over_all}\n"
     yield _gates(comparison)
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         yield _chart(comparison, compared, measured)
@@ -81,15 +85,6 @@ def that_fit(parts: Iterable[str]) -> Iterator[str]:
 
 def _sign(word: str) -> str:
     return f"{SIGNS.get(word, '')} {word}"
-
-
-def _subjects(comparison: Comparison) -> str:
-    """Return the base and the candidates."""
-    labels = [code(subject.label) for subject in comparison.subjects]
-    against = f"{', '.join(labels[1:])} against {labels[0]}" if len(labels) > 1 else labels[0]
-    mean = comparison.geometric_mean_ratio
-    over_all = f" Geometric mean over all profiles: {_ratio(mean)}." if mean is not None else ""
-    return f"{against}.{over_all}\n"
 
 
 def _gates(comparison: Comparison) -> str:

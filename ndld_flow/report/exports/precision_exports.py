@@ -134,6 +134,12 @@ _SIGN = {True: "✅", False: "❌"}
 def search_markdown(view: SearchView) -> str:
     """Return the summary of a search, its kept nodes and its cost."""
     sentences = [*map(_passages, view.sentences), f"Cost: {_passages(view.cost_words)}"]
+    if not view.kept:
+        kept = ""
+    else:
+        rows = [_kept_cells(row) for row in view.kept[:_KEPT]]
+        more = "" if view.kept_count <= _KEPT else f"\n{count(view.kept_count - _KEPT)} more are in `kept.csv`.\n"
+        kept = f"{table(['Kept', 'Type', 'Cause', 'Evidence', 'Without it'], rows)}{more}"
     parts = [
         f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.bound_outcome)}\n",
         "".join(f"- {sentence}\n" for sentence in sentences),
@@ -141,7 +147,7 @@ def search_markdown(view: SearchView) -> str:
             f"- **Open**: {prose(insight.title)}. {_passages(insight.evidence)} {_passages(insight.next_step)}\n"
             for insight in view.insights
         ),
-        _kept(view),
+        kept,
         _trials(view),
     ]
     return "\n".join(part for part in parts if part)
@@ -155,14 +161,6 @@ def prose_piece(text: str) -> str:
     """Return a part of a sentence, preserving blanks at both ends."""
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return f"{lead}{prose(text.strip())}{trail}"
-
-
-def _kept(view: SearchView) -> str:
-    if not view.kept:
-        return ""
-    rows = [_kept_cells(row) for row in view.kept[:_KEPT]]
-    more = "" if view.kept_count <= _KEPT else f"\n{count(view.kept_count - _KEPT)} more are in `kept.csv`.\n"
-    return f"{table(['Kept', 'Type', 'Cause', 'Evidence', 'Without it'], rows)}{more}"
 
 
 def _kept_cells(row: KeptRow) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.records.optimization import Optimization
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
@@ -29,7 +28,10 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
     summary = collect_summary(documents)
     if documents.optimization is not None:
-        yield _conclude(documents.optimization)
+        ship, *lines, _ = documents.optimization.conclude()
+        items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(documents.optimization.command, _LINE)}")
+        front = (prose(line, _LINE) for line in documents.optimization.describe_front())
+        yield f"{HEADING}{prose(ship, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
     yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
@@ -47,13 +49,6 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
             yield from comparison_parts(documents.comparisons[step], profiles)
     if documents.unreadable:
         yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
-
-
-def _conclude(found: Optimization) -> str:
-    ship, *lines, _ = found.conclude()
-    items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(found.command, _LINE)}")
-    front = (prose(line, _LINE) for line in found.describe_front())
-    return f"{HEADING}{prose(ship, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
 
 
 def _failure(summary: Summary) -> Iterator[str]:

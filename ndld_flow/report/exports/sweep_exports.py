@@ -99,25 +99,21 @@ def sweep_markdown(record: SweepRecord, *, has_picture: bool = False) -> str:
 def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[str]:
     """Yield the parts of a sweep's Markdown, its verdict first; its picture is next to it."""
     winners = collect_winners(record)
-    yield _headline(record)
-    yield _facts(record)
-    yield _winners(winners) if winners else ""
-    yield f"![points by their first measurement]({PICTURE})\n" if has_picture else ""
-    yield from map(_effects, collect_effects(record))
-    yield _troubles(record)
-
-
-def _headline(record: SweepRecord) -> str:
     verdict = sweep_verdict(record)
     sign = SIGNS[verdict.outcome]
-    return f"{HEADING}{sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
-
-
-def _facts(record: SweepRecord) -> str:
+    yield f"{HEADING}{sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
     goals = prose(objective_text(record), 600)
     tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
     took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
-    return f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
+    yield f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
+    yield _winners(winners) if winners else ""
+    yield f"![points by their first measurement]({PICTURE})\n" if has_picture else ""
+    yield from map(_effects, collect_effects(record))
+    groups = collect_failures(record)
+    rows = [[group.outcome, code(group.step), prose(group.reason), points_words(group.points)] for group in groups]
+    count = sum(len(group.points) for group in groups)
+    summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
+    yield details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
 
 
 def _winners(view: WinnersView) -> str:
@@ -157,14 +153,6 @@ def _effects(view: EffectsView) -> str:
     how += ", as first measured"
     head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
     return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
-
-
-def _troubles(record: SweepRecord) -> str:
-    groups = collect_failures(record)
-    rows = [[group.outcome, code(group.step), prose(group.reason), points_words(group.points)] for group in groups]
-    count = sum(len(group.points) for group in groups)
-    summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
-    return details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
 
 
 POINTS, SUMMARY, PICTURE = "points.csv", "summary.md", "sweep.png"

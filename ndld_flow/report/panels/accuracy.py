@@ -271,14 +271,23 @@ def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, 
 
 
 def _view(step: str, accuracy: Accuracy) -> AccuracyView:
-    metrics = _metric_names(accuracy)
+    recorded = dict.fromkeys(
+        [metric for output in accuracy.outputs for metric in output.metrics] + list(metric_bounds(accuracy.tolerance))
+    )
+    metrics = tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
     first = accuracy.first_divergent
+    if accuracy.emulated:
+        arithmetic = (
+            f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
+        )
+    else:
+        arithmetic = "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
     return AccuracyView(
         step=short_name(step),
         reference=short_name(accuracy.reference),
         candidate=short_name(accuracy.candidate),
         providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
-        arithmetic=_arithmetic(accuracy),
+        arithmetic=arithmetic,
         outcome=accuracy.outcome,
         sample_count=accuracy.sample_count,
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
@@ -313,22 +322,9 @@ def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
     )
 
 
-def _arithmetic(accuracy: Accuracy) -> str:
-    if accuracy.emulated:
-        return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
-    return "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
-
-
 def bound_text(metric: str, value: float) -> str:
     """Return `≥ 0.999` for a metric of which more is better, such as cosine, otherwise `≤ 0.1`."""
     return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
-
-
-def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
-    recorded = dict.fromkeys(
-        [metric for output in accuracy.outputs for metric in output.metrics] + list(metric_bounds(accuracy.tolerance))
-    )
-    return tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
 
 
 def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage, RenderedImages
+from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage
 from ndld_flow.records.run_folder import RunDocuments, find_file
 from ndld_flow.report.panel import Panel
 
@@ -63,12 +63,11 @@ class ImageView:
 def collect_images(documents: RunDocuments) -> tuple[ImageView, ...]:
     """Return all images that the report can show, in recipe order."""
     return tuple(
-        _view(documents, step, image) for step, record in documents.images.items() for image in _images(record)
+        _view(documents, step, image)
+        for step, record in documents.images.items()
+        for image in record.images
+        if image.rows
     )
-
-
-def _images(record: RenderedImages) -> tuple[RenderedImage, ...]:
-    return tuple(image for image in record.images if image.rows)
 
 
 def _view(documents: RunDocuments, step: str, image: RenderedImage) -> ImageView:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import counted, quantity, seconds
@@ -107,7 +106,11 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     ship, *lines, _ = (short_name(line, _LINE) for line in found.conclude())
     ordered = sorted(found.variants, key=_rank)
     speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
-    scale = _scale(speeds)
+    # The source is at 1x, with a margin.
+    ends = [1 / 1.05, 1.05, *(1 / end for speed in speeds for end in (speed.low, speed.ratio, speed.high))]
+    held = [min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends]
+    margin = (max(held) / min(held)) ** 0.06
+    scale = IntervalScale(min(held) / margin, max(held) * margin)
     return OptimizationView(
         ship=ship,
         lines=tuple(lines),
@@ -137,17 +140,12 @@ def _rank(variant: TriedVariant) -> tuple[int, float, float]:
     )
 
 
-def _scale(speeds: Iterable[Speed]) -> IntervalScale:
-    """Return an axis of times as fast around 1x, the source, with a margin."""
-    ends = [1 / 1.05, 1.05, *(1 / end for speed in speeds for end in (speed.low, speed.ratio, speed.high))]
-    held = [min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends]
-    margin = (max(held) / min(held)) ** 0.06
-    return IntervalScale(min(held) / margin, max(held) * margin)
-
-
 def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> VariantRow:
     speed, (place, sign) = _speed(variant), _OUTCOMES[variant.outcome]
-    times, interval, plot, mark = _describe_objectives(variant), "", None, ""
+    measured = variant.objectives or ({"latency": variant.latency} if variant.latency is not None else {})
+    shown = list(measured.values())[:_SHOWN_METRICS]
+    times = ", ".join(short_name(quantity(each.value, each.unit), 40) for each in shown) or ABSENT
+    interval, plot, mark = "", None, ""
     if speed is not None:
         times, interval = describe_times(speed)
         ends = (1, 1 / speed.high, 1 / speed.ratio, 1 / speed.low)
@@ -167,12 +165,6 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         why=short_name(variant.why, 300),
         took=seconds(variant.took_s) if variant.took_s is not None and 0 <= variant.took_s < math.inf else "",
     )
-
-
-def _describe_objectives(variant: TriedVariant) -> str:
-    measured = variant.objectives or ({"latency": variant.latency} if variant.latency is not None else {})
-    shown = list(measured.values())[:_SHOWN_METRICS]
-    return ", ".join(short_name(quantity(each.value, each.unit), 40) for each in shown) or ABSENT
 
 
 PANEL = Panel("Optimization", collect, leads=True)

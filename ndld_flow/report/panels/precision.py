@@ -66,7 +66,12 @@ class Cost:
 
 def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) -> Cost:
     """Return the cost of the result of `step` in the models that use it."""
-    users = [name for name, record in _records(documents.run).items() if step in _found_by(record)]
+    # A step reads a single search as `found_by`, or several as `found_by.0`.
+    users = [
+        name
+        for name, record in _records(documents.run).items()
+        if any(parent == step and key.partition(".")[0] == FOUND_BY for key, parent in record.parents.items())
+    ]
     first = users[0] if users else None
     record = _records(documents.run).get(first) if first else None
     return Cost(
@@ -79,11 +84,6 @@ def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) ->
 
 def _records(run: RunRecord) -> dict[str, StepRecord]:
     return {step.name: step.record for step in run.steps if step.record is not None}
-
-
-def _found_by(record: StepRecord) -> Collection[str]:
-    """Return the searches that a step read: a single one, or several as `found_by.0`."""
-    return [parent for name, parent in record.parents.items() if name.partition(".")[0] == FOUND_BY]
 
 
 def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:
@@ -127,15 +127,13 @@ def cost_words(cost: Cost, kept: int) -> str:
     casts = ""
     if cost.casts is not None:
         casts = f"{counted(cost.casts, 'Cast')} in `{cost.users[0]}`"
-    parts = [_work(cost.macs_share), casts, _time(cost)]
+    if cost.macs_share is None:
+        work = "their share of the work is unknown"
+    else:
+        part = "less than 0.1 %" if 0 < cost.macs_share < 0.001 else share(cost.macs_share)
+        work = f"{part} of the multiply-accumulates"
+    parts = [work, casts, _time(cost)]
     return f"{'; '.join(part for part in parts if part)}."
-
-
-def _work(macs_share: float | None) -> str:
-    if macs_share is None:
-        return "their share of the work is unknown"
-    part = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
-    return f"{part} of the multiply-accumulates"
 
 
 def _time(cost: Cost) -> str:
@@ -229,6 +227,10 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     causes: dict[str, int] = defaultdict(int)
     for node in search.kept:
         causes[node.cause] += 1
+    checks = tuple(
+        (name, accuracy) for name, accuracy in documents.accuracies.items() if accuracy.candidate in cost.users
+    )
+    part = cost.measured.part if cost.measured else None
     return SearchView(
         step=short_name(step),
         model=short_name(search.model),
@@ -237,7 +239,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         sentences=tuple(map(passages, search_sentences(search, outcome))),
         cost=cost,
         cost_words=passages(cost_words(cost, len(search.kept))),
-        insights=_insights(step, search, cost, documents),
+        insights=tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part)))),
         metrics=_metrics(search),
         kept=_kept_rows(search, documents.profiles, depth),
         kept_count=len(search.kept),
@@ -255,14 +257,6 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         notes=tuple(short_name(note, 1000) for note in search.notes),
         depth=depth,
     )
-
-
-def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocuments) -> tuple[InsightView, ...]:
-    checks = tuple(
-        (name, accuracy) for name, accuracy in documents.accuracies.items() if accuracy.candidate in cost.users
-    )
-    part = cost.measured.part if cost.measured else None
-    return tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part))))
 
 
 def search_depth(search: PrecisionSearch) -> DepthView | None:

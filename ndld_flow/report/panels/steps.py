@@ -148,6 +148,15 @@ def collect_steps(run: RunRecord) -> StepsView:
 
 def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow) -> StepView:
     record = step.record
+    text = record.log if record else ""
+    if len(text) > _LOG_LIMIT:
+        text = f"{text[:_LOG_LIMIT]}\n… {len(text) - _LOG_LIMIT:,} more characters in the run's folder"
+    if step.reason not in ("reused", "reused from cache") or step.record is None:
+        reuse = ""
+    else:
+        age = (run.started_at - step.record.started_at).total_seconds()
+        origin = "" if step.reason == "reused" else "; taken from the shared cache"
+        reuse = f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}{origin}"
     return StepView(
         anchor=f"step-{number}",
         name=short_name(step.name),
@@ -158,27 +167,19 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         detail=short_name(step.detail, 1000),
         wall_s=step.wall_s,
         wall_share=step.wall_s / longest,
-        reuse=_reuse(step, run),
+        reuse=reuse,
         summary=short_name(record.summary, 400) if record else "",
         reads=tuple((short_name(name), short_name(parent)) for name, parent in parent_names(step, given).items()),
         change=collect_change(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
         metrics=_metrics(record),
-        log=_log(record),
+        log=visible_text(text).rstrip(),
         artifact=record.artifact.digest if record else "",
         artifact_bytes=record.artifact.size_bytes if record else 0,
         flow=row,
         target=short_name(step.target),
         machine=short_name(record.parts.machine.partition(";")[0], 400) if record is not None and step.target else "",
     )
-
-
-def _reuse(step: RunStep, run: RunRecord) -> str:
-    if step.reason not in ("reused", "reused from cache") or step.record is None:
-        return ""
-    age = (run.started_at - step.record.started_at).total_seconds()
-    origin = "" if step.reason == "reused" else "; taken from the shared cache"
-    return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}{origin}"
 
 
 def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:
@@ -188,13 +189,6 @@ def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:
         Fact(short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
         for name, metric in record.metrics.items()
     )
-
-
-def _log(record: StepRecord | None) -> str:
-    text = record.log if record else ""
-    if len(text) > _LOG_LIMIT:
-        text = f"{text[:_LOG_LIMIT]}\n… {len(text) - _LOG_LIMIT:,} more characters in the run's folder"
-    return visible_text(text).rstrip()
 
 
 PANEL = Panel("Steps", lambda documents: collect_steps(documents.run), after="gates")

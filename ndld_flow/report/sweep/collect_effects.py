@@ -150,12 +150,9 @@ class _Scale:
         span = self.high - self.low
         if span <= 0:
             return ((50.0, objective_words(self.low, objective)),)
-        step = _round_step(span / 3)
+        rough = span / 3
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
         first = math.ceil(self.low / step)
         places = [first + place for place in range(12) if (first + place) * step <= self.high]
         return tuple((self.place(place * step), objective_words(place * step, objective)) for place in places)
-
-
-def _round_step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -101,8 +101,8 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
             texts.append(value_words(value))
         levels.append(keys[key])
     as_numbers = axis_numbers(axis)
-    if as_numbers is None:
-        texts = _distinct_labels(texts)
+    if as_numbers is None and len({shortened(text, _ROOM) for text in texts}) < len(texts):
+        texts = [f"{number}: {text}" for number, text in enumerate(texts, 1)]  # long values with equal ends
     numbers = (
         tuple(as_numbers.of_key.get(key_of(point.values.get(axis.name))) for point in points) if as_numbers else None
     )
@@ -116,13 +116,6 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
         levels=tuple(levels),
         is_default=len(set(levels)) > 1,
     )
-
-
-def _distinct_labels(texts: Sequence[str]) -> list[str]:
-    """Return distinct labels: long values with equal ends are numbered."""
-    if len({shortened(text, _ROOM) for text in texts}) == len(texts):
-        return list(texts)
-    return [f"{place}: {text}" for place, text in enumerate(texts, 1)]
 
 
 def _objectives(record: SweepRecord) -> list[Dimension]:
@@ -148,20 +141,16 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     taken = {objective.text for objective in record.objectives}
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
     metrics = [_metric_dimension(name, record.points) for name in names]
-    chosen = _traded_off(metrics, [objective.text for objective in record.objectives])
+    objectives = [objective.text for objective in record.objectives]
+    kinds = [ends for ends in _TRADED_OFF if not any(text.endswith(ends) for text in objectives)]
+    labels = [metric.label for metric in metrics if _varies(metric)]
+    names_by_kind = [next((name for end in ends for name in labels if name.endswith(end)), None) for ends in kinds]
+    chosen = [name for name in names_by_kind if name is not None][: 2 if objectives else 4]
     marked = [
         replace(metric, key=f"metric_{place}", is_default=metric.label in chosen)
         for place, metric in enumerate(metrics)
     ]
     return sorted(marked, key=lambda metric: (not metric.is_default, not _varies(metric)))
-
-
-def _traded_off(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
-    """Return the names of a few metrics of kinds other than the objectives."""
-    kinds = [ends for ends in _TRADED_OFF if not any(text.endswith(ends) for text in objectives)]
-    names = [metric.label for metric in metrics if _varies(metric)]
-    names_by_kind = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
-    return [name for name in names_by_kind if name is not None][: 2 if objectives else 4]
 
 
 def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
@@ -367,12 +356,8 @@ def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
     if not isinstance(settings, dict):
         return _Saturation(_GAIN, _POINTS)
     gain, points = settings.get("gain"), settings.get("points")
-    return _Saturation(_fraction(gain), points if isinstance(points, int) else _POINTS)
-
-
-def _fraction(gain: JsonValue) -> float:
-    """Return the fraction of 0.02 or `2 %`."""
     try:
-        return parse_percent(gain) if isinstance(gain, str) else float(str(gain))
+        fraction = parse_percent(gain) if isinstance(gain, str) else float(str(gain))
     except ValueError:
-        return _GAIN
+        fraction = _GAIN
+    return _Saturation(fraction, points if isinstance(points, int) else _POINTS)

@@ -135,7 +135,11 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
     new, old = (point.objectives[0] if point.objectives else None for point in (best, own))
     if new is None or old is None:
         return ""
-    ratio = _ratio(new, old, objective.direction)
+    if min(new, old) <= 0:
+        ratio = None
+    else:
+        ratio = old / new if objective.direction == "minimize" else new / old
+        ratio = ratio if ratio >= 1 else None
     if ratio is None or change(1, ratio) == "±0 %":
         return f"against {objective_words(old, objective)} of {name}, by the first measurement"
     return f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
@@ -153,14 +157,6 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     ratio, *ends = ratios if direction == "minimize" else [1 / ratio_ for ratio_ in ratios]
     interval = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
     return f"{ratio_text(ratio)}{interval} {than}"
-
-
-def _ratio(new: float, old: float, direction: str) -> float | None:
-    """Return a ratio above 1 if the new value is better; None without a ratio or gain."""
-    if min(new, old) <= 0:
-        return None
-    ratio = old / new if direction == "minimize" else new / old
-    return ratio if ratio >= 1 else None
 
 
 @dataclass(frozen=True)

@@ -128,18 +128,14 @@ def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], l
     inside: JsonValue = dict(recipe)
     rest = key
     while rest and not isinstance(inside, list):
-        name = _first_name(rest, inside)
+        known = inside if isinstance(inside, dict) else {}
+        # Names in the recipe may contain dots.
+        whole = [name for name in known if name and (rest == name or rest.startswith(f"{name}."))]
+        name = max(whole, key=len) if whole else rest.partition(".")[0]
         names.append(name)
         inside = inside.get(name) if isinstance(inside, dict) else None
         rest = rest[len(name) + 1 :]
     return names or [key], rest.split(".") if rest else [], inside
-
-
-def _first_name(key: str, inside: JsonValue) -> str:
-    """Return the first name of a key; names in the recipe may contain dots."""
-    known = inside if isinstance(inside, dict) else {}
-    whole = [name for name in known if name and (key == name or key.startswith(f"{name}."))]
-    return max(whole, key=len) if whole else key.partition(".")[0]
 
 
 def _changed(held: JsonValue, items: Sequence[str], value: JsonValue) -> JsonValue:
