@@ -241,7 +241,11 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     composed, where = add_axes(composed, given)
     mistakes = Mistakes(where)
     checker = Checker(composed.file.path, trust)
-    base = _check_base(composed, checker, mistakes)
+    try:
+        base = checker.check(composed.values, mistakes.where)
+    except RecipeError as error:
+        mistakes.problems += error.problems
+        base = None
     known = frozenset((problem.path, problem.what) for problem in mistakes.problems)
     section = _read_section(composed.values["sweep"])
     if section is None:
@@ -308,14 +312,6 @@ def _of_override(problem: Problem) -> Problem:
     """Return a problem of a command-line axis under its key, since it is not in the recipe."""
     given = problem.where.startswith("override")
     return replace(problem, path=problem.path.removeprefix("sweep.over.")) if given else problem
-
-
-def _check_base(composed: Composed, checker: Checker, mistakes: Mistakes) -> Recipe | None:
-    try:
-        return checker.check(composed.values, mistakes.where)
-    except RecipeError as error:
-        mistakes.problems += error.problems
-        return None
 
 
 def _read_section(values: object) -> SweepSection | None:

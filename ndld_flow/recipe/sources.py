@@ -79,7 +79,13 @@ def _find_model(model: ModelSource, store: Store, report: Callable[[str], None])
         artifact = _find_kept(model, store, report, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
-        artifact = _describe_local(_expand_home(path), store, report)
+        try:
+            expanded = path.expanduser()
+        except RuntimeError:
+            raise ModelError(
+                f"model {path}: there is no such user. For a folder of that name, write `./{path}`."
+            ) from None
+        artifact = _describe_local(expanded, store, report)
     if model.sha256 is not None and not model.is_fetched:  # a fetched model was verified before it was stored
         _require_digest(model.source, "sha256", model.sha256, _sha256(artifact.artifact.path))
     if model.blake3 is not None:
@@ -111,13 +117,6 @@ def _sha256(path: Path) -> str:
 
 
 # --- models on this machine ------------------------------------------------------------------------------------------
-
-
-def _expand_home(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise ModelError(f"model {path}: there is no such user. For a folder of that name, write `./{path}`.") from None
 
 
 def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> FoundModel:

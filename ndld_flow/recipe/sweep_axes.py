@@ -63,7 +63,11 @@ def read_axes(over: Mapping[str, AxisForm], values: Mapping[str, Any], mistakes:
         axis = _read_axis(name, form, values, mistakes)
         if axis is not None:
             axes.append(axis)
-            _refuse_repetition(axis, mistakes)
+            seen: set[str] = set()
+            for place, value in axis.samples():
+                if key_of(value) in seen:
+                    mistakes.add(place, f"the value {value!r} is given twice", "give each value once")
+                seen.add(key_of(value))
     _refuse_overlaps(axes, mistakes)
     return axes
 
@@ -125,14 +129,6 @@ def _read_variant(
             mistakes.add(f"{place}.{key}", "another key of this variant also sets it", "set each key once")
         settings[root] = value
     return settings
-
-
-def _refuse_repetition(axis: SweptAxis, mistakes: Mistakes) -> None:
-    seen: set[str] = set()
-    for place, value in axis.samples():
-        if key_of(value) in seen:
-            mistakes.add(place, f"the value {value!r} is given twice", "give each value once")
-        seen.add(key_of(value))
 
 
 def _refuse_overlaps(axes: list[SweptAxis], mistakes: Mistakes) -> None:

@@ -27,7 +27,7 @@ from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
 from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.step import Held, Reads, Step
+from ndld_flow.step import Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_credentials, hide_in_values
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
@@ -107,7 +107,9 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
     if kind in ("literal_error", "union_tag_invalid"):
         allowed, value = context.get("expected") or context["expected_tags"], context.get("tag", value)
-        return f"expected one of {allowed}, found {_show(value)}", _near_literal(value, allowed)
+        names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
+        hint = suggest(SHORT_VALUES.get(plain_word(str(value)), str(value)), names)
+        return f"expected one of {allowed}, found {_show(value)}", (hint if hint.startswith("did you mean") else "")
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
         return f"must be {words} {context[bound]}, found {_show(value)}", ""
@@ -154,12 +156,6 @@ def _describe_setting(model: type[BaseModel], location: Location) -> str:
 def _show(value: object) -> str:
     text = hide_credentials(repr(value)) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _near_literal(value: object, allowed: str) -> str:
-    names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
-    hint = suggest(SHORT_VALUES.get(plain_word(str(value)), str(value)), names)
-    return hint if hint.startswith("did you mean") else ""
 
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
@@ -549,7 +545,10 @@ def _check_step(
         return None
     for held in step.held(Reads):
         if held.place[0] not in reads:  # a nested setting, known only now
-            sound &= _add_read(f"{prefix}.{held.dotted}", held, kinds, mistakes)
+            trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, kinds)
+            if trouble:
+                mistakes.add(f"{prefix}.{held.dotted}", *trouble)
+            sound &= not trouble
             reads[held.dotted] = held.value
     inputs = _check_own_inputs(prefix, step_type, step, given, mistakes) if has_inputs else None
     owner = () if inputs is None else (name,)
@@ -577,13 +576,6 @@ def _check_own_inputs(
         reads = "reads no inputs with these settings" if may_read else "reads no inputs"
         mistakes.add(f"{prefix}.{INPUTS}", f"`{step_type.name}` {reads}", "remove them")
     return inputs
-
-
-def _add_read(dotted: str, held: Held[Reads], kinds: Mapping[str, type[Artifact] | None], mistakes: Mistakes) -> bool:
-    trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, kinds)
-    if trouble:
-        mistakes.add(dotted, *trouble)
-    return not trouble
 
 
 def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:

@@ -140,7 +140,11 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
         check_depth(text, _SafeLoader)
         lines, problems, values = _load(path, text)
     except yaml.YAMLError as error:
-        raise RecipeError([_syntax_problem(path, error)]) from None
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        what = getattr(error, "problem", None) or " ".join(str(error).split())
+        hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
+        raise RecipeError([Problem(where, "", f"this is not YAML: {what}", hint)]) from None
     except ExcessError as error:
         raise _refuse(path, "", str(error)) from None
     except _NO_VALUE as error:
@@ -281,14 +285,6 @@ class _Walk:
     def _report(self, node: yaml.Node, dotted: str, what: str, hint: str = "") -> None:
         where = f"{self.path}:{node.start_mark.line + 1}"
         self.problems.append(Problem(where, visible_name(dotted), visible_name(what), hint))
-
-
-def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    where = f"{path}:{mark.line + 1}" if mark else str(path)
-    what = getattr(error, "problem", None) or " ".join(str(error).split())
-    hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
-    return Problem(where, "", f"this is not YAML: {what}", hint)
 
 
 OF_PROGRAM = Path("recipe")

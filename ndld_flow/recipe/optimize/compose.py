@@ -276,7 +276,10 @@ class Composer:
             return lines
         settings = "".join(f", {key}: {json.dumps(value)}" for key, value in self.preset.speed.items())
         runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
-        measured = f"{settings}{runs}{self._threads(threads)}{own}{on}"
+        given = self.options.threads
+        number = threads if threads is not None else given[0] if len(given) == 1 else None
+        threads_setting = f", threads: {number}" if number is not None else ""
+        measured = f"{settings}{runs}{threads_setting}{own}{on}"
         return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
     def _proof_steps(self, variant: Variant, threads: int | None, measured: bool) -> list[str]:
@@ -301,11 +304,6 @@ class Composer:
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]
-
-    def _threads(self, threads: int | None) -> str:
-        given = self.options.threads
-        number = threads if threads is not None else given[0] if len(given) == 1 else None
-        return f", threads: {number}" if number is not None else ""
 
     def _judged(self, held: bool) -> str:
         """Return the settings of a check of accuracy on either part of the samples."""
@@ -361,7 +359,10 @@ def read_model(
     A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
     model runs, and ModelError for a model that cannot be read or does not run.
     """
-    preset = _of_installed(read_preset(options.target))
+    # Without any of its runtimes, a run reports the lack of all of them.
+    known = read_preset(options.target)
+    names = tuple(name for name in known.runtimes if name != "openvino" or EXTRAS["openvino"].is_installed)
+    preset = known.model_copy(update={"runtimes": names or known.runtimes})
     if preset.remote != bool(options.on):
         raise RequestError(
             f"--for {options.target}: it builds and measures on another machine; give it: --on ssh://USER@HOST."
@@ -391,12 +392,6 @@ def read_model(
     )
     variants, left_out = choose_variants(subject)
     return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)
-
-
-def _of_installed(preset: Preset) -> Preset:
-    """Return a preset with the runtimes that are installed; with all of them if none is, so that a run says so."""
-    installed = tuple(name for name in preset.runtimes if name != "openvino" or EXTRAS["openvino"].is_installed)
-    return preset.model_copy(update={"runtimes": installed or preset.runtimes})
 
 
 def _read_inputs(
