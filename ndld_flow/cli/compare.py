@@ -15,7 +15,7 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.records.comparison import Allowance, Comparison
+    from ndld_flow.records.comparison import Allowance
     from ndld_flow.runner.diff_engines import ComparedEngines
 
 HELP = """Compare runs, profiles and exports, and judge the difference.
@@ -100,7 +100,12 @@ def command(
             print_comparison(compared.comparison, compared.profiles)
         print_verdict(compared.comparison)
         click.echo(f"report {compared.report}")
-    return _exit_code(compared.comparison)
+    # The gates decide, or the verdict if there are none; the first code that applies.
+    words: set[str] = {gate.outcome for gate in compared.comparison.gates} or {compared.comparison.verdict}
+    for code, meaning in ((2, {"incomparable"}), (1, {"failed", "regressed"}), (4, {"inconclusive"})):
+        if words & meaning:
+            return code
+    return 0
 
 
 def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: bool) -> int:
@@ -129,12 +134,3 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
         raise RequestError(f"--threshold: {error}") from None
     allowed = frozenset(word for word in known if word in allow)
     return Rules(threshold=share, metric=metric or Rules.metric, allow=allowed)
-
-
-def _exit_code(comparison: Comparison) -> int:
-    """Return the exit code of the gates, or of the verdict if there are none; the first in this list that applies."""
-    words: set[str] = {gate.outcome for gate in comparison.gates} or {comparison.verdict}
-    for code, meaning in ((2, {"incomparable"}), (1, {"failed", "regressed"}), (4, {"inconclusive"})):
-        if words & meaning:
-            return code
-    return 0

@@ -34,7 +34,10 @@ def print_verdict(comparison: Comparison) -> None:
 
 
 def _parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[RenderableType]:
-    labels = _short_labels(comparison)
+    every = [subject.label for subject in comparison.subjects]
+    steps = [label.partition(":")[2] for label in every]
+    one_run = len({label.partition(":")[0] for label in every}) == 1 and len(set(steps)) == len(every) and all(steps)
+    labels = [short_name(label, _LONGEST_LABEL) for label in (steps if one_run else every)]
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         yield Text(short_name(compared.name, 60), style="bold cyan")
         yield from (Padding(part, (0, 0, 0, 2)) for part in _circumstances(compared, labels))
@@ -45,14 +48,6 @@ def _parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Ite
                 base, against = (labels[compared.subjects[place]] for place in (0, candidate))
                 yield Text(f"layers that changed most, {base} to {against}", style="bold cyan")
                 yield Padding(TerminalTable(layers, optional=("matched by", "type", "difference")), (0, 0, 1, 2))
-
-
-def _short_labels(comparison: Comparison) -> list[str]:
-    """Return the labels of the subjects; of steps of one run, the names of the steps."""
-    labels = [subject.label for subject in comparison.subjects]
-    steps = [label.partition(":")[2] for label in labels]
-    one_run = len({label.partition(":")[0] for label in labels}) == 1 and len(set(steps)) == len(labels) and all(steps)
-    return [short_name(label, _LONGEST_LABEL) for label in (steps if one_run else labels)]
 
 
 def _sentences(comparison: Comparison) -> Iterator[Text]:
@@ -95,7 +90,9 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
         Column("95 % interval", "label"),
         Column("", "outcome"),
     )
-    verdicts = {verdict.metric: verdict for verdict in profile.verdicts if _is_pair(verdict, candidate)}
+    verdicts = {
+        verdict.metric: verdict for verdict in profile.verdicts if (verdict.base, verdict.candidate) == (0, candidate)
+    }
     shown = [metric for metric in profile.metrics if None not in (metric.values[0], metric.values[candidate])]
     rows = []
     for metric in shown:
@@ -115,10 +112,6 @@ def _one_sided(profile: ProfileComparison, candidate: int) -> Text:
         return Text("")
     plural = "s are" if len(known) > 1 else " is"
     return Text(f"{len(known)} metric{plural} known of one side only, and listed in the report", style="dim")
-
-
-def _is_pair(verdict: MetricVerdict, candidate: int) -> bool:
-    return (verdict.base, verdict.candidate) == (0, candidate)
 
 
 def _describe_change(verdict: MetricVerdict | None, apart: str) -> tuple[str, str, str]:

@@ -48,20 +48,18 @@ def _line(operator: ListedOperator, width: int) -> str:
     text = operator.note or (operator.version.summary if operator.version else "")
     start = f"  {_full_name(operator):<{width}}  "
     if operator.uses:
-        start += f"{count(operator.uses):>6}  {_version_used(operator):<22}"
+        if operator.operator is None or operator.version is None:
+            version_used = ""
+        else:
+            newest, used = operator.operator.newest.since_version, operator.version.since_version
+            version_used = f"version {used}" if newest == used else f"version {used}, newest {newest}"
+        start += f"{count(operator.uses):>6}  {version_used:<22}"
     elif operator.version is None:
         start += " " * 10
     else:
         since = "deprecated" if operator.version.deprecated else f"since {operator.version.since_version}"
         start += f"{since:<10}"
     return f"{start}  {textwrap.shorten(text, max(text_width() - len(start), 30), placeholder='…')}".rstrip()
-
-
-def _version_used(operator: ListedOperator) -> str:
-    if operator.operator is None or operator.version is None:
-        return ""
-    newest, used = operator.operator.newest.since_version, operator.version.since_version
-    return f"version {used}" if newest == used else f"version {used}, newest {newest}"
 
 
 def _full_name(operator: ListedOperator) -> str:
@@ -98,7 +96,11 @@ def _page(operator: ListedOperator) -> Iterator[str]:
     for name, types in version.variables.items():
         yield from _wrapped(f"{name}: {types_text(types)}", "      ", "  ")
     yield from _body(version)
-    yield from _history(operator)
+    assert operator.operator is not None and operator.version is not None
+    yield from ("", click.style("Versions", bold=True))
+    for entry in history_of(operator.operator):
+        shown = ">" if entry.since_version == operator.version.since_version else " "
+        yield from _wrapped("; ".join(entry.changes), "          ", f"  {shown} {entry.since_version:>3}   ")
 
 
 def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
@@ -137,14 +139,6 @@ def _body(version: OperatorVersion) -> Iterator[str]:
         return
     example = " (with its attributes at their defaults, on floats)" if body.is_example else ""
     yield from ("", f"{title}{example}", *(f"  {line}" for line in body.text.strip().splitlines()))
-
-
-def _history(operator: ListedOperator) -> Iterator[str]:
-    assert operator.operator is not None and operator.version is not None
-    yield from ("", click.style("Versions", bold=True))
-    for entry in history_of(operator.operator):
-        shown = ">" if entry.since_version == operator.version.since_version else " "
-        yield from _wrapped("; ".join(entry.changes), "          ", f"  {shown} {entry.since_version:>3}   ")
 
 
 def _untagged(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from collections.abc import Mapping
 from typing import Any, get_args
 
 import click
@@ -79,7 +78,10 @@ def _list_parts(step: StepType) -> list[str]:
     if not parts:
         return []
     width = max(map(len, parts))
-    headings = {heading: sorted(names) for heading, names in _by_heading(parts).items() if names}
+    names_by_heading: dict[str, list[str]] = {"": [], **{heading: [] for heading in get_args(Heading)}}
+    for part_name, part in parts.items():
+        names_by_heading.setdefault(part.heading if issubclass(part, Operation) else "", []).append(part_name)
+    headings = {heading: sorted(names) for heading, names in names_by_heading.items() if names}
     lines = ["", f"Each is explained by `ndld-flow steps {step.name}.NAME`"]
     for heading, names in headings.items():
         lines += ["", f"  {click.style(heading, bold=True)}"] if heading else [""]
@@ -88,14 +90,6 @@ def _list_parts(step: StepType) -> list[str]:
             start, indent = f"    {name:<{width}}  ", " " * (width + 6)
             lines += textwrap.wrap(summary, text_width(), initial_indent=start, subsequent_indent=indent)
     return lines
-
-
-def _by_heading(parts: Mapping[str, type[BaseModel]]) -> dict[str, list[str]]:
-    """Return the names under each heading, in the order of `Heading`; the heading of other parts is empty."""
-    headings: dict[str, list[str]] = {"": [], **{heading: [] for heading in get_args(Heading)}}
-    for name, part in parts.items():
-        headings.setdefault(part.heading if issubclass(part, Operation) else "", []).append(name)
-    return headings
 
 
 def _doc(model: type[BaseModel]) -> str:

@@ -15,7 +15,7 @@ from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_
 from ndld_flow.cli.terminal import hanging, styled
 
 if TYPE_CHECKING:
-    from ndld_flow.records.history import AcceptedChange, HistoryStep, MetricHistory, MetricSeries
+    from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
 
 HELP = """Show how the metrics of a recipe changed, when, and why.
 
@@ -130,7 +130,8 @@ def _lines(series: MetricSeries) -> Iterator[tuple[str, str]]:
         if any(step.commits):
             yield "    ", f"commits {step.commits[0][:12] or 'unknown'} -> {step.commits[1][:12] or 'unknown'}"
         if step.accepted is not None:
-            yield "    ", f"accepted: {_note(step.accepted)}"
+            note = f"{visible_name(shortened(step.accepted.note, _LONGEST))} ({visible_name(step.accepted.user)})"
+            yield "    ", f"accepted: {note}"
     if len(series.steps) > _STEPS:
         yield "  ", f"{counted(len(series.steps) - _STEPS, 'earlier step')} on the page (--html)"
     if series.trend is not None:
@@ -141,10 +142,6 @@ def _lines(series: MetricSeries) -> Iterator[tuple[str, str]]:
             "  ",
             f"{styled('drifts', 'yellow')} by {change} over the last {counted(series.trend.points, 'measurement')}",
         )
-
-
-def _note(accepted: AcceptedChange) -> str:
-    return f"{visible_name(shortened(accepted.note, _LONGEST))} ({visible_name(accepted.user)})"
 
 
 def _summary(series: MetricSeries) -> str:

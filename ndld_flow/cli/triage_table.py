@@ -76,7 +76,10 @@ def _headline(profile: Profile) -> str:
 
 def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
     if profile.runs:
-        yield _measured(profile)
+        runs, passes = len(profile.runs), len(profile.latency_ms)
+        provider = f" on {profile.providers[0].removesuffix('ExecutionProvider')}" if profile.providers else ""
+        stopped = f"; {profile.stopped_because}" if profile.stopped_because else ""
+        yield f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
     if layers_ms and profile.runs:
         part = layers_ms / profile.latency.median_ms if profile.latency.median_ms else 0.0
         relation = (
@@ -92,13 +95,6 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
     yield from (note for note in profile.notes if not is_warning(note))
-
-
-def _measured(profile: Profile) -> str:
-    runs, passes = len(profile.runs), len(profile.latency_ms)
-    provider = f" on {profile.providers[0].removesuffix('ExecutionProvider')}" if profile.providers else ""
-    stopped = f"; {profile.stopped_because}" if profile.stopped_because else ""
-    return f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
 
 
 def _top_table(profile: Profile, longest: Sequence[TopLayer]) -> TerminalTable:
