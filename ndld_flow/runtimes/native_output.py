@@ -37,7 +37,9 @@ def catch_native_output(descriptor: Literal[1, 2] = 2) -> Iterator[Caught]:
             yield caught
         finally:
             if descriptor == 1:
-                _flush_native()
+                # C's streams hold output back unless standard output is a terminal.
+                with contextlib.suppress(AttributeError, OSError, TypeError):  # not on Windows
+                    ctypes.CDLL(None).fflush(None)
             aside.seek(0)
             caught.text = _COLOURS.sub("", aside.read().decode(errors="replace"))
 
@@ -61,9 +63,3 @@ def _redirected(descriptor: int, target: int) -> Iterator[None]:
         os.dup2(terminal, descriptor)
         setattr(sys, name, before)
         os.close(terminal)
-
-
-def _flush_native() -> None:
-    """Write what C's streams still hold: standard output is buffered unless it is a terminal."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not on Windows
-        ctypes.CDLL(None).fflush(None)

@@ -81,7 +81,9 @@ def share_runtime(
     """
     if not entry.keys().isdisjoint(_OWN_CHOICES):
         return None
-    fields, mark = fields_of(cls), _mark_of(cls)
+    info = cls.model_fields.get(_SETTING)
+    marks = info.metadata if info is not None else ()
+    fields, mark = fields_of(cls), next((mark for mark in marks if isinstance(mark, OneRuntime)), None)
     default, *others = find_settings()
     if flat_union(cls) is not None and "backend" in fields:
         shared, determined = dict(chosen), {name for each in (default, *others) for name in each.model_fields}
@@ -92,11 +94,6 @@ def share_runtime(
         shared = known if chosen["backend"] in default.backends() else {_SETTING: dict(chosen)}
         determined = default.model_fields.keys() & fields
     return {**shared, **entry}, frozenset({*_OWN_CHOICES, *determined} - entry.keys())
-
-
-def _mark_of(cls: type[Settings]) -> OneRuntime | None:
-    info = cls.model_fields.get(_SETTING)
-    return next((mark for mark in info.metadata if isinstance(mark, OneRuntime)), None) if info is not None else None
 
 
 def versions_of(runtime: RuntimeSettings | None) -> dict[str, str]:

@@ -45,7 +45,9 @@ class SessionProcess:
         self._end = weakref.finalize(self, self._worker.__exit__)
         opened = self._receive("opening it")
         self.load_ms: float = opened["load_ms"]
-        self._facts = _read_facts(opened["facts"])
+        raw = opened["facts"]
+        specs = {name: tuple(_read_spec(spec) for spec in raw[name]) for name in ("inputs", "outputs")}
+        self._facts = SessionFacts(**{**raw, **specs, "devices": tuple(raw["devices"]), "notes": tuple(raw["notes"])})
         self._outputs: dict[str, Array | None] = {}
 
     def describe(self) -> SessionFacts:
@@ -104,11 +106,6 @@ class SessionProcess:
             f"the process that ran {self._model} in {names.library} was killed by {ended.signal_name} while "
             f"{ended.doing}: {reason}.{last} {names.crash_advice}."
         )
-
-
-def _read_facts(raw: dict[str, Any]) -> SessionFacts:
-    specs = {name: tuple(_read_spec(spec) for spec in raw[name]) for name in ("inputs", "outputs")}
-    return SessionFacts(**{**raw, **specs, "devices": tuple(raw["devices"]), "notes": tuple(raw["notes"])})
 
 
 def _read_spec(raw: dict[str, Any]) -> TensorSpec:

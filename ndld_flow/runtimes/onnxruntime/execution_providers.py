@@ -31,8 +31,10 @@ def full_name(provider: str) -> str:
     available = list(ort.get_available_providers())
     if name not in available:
         here = ", ".join(short_name(each) for each in available)
+        lack = find_cuda_lack() if name in (_CUDA, _TENSORRT) else None
+        advice = f"Run `{lack.command}`" if lack else "Install the onnxruntime package made for it"
         raise BackendError(
-            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {_build_advice(name)}, or "
+            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {advice}, or "
             "choose another provider."
         )
     return name
@@ -85,11 +87,6 @@ def find_plugin_devices(provider: str, library: str) -> tuple[str, list[Any]]:
 
 _plugins: dict[str, set[str]] = {}
 """Library -> its providers: ONNX Runtime registers a library once in a process."""
-
-
-def _build_advice(provider: str) -> str:
-    lack = find_cuda_lack() if provider in (_CUDA, _TENSORRT) else None
-    return f"Run `{lack.command}`" if lack else "Install the onnxruntime package made for it"
 
 
 def short_name(provider: str) -> str:

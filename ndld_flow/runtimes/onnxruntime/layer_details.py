@@ -16,7 +16,7 @@ from ndld_flow.models.tensors import numpy_dtype
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs
 from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode, TypeAndShape, role_of
-from ndld_flow.records.profile import Layer, LayerRole, TensorInfo
+from ndld_flow.records.profile import Layer, TensorInfo
 
 _CAST = "InsertedPrecisionFreeCast_"
 """Prefix of a tensor that was cast to a type the provider has a kernel for."""
@@ -276,6 +276,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
     inputs = align(measured.inputs, None if ran is None else ran.inputs)
     outputs = align(measured.outputs, None if ran is None else ran.outputs)
     evidence = evidence_of(node.origins)
+    is_reformat = measured.op_type == "Transpose" and ran is not None and not node.origins
     return Layer(
         index=index,
         name=measured.name,
@@ -287,7 +288,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         onnx_nodes=tuple(map(origin_name, node.origins)),
         depth=measured.depth,
         samples_ms=measured.self_ms,
-        role=_role(node),
+        role="reformat" if is_reformat else role_of(measured.op_type),
         tactic=_tactic(ran, inputs),
         macs=_macs(node, inputs, outputs),
         read_bytes=round(sum(operand.bytes for operand in inputs.known) * node.times_per_pass),
@@ -298,13 +299,6 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         attributes=evidence.attributes,
         activation="" if ran is None else ran.attributes.get_string("activation", "").lower(),
     ).with_arithmetic()
-
-
-def _role(node: RunNode) -> LayerRole:
-    kind = node.measured.op_type
-    if kind == "Transpose" and node.ran is not None and not node.origins:
-        return "reformat"
-    return role_of(kind)
 
 
 def _tactic(ran: ir.Node | None, inputs: Alignment) -> str:

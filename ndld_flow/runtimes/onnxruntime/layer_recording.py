@@ -38,20 +38,15 @@ def record_layers(
     profiled = replace(settings, profile_prefix=folder / "passes", optimized_model=None)
     events = plan.events_per_pass
     if events is None:
-        events = _count_events(path, replace(profiled, profile_prefix=folder / "trial"), feeds)
+        # The few events of loading the model are included.
+        profile = _record(path, replace(profiled, profile_prefix=folder / "trial"), feeds, 1, lambda done, total: None)
+        with profile.open("rb") as lines:
+            events = sum(1 for _ in lines)
+        profile.unlink()
     passes = max(1, min(plan.passes, _EVENT_BUDGET // max(1, events) - WARMUP_PASSES))
     if plan.keep_optimized:
         profiled = replace(profiled, optimized_model=folder / OPTIMIZED)
     return _record(path, profiled, feeds, WARMUP_PASSES + passes, progress)
-
-
-def _count_events(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
-    """Return the number of events of one pass; the few events of loading the model are included."""
-    profile = _record(path, settings, feeds, 1, lambda done, total: None)
-    with profile.open("rb") as lines:
-        count = sum(1 for _ in lines)
-    profile.unlink()
-    return count
 
 
 def _record(

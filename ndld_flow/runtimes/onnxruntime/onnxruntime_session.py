@@ -315,7 +315,11 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     load_ms = (time.perf_counter() - started) * 1e3
     log = "\n".join(caught)
     if session.get_providers()[0] != provider:
-        raise _not_loaded(provider, session.get_providers()[0], log)
+        reason = _loader_reason(log) or "ONNX Runtime reports no reason"
+        raise BackendError(
+            f"{provider} was requested, but ONNX Runtime loaded {session.get_providers()[0]} instead: {reason}. "
+            f"{provider_advice(provider)}"
+        )
     return OnnxruntimeSession(path, session, memory, load_ms, log)
 
 
@@ -330,19 +334,15 @@ def _watched(provider: str) -> Iterator[list[str]]:
     ort.set_default_logger_severity(_WARNING)
     try:
         with catch_native_output() as caught:
-            _preload_libraries()
+            # CUDA and cuDNN may be installed as NVIDIA's wheels.
+            preload = getattr(ort, "preload_dlls", None)
+            if preload is not None:
+                with contextlib.redirect_stdout(io.StringIO()):  # it prints each missing library
+                    preload()
             yield collected
     finally:
         ort.set_default_logger_severity(_SILENT)
         collected.append(caught.text)
-
-
-def _preload_libraries() -> None:
-    """Load CUDA and cuDNN from NVIDIA's wheels if they are installed."""
-    preload = getattr(ort, "preload_dlls", None)
-    if preload is not None:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints each missing library
-            preload()
 
 
 def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
@@ -366,7 +366,11 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
         options.enable_profiling = True
         options.profile_file_prefix = str(settings.profile_prefix)
     if settings.optimized_model is not None:
-        _write_optimized(options, settings.optimized_model)
+        options.optimized_model_filepath = str(settings.optimized_model)
+        # Weights in a separate file: the graph is read quickly, and a protobuf is limited to 2 GB.
+        keys = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{keys}_file_name", f"{settings.optimized_model.name}.data")
+        options.add_session_config_entry(f"{keys}_min_size_in_bytes", "1024")
     return options
 
 
@@ -411,14 +415,6 @@ def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
         ) from None
 
 
-def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
-    options.optimized_model_filepath = str(path)
-    # Weights in a separate file: the graph is read quickly, and a protobuf is limited to 2 GB.
-    keys = "session.optimized_model_external_initializers"
-    options.add_session_config_entry(f"{keys}_file_name", f"{path.name}.data")
-    options.add_session_config_entry(f"{keys}_min_size_in_bytes", "1024")
-
-
 def _level(optimization: Optimization) -> Any:  # noqa: ANN401
     name = _LEVELS[optimization]
     if not hasattr(ort.GraphOptimizationLevel, name):
@@ -437,13 +433,6 @@ def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception
         return ModelError(f"ONNX Runtime {ort.__version__} rejects {path}: {message}.{hint}")
     reason = _loader_reason(log) or one_paragraph(error)
     return BackendError(f"{provider} cannot run {path}: {reason}. {provider_advice(provider)}")
-
-
-def _not_loaded(provider: str, instead: str, log: str) -> BackendError:
-    reason = _loader_reason(log) or "ONNX Runtime reports no reason"
-    return BackendError(
-        f"{provider} was requested, but ONNX Runtime loaded {instead} instead: {reason}. {provider_advice(provider)}"
-    )
 
 
 def _loader_reason(log: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ class OpenvinoBinding(HostBinding):
 
     def outputs(self) -> dict[str, Array | None]:
         """Return copies of the outputs of the last pass by name."""
-        return {name: _array(tensor) for name, tensor in self._tensors()}
+        return {name_of(port): _array(self._requests[0].get_tensor(port)) for port in self._compiled.outputs}
 
     def layer_times(self) -> dict[str, float]:
         """Return layer -> mean ms of all passes since compilation; empty unless its layers are timed.
@@ -190,9 +190,6 @@ class OpenvinoBinding(HostBinding):
         for counter in counters:
             times[counter.node_name] += counter.real_time.total_seconds() * 1e3
         return dict(times)
-
-    def _tensors(self) -> list[tuple[str, Any]]:
-        return [(name_of(port), self._requests[0].get_tensor(port)) for port in self._compiled.outputs]
 
 
 def open_model(
@@ -279,17 +276,18 @@ def _refused(path: Path, error: Exception) -> ModelError:
     operators = _UNKNOWN_OPERATORS.search(str(error))
     if operators:
         names = operators[1].strip().split(", ")
+        if {f"{domain}.{name}" for domain, name, _ in load_model(path).functions} & set(names):
+            advice = "These are functions of the model, which `edit: {operations: [inline_functions]}` expands."
+        else:
+            advice = (
+                "Extensions of OpenVINO are not loaded; `backend: onnxruntime` has `custom_ops` for libraries of "
+                "operators."
+            )
         return ModelError(
             f"OpenVINO {version()} rejects {path}: it has no operator {shortened(', '.join(names), _MOST_LETTERS)}. "
-            f"{_operator_advice(path, names)}"
+            f"{advice}"
         )
     return ModelError(f"OpenVINO {version()} rejects {path}: {one_paragraph(error)}.")
-
-
-def _operator_advice(path: Path, names: Sequence[str]) -> str:
-    if {f"{domain}.{name}" for domain, name, _ in load_model(path).functions} & set(names):
-        return "These are functions of the model, which `edit: {operations: [inline_functions]}` expands."
-    return "Extensions of OpenVINO are not loaded; `backend: onnxruntime` has `custom_ops` for libraries of operators."
 
 
 def version() -> str:

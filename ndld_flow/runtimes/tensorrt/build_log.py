@@ -58,7 +58,9 @@ class BuildLog:
         elif text.startswith(_LAYERS):
             self.layers = text.removeprefix(_LAYERS)
         elif severity == "INFO":
-            self._read_memory(text)
+            for name, pattern in _MEMORY.items():
+                if match := pattern.match(text):
+                    self._memory[name] = max(self._memory[name], int(match[1]))
 
     def _write(self, severity: str, text: str) -> None:
         if severity in self._full:
@@ -95,11 +97,6 @@ class BuildLog:
     def memory(self, build_peak_bytes: int) -> BuildMemory:
         """Return the memory that the builder reported for the engine: that of the profile that needs most."""
         return BuildMemory(build_peak_bytes=build_peak_bytes, **self._memory)
-
-    def _read_memory(self, text: str) -> None:
-        for name, pattern in _MEMORY.items():
-            if match := pattern.match(text):
-                self._memory[name] = max(self._memory[name], int(match[1]))
 
 
 def make_logger(trt: Bindings, log: BuildLog) -> Bound:

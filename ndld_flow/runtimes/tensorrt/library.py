@@ -145,7 +145,11 @@ class Library:
             unpack_wheel(self.wheel, packages)
         else:
             link_packages(self.folder, packages)
-        _hide_installed_libraries(packages, self.backend)
+        # The bindings would import an installed `tensorrt_libs` of another release.
+        libs = packages / f"{self.backend}_libs"
+        if not libs.exists():
+            libs.mkdir()
+            (libs / "__init__.py").write_text('raise ImportError("this TensorRT has its libraries elsewhere")\n')
         loader = "PATH" if os.name == "nt" else "LD_LIBRARY_PATH"
         variables["PYTHONPATH"] = _before([packages], "PYTHONPATH")
         variables[loader] = _before(self.shared, loader)
@@ -296,14 +300,6 @@ def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> No
 def _shared_pattern(backend: EngineBackend) -> str:
     name = "nvinfer" if backend == "tensorrt" else "tensorrt_rtx"
     return f"{name}*.dll" if os.name == "nt" else f"lib{name}.so*"
-
-
-def _hide_installed_libraries(packages: Path, backend: EngineBackend) -> None:
-    """Hide installed libraries: the bindings would import an installed `tensorrt_libs` of another release."""
-    libs = packages / f"{backend}_libs"
-    if not libs.exists():
-        libs.mkdir()
-        (libs / "__init__.py").write_text('raise ImportError("this TensorRT has its libraries elsewhere")\n')
 
 
 def _before(folders: Iterable[Path], variable: str) -> str:

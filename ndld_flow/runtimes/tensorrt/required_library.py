@@ -172,16 +172,13 @@ def _find_release(backend: EngineBackend, release: str) -> Library:
         return _from_archive(archives[-1][1], backend)
     if not version:
         return installed
-    requirement = f"{_distribution(backend)}=={version}"
+    # NVIDIA's default needs CUDA 13, which needs driver 580.
+    major = read_hardware().driver.partition(".")[0]
+    distribution = f"{ON_PYPI[backend]}-cu12" if major.isdecimal() and int(major) < 580 else ON_PYPI[backend]
+    requirement = f"{distribution}=={version}"
     digest = digest_json([requirement, sys.implementation.cache_tag, sys.platform, platform.machine()])
     supply = Supply(_root() / f"{backend}-{version}-{digest[:16]}", requirement)
     return _kept_or_pending(Library(backend, version, None, "private environment", supply=supply))
-
-
-def _distribution(backend: EngineBackend) -> str:
-    """Return the distribution for this machine's driver: NVIDIA's default needs CUDA 13, which needs driver 580."""
-    major = read_hardware().driver.partition(".")[0]
-    return f"{ON_PYPI[backend]}-cu12" if major.isdecimal() and int(major) < 580 else ON_PYPI[backend]
 
 
 def _kept_or_pending(library: Library) -> Library:
@@ -272,7 +269,12 @@ def _create(library: Library, supply: Supply, report: Callable[[str], None]) -> 
         _unpack(supply.archive, building / _CONTENTS)
     else:
         report(f"installing {supply.requirement} into a private environment")
-        _install(library, supply, building / _CONTENTS, report)
+        target = building / _CONTENTS
+        try:
+            create_environment(target, [supply.requirement], report)
+        except PipError as error:
+            remove_folder(target.parent)
+            raise BackendError(_how_to_get(library, supply, str(error))) from None
     source = supply.requirement or str(supply.archive)
     (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
     remove_folder(supply.folder)
@@ -306,15 +308,6 @@ def _unpack_zip(archive: Path, target: Path) -> None:
             member.filename = member.filename.partition("/")[2]
             if _NEEDED.fullmatch(member.filename) and ".." not in member.filename.split("/"):
                 members.extract(member, target)
-
-
-def _install(library: Library, supply: Supply, target: Path, report: Callable[[str], None]) -> None:
-    """Let pip install the requirement into a virtual environment. Raises BackendError."""
-    try:
-        create_environment(target, [supply.requirement], report)
-    except PipError as error:
-        remove_folder(target.parent)
-        raise BackendError(_how_to_get(library, supply, str(error))) from None
 
 
 def _how_to_get(library: Library, supply: Supply, reason: str) -> str:

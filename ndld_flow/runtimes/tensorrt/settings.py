@@ -20,7 +20,7 @@ from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.records.build import Build, BuiltProfile
+    from ndld_flow.records.build import Build
     from ndld_flow.records.execution import BuiltFile
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.tensorrt.library import Library
@@ -157,6 +157,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         # The weights of a model with Casts are in the model that the builder received.
         weights = typed if typed.is_file() else model.path
     without_weights = build is not None and build.options.get("weights") == "strip"
+    profiles = () if build is None else build.profiles
     return EngineRequest(
         backend=settings.backend,
         engine=file.absolute(),
@@ -178,7 +179,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         spin_wait=settings.spin_wait,
         installation=provide_library(library, lambda _: None),
         origin=_describe_file(file, engine, build),
-        profile=_profile_of(settings, build),
+        profile=profiles[settings.optimization_profile] if settings.optimization_profile < len(profiles) else None,
     )
 
 
@@ -196,11 +197,6 @@ def _describe_file(file: Path, engine: Engine | None, build: Build | None) -> Bu
         precision=build.typing,
         marked=build.marked_outputs,
     )
-
-
-def _profile_of(settings: TensorrtSettings, build: Build | None) -> BuiltProfile | None:
-    profiles = () if build is None else build.profiles
-    return profiles[settings.optimization_profile] if settings.optimization_profile < len(profiles) else None
 
 
 def _read_build(engine: Engine) -> Build:
