@@ -27,7 +27,7 @@ from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns,
 from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
+    from ndld_flow.accuracy.accuracy_record import ComparedLayers
     from ndld_flow.accuracy.inside.marked_model import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
     from ndld_flow.accuracy.model_comparison import ComparedModel, Forced, ModelPair, ReferenceRun
@@ -258,22 +258,18 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         self, pair: ModelPair, source: Onnx, context: Context, known: ReferenceRun | None = None
     ) -> tuple[Accuracy, str]:
         """Return the judgement of a pair, and the messages of ONNX Runtime; `known` is a run of its reference."""
-        from ndld_flow.accuracy.accuracy_record import compose_accuracy
+        from ndld_flow.accuracy.accuracy_record import Criteria, choose_tensors, compose_accuracy
         from ndld_flow.accuracy.model_comparison import compare_models
 
-        criteria = self._criteria()
+        criteria = Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
         criteria.check_names(pair.outputs)
-        tensors, labelled = self._tensors(pair), self._labelled(pair)
+        tensors = choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
+        labelled = self._labelled(pair)
         keep, scratch = labelled is not None, context.scratch
         compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
         judged = labelled.judge(compared) if labelled is not None else None
         layers = self._compare_layers(pair, tensors, source, context)
         return compose_accuracy(criteria, compared, judged, layers), compared.log
-
-    def _criteria(self) -> Criteria:
-        from ndld_flow.accuracy.accuracy_record import Criteria
-
-        return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""
@@ -326,12 +322,6 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         samples = [sample.label for sample in pair.complete_samples]
         spare = self.samples is not None
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
-
-    def _tensors(self, pair: ModelPair) -> Sequence[str] | None:
-        """Return the tensors inside the models to compare; None for all."""
-        from ndld_flow.accuracy.accuracy_record import choose_tensors
-
-        return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
 
     def _compare_layers(
         self, pair: ModelPair, tensors: Sequence[str] | None, source: Onnx, context: Context

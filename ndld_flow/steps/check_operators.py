@@ -16,7 +16,6 @@ from ndld_flow.store.kinds import AccuracyDocument, Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.accuracy.operator_check import Feeds
-    from ndld_flow.records.accuracy import Accuracy
 
 
 class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -70,7 +69,10 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
             notes=checks.notes,
         )
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
-        _log(accuracy, context)
+        for note in accuracy.notes:
+            context.log.info("%s", note)
+        for output in accuracy.outputs:
+            context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         return Result(summarize(accuracy), accuracy.passed, {**metrics_of(accuracy), "nodes": checks.node_count})
 
     def _samples(self, source: Onnx, context: Context) -> Iterator[tuple[str, Feeds]]:
@@ -79,10 +81,3 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
 
         for sample in make_samples(model_inputs(source.path), context.inputs, self, source.label):
             yield sample.label, {name: feed.values for name, feed in sample.feeds.items()}
-
-
-def _log(accuracy: Accuracy, context: Context) -> None:
-    for note in accuracy.notes:
-        context.log.info("%s", note)
-    for output in accuracy.outputs:
-        context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")

@@ -13,7 +13,6 @@ from pydantic import Field
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.records.layer_arithmetic import Precision
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -73,9 +72,9 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.changed_model import check_changed_model
         from ndld_flow.precision.constraints.rules import constrain_file
-        from ndld_flow.precision.constraints.search_result import settings_notes
+        from ndld_flow.precision.constraints.search_result import read_search_result, settings_notes
 
-        search = self._search(context)
+        search = None if self.found_by is None else read_search_result(context.read("found_by").path)
         constrained_model = constrain_file(
             source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, search
         )
@@ -92,11 +91,6 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
             metrics={"nodes": Metric(value=nodes), "constrained": Metric(value=constrained)},
             change=constrained_model.change,
         )
-
-    def _search(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.search_result import read_search_result
-
-        return None if self.found_by is None else read_search_result(context.read("found_by").path)
 
     def _rules(self) -> list[Rule]:
         from ndld_flow.precision.constraints.rules import Rule, read_precision_list

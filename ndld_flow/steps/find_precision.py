@@ -143,7 +143,13 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         write_received_images(next(iter(samples)).feeds, out)
         (out / PrecisionDocument.main).write_text(search.to_json(), encoding="utf-8")
         _log(search, context)
-        return Result(_summary(search, self._tolerance.bounds()), search.passed, _metrics(search))
+        counts = {"kept": len(search.kept), "candidates": search.candidate_count, "trials": len(search.trials)}
+        metrics = {name: Metric(value=value) for name, value in counts.items()}
+        for prefix, values in (("", search.metrics_found), ("whole.", search.metrics_whole)):
+            metrics |= {
+                f"{prefix}{name}": Metric(value=value, unit=UNITS.get(name, "")) for name, value in values.items()
+            }
+        return Result(_summary(search, self._tolerance.bounds()), search.passed, metrics)
 
     @property
     def _tolerance(self) -> Tolerance:
@@ -193,14 +199,6 @@ def _log(search: PrecisionSearch, context: Context) -> None:
         context.log.info(
             "kept: %s %s: %s", node.op_type, name, "; ".join(evidence.sentence for evidence in node.evidence)
         )
-
-
-def _metrics(search: PrecisionSearch) -> dict[str, Metric]:
-    counts = {"kept": len(search.kept), "candidates": search.candidate_count, "trials": len(search.trials)}
-    metrics = {name: Metric(value=value) for name, value in counts.items()}
-    for prefix, values in (("", search.metrics_found), ("whole.", search.metrics_whole)):
-        metrics |= {f"{prefix}{name}": Metric(value=value, unit=UNITS.get(name, "")) for name, value in values.items()}
-    return metrics
 
 
 def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:

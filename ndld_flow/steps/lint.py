@@ -58,18 +58,19 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
             context.log.info(f"{finding.severity}: {finding.check}:{where} {finding.message}")
         for check, reason in findings.checks_skipped.items():
             context.log.info(f"skipped: {check}: {reason}")
-        passed = self._passes(findings)
+        passed = self.fail_on == "never" or not (
+            findings.count("error") or (self.fail_on == "warning" and findings.count("warning"))
+        )
         return Result(
             summary=_summary(findings),
             passed=passed and not findings.undecided,
             inconclusive=passed and bool(findings.undecided),
-            metrics=_metrics(findings),
+            metrics={
+                "errors": Metric(value=findings.count("error")),
+                "warnings": Metric(value=findings.count("warning")),
+                "notes": Metric(value=findings.count("info")),
+            },
         )
-
-    def _passes(self, findings: Findings) -> bool:
-        if self.fail_on == "never":
-            return True
-        return not findings.count("error") and not (self.fail_on == "warning" and findings.count("warning"))
 
 
 def _summary(findings: Findings) -> str:
@@ -85,11 +86,3 @@ def _summary(findings: Findings) -> str:
     reasons = "; ".join(dict.fromkeys(findings.undecided.values()))
     names = ", ".join(findings.undecided)[:100]
     return f"{found} by {run} of {run + undecided} checks, {names} undecided: {reasons[:200]}"
-
-
-def _metrics(findings: Findings) -> dict[str, Metric]:
-    return {
-        "errors": Metric(value=findings.count("error")),
-        "warnings": Metric(value=findings.count("warning")),
-        "notes": Metric(value=findings.count("info")),
-    }

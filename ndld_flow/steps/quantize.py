@@ -216,7 +216,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         samples = self._samples(source, context)
         for line in samples.described if samples is not None else ():
             context.log.info("%s", line)
-        runtime = self._runtime(source, context)
+        runtime = request_of(self.runtime, source, context)
         workspace = Workspace(context.scratch, context.progress, context.log)
         placer = self._placer(source, samples, runtime, workspace)
         place = placer.place if placer is not None else None
@@ -282,9 +282,6 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         if self.mode != "static":
             return None
         return read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
-
-    def _runtime(self, source: Onnx, context: Context) -> SessionRequest | None:
-        return request_of(self.runtime, source, context)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
         from ndld_flow.precision.constraints.search_result import (

@@ -170,7 +170,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.model_tool import copy_model, move_model, run_on_model
         from ndld_flow.models.files import describe_change
-        from ndld_flow.processes.program import Program, log_to, run_program
+        from ndld_flow.processes.program import Program, log_to, minimal_environment, run_program
 
         folder, scratch = context.scratch / "output", context.scratch / "scratch"
         folder.mkdir()
@@ -183,9 +183,11 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
         if module is not None:
             paths["Module"] = module.folder
         replace = self._replacer(paths, context)
+        passed = (name for name, value in self.environment.items() if value is None)
+        given = {name: replace(value) for name, value in self.environment.items() if value is not None}
         program = Program(
             command=[replace(argument) for argument in self.command],
-            environment=self._environment(replace, scratch),
+            environment={**minimal_environment(scratch, passed), **given},
             timeout_s=self.timeout / 1e3,
             secrets={name: os.environ.get(name, "") for name, value in self.environment.items() if value is None},
         )
@@ -230,10 +232,3 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             return str(write_input(paths["Model"], match[2], context.inputs, context.scratch))
 
         return lambda text: _PLACEHOLDER.sub(path_of, text)
-
-    def _environment(self, replace: Callable[[str], str], scratch: Path) -> dict[str, str]:
-        from ndld_flow.processes.program import minimal_environment
-
-        passed = (name for name, value in self.environment.items() if value is None)
-        given = {name: replace(value) for name, value in self.environment.items() if value is not None}
-        return {**minimal_environment(scratch, passed), **given}

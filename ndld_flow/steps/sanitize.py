@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
@@ -12,9 +12,6 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
-
-if TYPE_CHECKING:
-    from ndld_flow.records.model_diff import GraphChange
 
 
 class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
@@ -62,12 +59,12 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
         sizes = size_change(before.initializer_bytes, after.initializer_bytes)
         left = [note for note in change.notes if note.startswith(LEFT_UNFOLDED)]
         summary = "; ".join((f"{before.node_count} -> {after.node_count} nodes, {sizes}", *left))
-        return Result(summary=summary, metrics=_metrics(change), change=change)
-
-
-def _metrics(change: GraphChange) -> dict[str, Metric]:
-    return {
-        "nodes": Metric(value=change.after.node_count),
-        "initializer_bytes": Metric(value=change.after.initializer_bytes, unit="bytes"),
-        "parameters": Metric(value=change.after.parameter_count),
-    }
+        return Result(
+            summary=summary,
+            metrics={
+                "nodes": Metric(value=change.after.node_count),
+                "initializer_bytes": Metric(value=change.after.initializer_bytes, unit="bytes"),
+                "parameters": Metric(value=change.after.parameter_count),
+            },
+            change=change,
+        )
