@@ -166,8 +166,11 @@ def _is_redacted(text: str) -> bool:
 def _hider() -> Callable[[str], str]:
     """Return `hide_credentials` for the environment as it is now."""
     by_value = {os.environ[name]: name for name in os.environ if is_secret_variable(name)}
+    # A variable may hold the path of a credential instead of the credential.
     secrets = {
-        value: name for value, name in by_value.items() if len(value) >= _SHORTEST_VARIABLE and not _is_path(value)
+        value: name
+        for value, name in by_value.items()
+        if len(value) >= _SHORTEST_VARIABLE and not (value.startswith(("/", "~")) and Path(value).expanduser().exists())
     }
     secrets |= _READ
     if not secrets:
@@ -182,11 +185,6 @@ def _occurrence(value: str) -> str:
     return escaped if len(value) >= _SHORTEST_VARIABLE else rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
 
 
-def _is_path(value: str) -> bool:
-    """Return whether a variable is the path of a credential, and not the credential itself."""
-    return value.startswith(("/", "~")) and Path(value).expanduser().exists()
-
-
 def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
     if isinstance(value, str):
         return hide(value)
@@ -198,11 +196,11 @@ def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
 
 
 def _hide_urls(text: str) -> str:
-    return _URL.sub(lambda match: _hide_in_url(match[0]), text) if ":/" in text else text
-
-
-def _hide_in_url(url: str) -> str:
-    return _VALUE.sub(_hide_value, _LOGIN.sub(_hide_login, url, count=1))
+    return (
+        _URL.sub(lambda match: _VALUE.sub(_hide_value, _LOGIN.sub(_hide_login, match[0], count=1)), text)
+        if ":/" in text
+        else text
+    )
 
 
 def _hide_login(match: re.Match[str]) -> str:

@@ -65,7 +65,10 @@ class Locks:
             with self.hold(_USES), _GUARD:
                 for lease, added in new.items():
                     if lease in lists:
-                        self._list(lease, added)
+                        path = self.folder / f"{lease}.uses"
+                        with path.open("a", encoding="ascii") as file:
+                            file.writelines(f"{name}\n" for name in added)
+                        share(path)
                         lists[lease] |= added
 
     @contextlib.contextmanager
@@ -178,12 +181,6 @@ class Locks:
                     "while they are held. Those of a process that is killed on one machine block others until they are "
                     "deleted"
                 )
-
-    def _list(self, lease: str, names: Iterable[str]) -> None:
-        path = self.folder / f"{lease}.uses"
-        with path.open("a", encoding="ascii") as file:
-            file.writelines(f"{name}\n" for name in names)
-        share(path)
 
     def sweep_lists(self) -> None:
         """Remove the lists of leases that have ended without removing them."""

@@ -128,7 +128,8 @@ class RemoteStore:
         for file in artifact.files:
             place = self._object(artifact, file)
             if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
-                self._put(store.object_folder(artifact.digest) / file.path, place)
+                with self._writing(place) as aside:
+                    self._place[0].put_file(str(store.object_folder(artifact.digest) / file.path), aside)
         self.damaged.discard(artifact.digest)
 
     def list_files(self, folder: str) -> list[RemoteFile]:
@@ -196,7 +197,8 @@ class RemoteStore:
             return None
         # Terminals show these texts: a stranger's must not control them.
         plain = all(text == visible_name(text) for text in (record.summary, *record.metrics, *record.parents))
-        literal = all(_is_safe(file.path) for file in record.artifact.files)
+        # Not all protocols' libraries take these characters literally.
+        literal = not any(character in file.path for file in record.artifact.files for character in ':"<>|?*')
         return record if record.key == key and plain and literal and not find_record_fault(record) else None
 
     def read_artifact_digest(self, key: str) -> str:
@@ -241,10 +243,6 @@ class RemoteStore:
             except FileNotFoundError:
                 return None
             return int(found["size"]) if found["type"] == "file" else None
-
-    def _put(self, path: Path, place: str) -> None:
-        with self._writing(place) as aside:
-            self._place[0].put_file(str(path), aside)
 
     def _put_record(self, record: StepRecord) -> None:
         place = self._record(record.key)
@@ -307,8 +305,3 @@ def _modified(facts: Mapping[str, Any]) -> float | None:
         if isinstance(value, int | float):
             return float(value)
     return None
-
-
-def _is_safe(name: str) -> bool:
-    """Return whether the libraries of all protocols take a path literally."""
-    return not any(character in name for character in ':"<>|?*')
