@@ -248,7 +248,11 @@ class _Renderer:
         noisy = side == "candidate" or (noise is not None and noise.on_reference)
         feeds = fed.feeds if noisy else fed.clean
         found = ((name, self._feeding.pixels(name, feed)) for name, feed in feeds.items())
-        return {name: _in_color(pixels) for name, pixels in found if pixels is not None}
+        return {
+            name: np.asarray(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB"))
+            for name, pixels in found
+            if pixels is not None
+        }
 
     def _inputs(self, fed: Fed, images: Mapping[str, Array]) -> Iterator[Panel]:
         """Yield the images among the inputs, as the candidate gets them."""
@@ -353,8 +357,3 @@ class _Writer:
             warnings=panel.drawn.warnings,
             thumbnail=thumbnail,
         )
-
-
-def _in_color(pixels: Array) -> Array:
-    """Return uint8 [height, width, 3] of an image of 1, 3 or 4 channels."""
-    return np.asarray(Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB"))
