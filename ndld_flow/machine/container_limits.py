@@ -20,7 +20,10 @@ def read_limits(root: Path = Path("/")) -> dict[str, str]:
     A limit is the smallest of this process's group and its parents. `root` contains /proc and /sys.
     """
     try:
-        groups = _read_groups((root / "proc/self/cgroup").read_text(encoding="utf-8"))
+        groups: dict[str, str] = {}
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            groups |= dict.fromkeys(controllers.split(","), group)
     except OSError:
         return {"CPU time": NONE, "memory": NONE}  # a system without control groups
     mounts = _read_mounts(root)
@@ -38,15 +41,6 @@ class _Mount(NamedTuple):
     group: str
     """The group at the top of the mount: a container sees a part of the hierarchy."""
     folder: Path
-
-
-def _read_groups(text: str) -> dict[str, str]:
-    """Return controller -> the group of this process; version 2's group under the empty name."""
-    groups: dict[str, str] = {}
-    for line in text.splitlines():
-        _, controllers, group = line.split(":", 2)
-        groups |= dict.fromkeys(controllers.split(","), group)
-    return groups
 
 
 def _read_mounts(root: Path) -> list[_Mount]:

@@ -123,6 +123,9 @@ def _describe(nvml: ctypes.CDLL, number: int) -> Gpu:
     memory = _Memory()
     known = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
     clocks = [_number(nvml.nvmlDeviceGetApplicationsClock, handle, ctypes.c_uint(clock)) for clock in _CLOCKS.values()]
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    ask = getattr(nvml, "nvmlDeviceGetCudaComputeCapability", None)
+    failed = ask is None or ask(handle, ctypes.byref(major), ctypes.byref(minor))
     return Gpu(
         uuid=_text(nvml.nvmlDeviceGetUUID, handle),
         name=_text(nvml.nvmlDeviceGetName, handle),
@@ -131,7 +134,7 @@ def _describe(nvml: ctypes.CDLL, number: int) -> Gpu:
         clocks=UNKNOWN if UNKNOWN in clocks else "/".join(clocks),
         ecc=_mode(nvml.nvmlDeviceGetEccMode, handle),
         mig=_mode(nvml.nvmlDeviceGetMigMode, handle),
-        compute_capability=_capability(nvml, handle),
+        compute_capability=UNKNOWN if failed else f"{major.value}.{minor.value}",
     )
 
 
@@ -144,13 +147,6 @@ def _text(ask: Callable[..., int], handle: ctypes.c_void_p) -> str:
 def _number(ask: Callable[..., int], handle: ctypes.c_void_p, *which: ctypes.c_uint) -> str:
     number = ctypes.c_uint()
     return UNKNOWN if ask(handle, *which, ctypes.byref(number)) else str(number.value)
-
-
-def _capability(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> str:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    ask = getattr(nvml, "nvmlDeviceGetCudaComputeCapability", None)
-    failed = ask is None or ask(handle, ctypes.byref(major), ctypes.byref(minor))
-    return UNKNOWN if failed else f"{major.value}.{minor.value}"
 
 
 def _mode(ask: Callable[..., int], handle: ctypes.c_void_p) -> str:

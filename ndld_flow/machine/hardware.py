@@ -37,15 +37,18 @@ def read_hardware() -> Hardware:
     gpus, driver = _nvidia()
     release = ".".join(platform.release().split("-")[0].split(".")[:2])
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Hardware(f"{platform.system()} {release}".strip(), platform.machine(), _cpu_name(), cpus, gpus, driver)
-
-
-def _cpu_name() -> str:
     if platform.system() == "Darwin":
         named = _output_of("sysctl", "-n", "machdep.cpu.brand_string")
     else:
         named = _cpuinfo("model name") or _board_name()
-    return " ".join((named or platform.processor() or platform.machine()).split())
+    return Hardware(
+        f"{platform.system()} {release}".strip(),
+        platform.machine(),
+        " ".join((named or platform.processor() or platform.machine()).split()),
+        cpus,
+        gpus,
+        driver,
+    )
 
 
 def _cpuinfo(field: str) -> str:

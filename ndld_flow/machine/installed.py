@@ -22,7 +22,9 @@ def find_version(distribution: str) -> str | None:
     for folder in _path():
         found = _distributions_in(*folder).get(name)
         if found is not None:
-            return _version_in(found) or _ask_library(distribution)
+            header, _, _ = _read(f"{found}/METADATA").replace(b"\r\n", b"\n").partition(b"\n\n")
+            version = re.search(rb"^Version:[ \t]*(\S+)[ \t]*$", header, re.MULTILINE | re.IGNORECASE)
+            return (version[1].decode("utf-8", "replace") if version else "") or _ask_library(distribution)
     return None
 
 
@@ -91,13 +93,6 @@ def _has_eggs(folder: str, changed_ns: int) -> bool:
 def _normalized(name: str) -> str:
     """Return the name of a distribution as the Python packaging specifications compare it."""
     return re.sub(r"[-_.]+", "_", name).lower()
-
-
-def _version_in(folder: str) -> str:
-    """Return the version in the metadata of a distribution; empty if that has none."""
-    header, _, _ = _read(f"{folder}/METADATA").replace(b"\r\n", b"\n").partition(b"\n\n")
-    found = re.search(rb"^Version:[ \t]*(\S+)[ \t]*$", header, re.MULTILINE | re.IGNORECASE)
-    return found[1].decode("utf-8", "replace") if found else ""
 
 
 def _read(path: str) -> bytes:

@@ -106,14 +106,11 @@ def installed_builds(path: list[str] | None = None) -> list[Build]:
         (
             Build(found.name, found.version, tuple(_changed_files(found)))
             for found in distributions(path=path or sys.path)
-            if (found.name or "").lower().replace("_", "-").startswith("onnxruntime") and _owns_module(found)
+            if (found.name or "").lower().replace("_", "-").startswith("onnxruntime")
+            and any(str(file) == "onnxruntime/__init__.py" for file in found.files or ())
         ),
         key=lambda build: build.name,
     )
-
-
-def _owns_module(found: Distribution) -> bool:
-    return any(str(file) == "onnxruntime/__init__.py" for file in found.files or ())
 
 
 def _changed_files(found: Distribution) -> Iterator[str]:
