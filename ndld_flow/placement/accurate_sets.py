@@ -69,7 +69,10 @@ class AccurateSets:
             return wanted
         order = sorted(wanted, key=lambda index: (-self._worths[index].per_error, index))
         enough, many = 0, len(order)
-        middle = self._expected(order)
+        # The layers that are expected to meet the tolerance, if errors add as squares.
+        sums = accumulate((self._worths[index].error or 0.0) ** 2 for index in order)
+        fitting = sum(math.sqrt(total) <= self._bound for total in sums)
+        middle = max(1, min(fitting, len(order) - 1))
         while many - enough > 1 and not is_spent():
             if self.meets(frozenset(order[:middle])):
                 enough = middle
@@ -85,12 +88,6 @@ class AccurateSets:
             else:
                 self.broken[index] = self._judge.bounds.broken(self._results[part | {index}])
         return part
-
-    def _expected(self, order: Sequence[int]) -> int:
-        """Return how many layers, from the first, are expected to meet the tolerance, if errors add as squares."""
-        sums = accumulate((self._worths[index].error or 0.0) ** 2 for index in order)
-        fitting = sum(math.sqrt(total) <= self._bound for total in sums)
-        return max(1, min(fitting, len(order) - 1))
 
     def meets(self, quantized: frozenset[int]) -> bool:
         """Return whether a set meets the tolerance; a model that cannot be written or run does not."""

@@ -23,7 +23,6 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.measure.pair_rounds import RoundLimits
-from ndld_flow.models.tensors import Array
 from ndld_flow.placement.accurate_sets import AccurateSets, Worth
 from ndld_flow.placement.paired_latency import LatencyMeter
 from ndld_flow.placement.regions import Region, RegionWriter, captured_values, connected, find_regions
@@ -125,7 +124,7 @@ class Placer:
         self._started = time.monotonic()
         self._prepared, self._ranges = prepared, ranges
         self._excluded = {*exclude, *ranges.with_nonfinite(prepared)}
-        self._feeds = _values_of(self._request.samples)
+        self._feeds = {name: feed.values for name, feed in next(iter(self._request.samples)).feeds.items()}
         self._meter = LatencyMeter(
             self._request.target,
             self._workspace.scratch,
@@ -140,7 +139,8 @@ class Placer:
             del inside
             self._sets_of = self._open_sets()
             self._try_proposals()
-            delivered = self._confirm(self._drop_groups(self._fastest()))
+            faster = [(each.latency.ratio, each) for each in self._sets if each.latency and self._gains(each.latency)]
+            delivered = self._confirm(self._drop_groups(min(faster, key=lambda pair: pair[0])[1] if faster else None))
         placed = tuple(self._placed(index, delivered) for index in range(len(self._regions)))
         self._record = self._describe(placed, delivered)
         return {region.output: _SKIPPED[region.decision] for region in placed if region.decision in _SKIPPED}
@@ -244,15 +244,12 @@ class Placer:
             yield "intensity", frozenset(i for i in everything if self._regions[i].intensity >= CPU_INTENSITY)
         yield "all", frozenset(everything)
         if len(faster) >= _FEWEST_TO_SPLIT:
-            yield f"{_MOST_OF_GAIN:.0%} of the gain alone", self._most_of_gain(faster)
-
-    def _most_of_gain(self, faster: Sequence[int]) -> frozenset[int]:
-        """Return the fewest regions that save most of what all of them save alone."""
-        wanted, chosen = _MOST_OF_GAIN * self._saved_together_ms(faster), list[int]()
-        for index in sorted(faster, key=self._saved_ms, reverse=True):
-            if self._saved_together_ms(chosen) < wanted:
-                chosen.append(index)
-        return frozenset(chosen)
+            # The fewest regions that save most of what all of them save alone.
+            wanted, chosen = _MOST_OF_GAIN * self._saved_together_ms(faster), list[int]()
+            for index in sorted(faster, key=self._saved_ms, reverse=True):
+                if self._saved_together_ms(chosen) < wanted:
+                    chosen.append(index)
+            yield f"{_MOST_OF_GAIN:.0%} of the gain alone", frozenset(chosen)
 
     def _try_proposals(self) -> None:
         seen: dict[frozenset[int], str] = {}
@@ -306,10 +303,6 @@ class Placer:
         return measured.high < 1 / (1 + self._request.placement.least_gain)
 
     # --- The choice --------------------------------------------------------------------------------------------------
-
-    def _fastest(self) -> _Set | None:
-        faster = [(each.latency.ratio, each) for each in self._sets if each.latency and self._gains(each.latency)]
-        return min(faster, key=lambda pair: pair[0])[1] if faster else None
 
     def _drop_groups(self, best: _Set | None) -> _Set | None:
         """Drop groups of regions without which the model is faster, those that save the least alone first."""
@@ -441,8 +434,3 @@ def _compare(alone: MeasuredRatio) -> str:
 def _listed(names: Sequence[str]) -> str:
     rest = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _values_of(samples: Samples) -> dict[str, Array]:
-    """Return the values of the first sample."""
-    return {name: feed.values for name, feed in next(iter(samples)).feeds.items()}

@@ -69,7 +69,11 @@ def find_regions(prepared: PreparedModel, exclude: Collection[str], values: Mapp
             described = [_describe(by_name[node.name], values) for node in (layer, *followers)]
             kind = kinds.setdefault(tuple(described), len(kinds))
             node = by_name[layer.name]
-            regions.append(Region(layer, followers, kind, _macs(node, values), intensity(node)))
+            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+            inputs, outputs = ([_shape(value, values) for value in side] for side in (node.inputs, node.outputs))
+            regions.append(
+                Region(layer, followers, kind, count_macs(node.op_type, inputs, outputs, attributes), intensity(node))
+            )
     return tuple(regions)
 
 
@@ -108,12 +112,6 @@ def _shape(value: ir.Value | None, values: Mapping[str, Array]) -> Shape | None:
         return tuple(value.const_value.shape.numpy())
     array = values.get(value.name or "")
     return None if array is None else tuple(array.shape)
-
-
-def _macs(node: ir.Node, values: Mapping[str, Array]) -> int | None:
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    inputs, outputs = ([_shape(value, values) for value in side] for side in (node.inputs, node.outputs))
-    return count_macs(node.op_type, inputs, outputs, attributes)
 
 
 class RegionWriter:
