@@ -119,7 +119,11 @@ def main() -> None:
         folder = Path(order["folder"])
         os.chdir(order["cwd"])
         ended = (_fork if sys.platform.startswith("linux") else _spawn)(order["function"], folder, order["timeout_s"])
-        _import_again(folder / _IMPORTED)
+        # The next calls need not import what a call has imported.
+        with contextlib.suppress(OSError, ValueError):
+            for name in json.loads((folder / _IMPORTED).read_text(encoding="utf-8")):
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
         os.write(output, f"{json.dumps(ended)}\n".encode())
 
 
@@ -148,7 +152,11 @@ def _run(called: Callable[[Path], None], folder: Path) -> None:
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        _redirect(folder)
+        # The output of libraries, and the stack at a crash, go to files.
+        descriptor = os.open(folder / STDERR, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for standard in (1, 2):
+            os.dup2(descriptor, standard)
+        faulthandler.enable((folder / FRAMES).open("w"), all_threads=False)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # Python's own generator is seeded by the fork
         before = set(sys.modules)
@@ -160,14 +168,6 @@ def _run(called: Callable[[Path], None], folder: Path) -> None:
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _redirect(folder: Path) -> None:
-    """Send the output of libraries, and the stack at a crash, to files."""
-    descriptor = os.open(folder / STDERR, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for standard in (1, 2):
-        os.dup2(descriptor, standard)
-    faulthandler.enable((folder / FRAMES).open("w"), all_threads=False)
 
 
 def _spawn(function: str, folder: Path, timeout_s: float) -> tuple[int, bool]:
@@ -182,14 +182,6 @@ def _import(function: str) -> Callable[[Path], None]:
     module, _, name = function.partition(":")
     called: Callable[[Path], None] = getattr(importlib.import_module(module), name)
     return called
-
-
-def _import_again(imported: Path) -> None:
-    """Import the modules that a call has imported, so that the next ones need not."""
-    with contextlib.suppress(OSError, ValueError):
-        for name in json.loads(imported.read_text(encoding="utf-8")):
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
 
 
 if __name__ == "__main__":
