@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.events import Event
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
-    from ndld_flow.step import Foresight
 
 
 @click.command("plan", short_help="Show what a run would do, and why, without running it.")
@@ -94,22 +93,18 @@ def _print(decisions: Sequence[Decision], as_json: bool) -> int:
 
         print_json("plan", describe_decisions(decisions, foreseen))
     else:
-        _show(decisions, foreseen)
+        width = max(len(decision.step.name) for decision in decisions)
+        for decision, seen in zip(decisions, foreseen, strict=True):
+            reason = decision.reason
+            text = f"{reason.text:<16}  " if decision.detail else reason.text
+            shown = click.style(f"{reason.symbol} {text}", fg=reason.colour)
+            click.echo(f"{decision.step.name:<{width}}  {shown}{decision.detail}")
+            for colour, sentences in (("", seen.notes), ("red", seen.problems), ("yellow", seen.lacks)):
+                for sentence in sentences:
+                    click.echo(f"{'':<{width}}    {click.style(sentence, fg=colour or None)}")
+        todo = sum(not decision.reused for decision in decisions)
+        click.echo(f"{todo} of {len(decisions)} steps to run" if todo else "nothing to do")
     return 2 if any(seen.problems for seen in foreseen) else 0
-
-
-def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
-    width = max(len(decision.step.name) for decision in decisions)
-    for decision, seen in zip(decisions, foreseen, strict=True):
-        reason = decision.reason
-        text = f"{reason.text:<16}  " if decision.detail else reason.text
-        shown = click.style(f"{reason.symbol} {text}", fg=reason.colour)
-        click.echo(f"{decision.step.name:<{width}}  {shown}{decision.detail}")
-        for colour, sentences in (("", seen.notes), ("red", seen.problems), ("yellow", seen.lacks)):
-            for sentence in sentences:
-                click.echo(f"{'':<{width}}    {click.style(sentence, fg=colour or None)}")
-    todo = sum(not decision.reused for decision in decisions)
-    click.echo(f"{todo} of {len(decisions)} steps to run" if todo else "nothing to do")
 
 
 _MOST_SHOWN = 12

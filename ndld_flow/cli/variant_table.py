@@ -46,17 +46,13 @@ def draw_variants(events: Iterable[VariantTried], width: int, height: int) -> Ta
     table.add_column("accuracy", no_wrap=True, overflow="ellipsis", min_width=14, max_width=24)
     table.add_column("", no_wrap=True, overflow="ellipsis", min_width=len("may be the best"))
     for event in shown:
-        table.add_row(*_cells(event))
+        rank, _ = _rank(event)
+        tried, style = event.variant, "bold" if event.leads else "dim" if rank == _LAST else ""
+        times = describe_times(tried.speed)[0] if tried.speed is not None and is_possible(tried.speed) else ""
+        name = Text(f"{'▸' if event.leads else ' '} {' '.join(visible_text(tried.name).split())}", style=style)
+        place = Text(describe_place(event), style=_COLOURS.get(max(rank, 1), style))
+        accuracy = describe_accuracy(tried).partition(", ")[0]
+        table.add_row(name, Text(times, style=style), Text(accuracy, style=style), place)
     if len(shown) < len(ordered):
         table.add_row(Text(f"  and {len(ordered) - len(shown)} more", style="dim"))
     return table
-
-
-def _cells(event: VariantTried) -> tuple[Text, ...]:
-    rank, _ = _rank(event)
-    tried, style = event.variant, "bold" if event.leads else "dim" if rank == _LAST else ""
-    times = describe_times(tried.speed)[0] if tried.speed is not None and is_possible(tried.speed) else ""
-    name = Text(f"{'▸' if event.leads else ' '} {' '.join(visible_text(tried.name).split())}", style=style)
-    place = Text(describe_place(event), style=_COLOURS.get(max(rank, 1), style))
-    accuracy = describe_accuracy(tried).partition(", ")[0]
-    return name, Text(times, style=style), Text(accuracy, style=style), place

@@ -265,23 +265,19 @@ class Placer:
                 self._record_set(_Set(name, accurate, Path(), outcome=f"the same as `{seen[accurate]}`"))
             else:
                 seen[accurate] = name
-                self._measure_set(name, accurate)
+                tried = _Set(name, accurate, self._written(accurate))
+                try:
+                    tried.latency = self._measure_whole(self._request.source, tried.path, _SET_LIMITS, f"set `{name}`")
+                    tried.outcome = "faster" if self._gains(tried.latency) else "not faster than the source"
+                except NdldFlowError as error:
+                    tried.outcome = f"it does not run: {error}"
+                self._record_set(tried)
 
     def _budget(self) -> Budget:
         """Return half of the remaining trials and time, so that each set gets some."""
         left = self._request.placement.trials - self._sets_of.tried
         end = (self._used() + _TRIALS) / 2
         return Budget(max(0, left) // 2, lambda: self._used() > end)
-
-    def _measure_set(self, name: str, quantized: frozenset[int]) -> _Set:
-        tried = _Set(name, quantized, self._written(quantized))
-        try:
-            tried.latency = self._measure_whole(self._request.source, tried.path, _SET_LIMITS, f"set `{name}`")
-            tried.outcome = "faster" if self._gains(tried.latency) else "not faster than the source"
-        except NdldFlowError as error:
-            tried.outcome = f"it does not run: {error}"
-        self._record_set(tried)
-        return tried
 
     def _record_set(self, tried: _Set) -> None:
         self._sets.append(tried)

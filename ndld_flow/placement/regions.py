@@ -126,25 +126,24 @@ class RegionWriter:
     def write(self, region: Region, folder: Path) -> RegionModels | None:
         """Write a region to an empty folder; return None if it cannot be a model of its own."""
         try:
-            return self._write(region, folder)
+            floats, quantized = folder / "float.onnx", folder / "quantized.onnx"
+            edited = EditedModel(load_model(self._prepared.saved()), self._prepared.saved())
+            names = {node.name for node in region.nodes}
+            part = part_of_nodes(edited, [node for node in edited.model.graph if node.name in names])
+            edges = [value.name or "" for value in (*part.inputs, *part.outputs)]
+            if not self._values.keys() >= set(edges):  # they are no tensors on the host
+                return None
+            keep_only(edited, part, {name: self._type(name) for name in edges})
+            save_model(edited.model, floats)
+            prepared = prepare_model(floats, folder / "prepared.onnx", self._settings)
+            written = write_quantized(prepared, quantized, self._ranges, self._settings, {}, Workspace(folder))
+            if {node.name for node in written.nodes} != names:
+                return None
+            return RegionModels(
+                floats, quantized, {spec.name: self._values[spec.name] for spec in model_inputs(floats)}
+            )
         except NdldFlowError:
             return None
-
-    def _write(self, region: Region, folder: Path) -> RegionModels | None:
-        floats, quantized = folder / "float.onnx", folder / "quantized.onnx"
-        edited = EditedModel(load_model(self._prepared.saved()), self._prepared.saved())
-        names = {node.name for node in region.nodes}
-        part = part_of_nodes(edited, [node for node in edited.model.graph if node.name in names])
-        edges = [value.name or "" for value in (*part.inputs, *part.outputs)]
-        if not self._values.keys() >= set(edges):  # they are no tensors on the host
-            return None
-        keep_only(edited, part, {name: self._type(name) for name in edges})
-        save_model(edited.model, floats)
-        prepared = prepare_model(floats, folder / "prepared.onnx", self._settings)
-        written = write_quantized(prepared, quantized, self._ranges, self._settings, {}, Workspace(folder))
-        if {node.name for node in written.nodes} != names:
-            return None
-        return RegionModels(floats, quantized, {spec.name: self._values[spec.name] for spec in model_inputs(floats)})
 
     def _type(self, name: str) -> str:
         array = self._values[name]

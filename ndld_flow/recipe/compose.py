@@ -66,12 +66,6 @@ def reading_environment(*, allowed: bool) -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def explain_reading(where: str, dotted: str, text: str) -> Problem:
-    """Return OmegaConf's refusal as a problem."""
-    what = re.sub(rf".*({READS_ENVIRONMENT} \S+).*", r"\1", text)
-    return Problem(where, dotted, what, "it may be a secret: check the recipe, then allow it with --trust")
-
-
 MAX_STEPS = 20_000
 """Limit on the cost of a recipe: ten per interpolation, one per value and per hundred characters of its result."""
 TOO_MUCH = "its interpolations expand beyond the limit for recipes"
@@ -165,7 +159,10 @@ def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) 
         return Problem(where, "", "this is no override" if hint else text.replace("++", ""), hint or _OVERRIDE)
     dotted = str(getattr(error, "full_key", None) or "")
     if READS_ENVIRONMENT in text:
-        return explain_reading(file.where(dotted), dotted, text)
+        what = re.sub(rf".*({READS_ENVIRONMENT} \S+).*", r"\1", text)
+        return Problem(
+            file.where(dotted), dotted, what, "it may be a secret: check the recipe, then allow it with --trust"
+        )
     return Problem(file.where(dotted), dotted, text, _hint(text, dotted, file))
 
 

@@ -58,16 +58,6 @@ def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mista
         _check_steps("sweep.timeout", section.timeout, steps, mistakes)
 
 
-def read_exclusions(
-    section: SweepSection, axes: Axes, mistakes: Mistakes
-) -> tuple[Mapping[str, tuple[JsonValue, ...]], ...]:
-    """Return the excluded combinations: for each axis of a rule, its excluded values."""
-    rules = [
-        _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
-    ]
-    return tuple(rule for rule, given in zip(rules, section.exclude, strict=True) if len(rule) == len(given) > 0)
-
-
 def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     count = len([*sentences(section.minimize), *sentences(section.maximize)])
     if section.method in ("tpe", "hill_climb") and not count:
@@ -256,7 +246,13 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     keys = (key.split(".") for axis in axes.read for key in axis.keys)
     varying = {words[1] for words in keys if words[0] == "steps" and len(words) > 1}
     goals = _read_goals(section, steps, varying, mistakes)
-    space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
+    rules = [
+        _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
+    ]
+    space = Space(
+        tuple(axis.axis for axis in axes.read),
+        tuple(rule for rule, given in zip(rules, section.exclude, strict=True) if len(rule) == len(given) > 0),
+    )
     entries = variations.written.get("steps")
     check_section(section, axes, list(entries) if isinstance(entries, dict) else [], mistakes)
     for index, gate in enumerate(base.gates if base is not None else ()):

@@ -248,7 +248,14 @@ def _with_axis(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any])
     name = _find_name(axis.key, over, values) or axis.key
     form = over.get(name)
     if isinstance(form, dict) and form and all(isinstance(value, dict) for value in form.values()):
-        return name, {**over, name: _choose_variants(axis, name, form)}
+        read = read_axis(name, axis.form) if isinstance(axis.form, str) else Choices(name, tuple(axis.form or ()))  # type: ignore[arg-type]
+        chosen = [str(value) for value in read.values] if isinstance(read, Choices) else []
+        for variant in chosen:
+            if variant not in form:
+                raise AxisError(f"`{name}` has no variant `{variant}`", suggest(variant, form))
+        if not chosen:
+            raise AxisError(f"the variants of `{name}` have names", suggest("", form))
+        return name, {**over, name: {variant: form[variant] for variant in chosen}}
     return name, {**over, name: axis.form}
 
 
@@ -262,18 +269,6 @@ def _with_part(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any])
             raise AxisError(f"there is no axis `{axis.key}`", suggest(axis.key, over))
         return axis_name, {name: form for name, form in over.items() if name != axis_name}
     return axis_name or axis.key, {**over, axis_name or axis.key: axis.form}
-
-
-def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the variants that the command line names."""
-    read = read_axis(name, axis.form) if isinstance(axis.form, str) else Choices(name, tuple(axis.form or ()))  # type: ignore[arg-type]
-    chosen = [str(value) for value in read.values] if isinstance(read, Choices) else []
-    for variant in chosen:
-        if variant not in variants:
-            raise AxisError(f"`{name}` has no variant `{variant}`", suggest(variant, variants))
-    if not chosen:
-        raise AxisError(f"the variants of `{name}` have names", suggest("", variants))
-    return {variant: variants[variant] for variant in chosen}
 
 
 def _without_missing_exclusions(

@@ -48,14 +48,9 @@ def verdict_lines(summary: Summary) -> list[str]:
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",
-        *undecided_lines(summary),
+        *[f"undecided {step}: {reason}" for step, reason in summary.undecided.items()],
         *(f"warning {warning}" for warning in summary.warnings),
     ]
-
-
-def undecided_lines(summary: Summary) -> list[str]:
-    """Return `undecided decide: gate ... inconclusive (...)` for each step with an undecided check."""
-    return [f"undecided {step}: {reason}" for step, reason in summary.undecided.items()]
 
 
 def outcome_line(summary: Summary) -> str:
@@ -113,19 +108,16 @@ def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
         return "not checked"
     parts = []
     if accuracy.worst_slice is not None:
-        parts.append(worst_slice_words(accuracy.worst_slice, accuracy.worst_slice_place))
+        if not accuracy.worst_slice:
+            worst = "no slice differs"
+        else:
+            worst = f"worst slice {percent(accuracy.worst_slice)} off{f' ({accuracy.worst_slice_place})' if accuracy.worst_slice_place else ''}"
+        parts.append(worst)
     if accuracy.cosine is not None:
         parts.append(f"cosine {number(accuracy.cosine)}")
     if accuracy.max_abs is not None:
         parts.append(f"max abs {number(accuracy.max_abs)}")
     return f"{', '.join(parts)} ({tolerance_words(accuracy)})".lstrip()
-
-
-def worst_slice_words(error: float, place: str) -> str:
-    """Return `worst slice 1.2 % off (output0, channel 4)`."""
-    if not error:
-        return "no slice differs"
-    return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:

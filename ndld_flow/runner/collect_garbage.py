@@ -21,7 +21,6 @@ from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove
 from ndld_flow.store.store import Store, node_store_folder
 
 if TYPE_CHECKING:
-    from ndld_flow.records.sweep import SweepRecord
     from ndld_flow.runtimes.kept_library import KeptLibrary
 
 _BATCH = 100
@@ -78,11 +77,10 @@ class _Needed:
         """Add what a sweep and its points need. Raises RequestError if a record cannot be read."""
         for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
             self.add(read_run_record(point.parent).needs())
-        self.add_sweep(read_sweep_record(folder), store)
-
-    def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
-        """Add the results that no point's record names: those of failed points, and of repeated measurements."""
-        self.add_keys((step.key for point in sweep.points for step in point.steps if step.key), store)
+        # The results that no point's record names: those of failed points, and of repeated measurements.
+        self.add_keys(
+            (step.key for point in read_sweep_record(folder).points for step in point.steps if step.key), store
+        )
 
     def add_keys(self, keys: Iterable[str], store: Store) -> None:
         """Add the results under these keys."""

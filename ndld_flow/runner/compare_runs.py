@@ -120,22 +120,15 @@ def compare_runs(
     """
     kept = Outputs(outputs)
     if measure is not None:
-        return _measure(references, gates, rules or Rules(metric="latency.median"), kept, to, measure)
+        subjects = find_subjects(references, kept)
+        if [len(subject.profiles) for subject in subjects] != [1, 1]:
+            raise RequestError(
+                "only two profiles can be measured against each other: name them as RUN:STEP, the base first."
+            )
+        comparison, profiles = measure_pair(subjects, gates, rules or Rules(metric="latency.median"), kept, measure)
+        return _write(comparison, [profiles], kept, to)
     with paused_garbage_collection():
         return _compare(references, gates, rules or Rules(), kept, to)
-
-
-def _measure(
-    references: Sequence[str], gates: Sequence[str], rules: Rules, kept: Outputs, to: Path | None, listener: Listener
-) -> Compared:
-
-    subjects = find_subjects(references, kept)
-    if [len(subject.profiles) for subject in subjects] != [1, 1]:
-        raise RequestError(
-            "only two profiles can be measured against each other: name them as RUN:STEP, the base first."
-        )
-    comparison, profiles = measure_pair(subjects, gates, rules, kept, listener)
-    return _write(comparison, [profiles], kept, to)
 
 
 def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept: Outputs, to: Path | None) -> Compared:

@@ -102,11 +102,6 @@ class RunFilter:
     """The location or the file name of a model, or a pattern; or the first digits of its digest."""
     user: str = ""
 
-    @property
-    def reads_records(self) -> bool:
-        """True if the records of runs decide, and not their tags only."""
-        return bool(self.where or self.model or self.user)
-
 
 def list_runs(
     outputs: Outputs,
@@ -125,9 +120,16 @@ def list_runs(
     wanted = wanted or RunFilter()
     conditions = _Conditions(tuple(map(_parse, wanted.where)))
     folders, unreadable = _sorted_folders(outputs, recipe)
-    reads_all = len(folders) > _MANY and (limit is None or limit > _MANY or wanted.reads_records)
+    reads_all = len(folders) > _MANY and (
+        limit is None or limit > _MANY or bool(wanted.where or wanted.model or wanted.user)
+    )
     briefs = _read_briefs(outputs, recipe) if reads_all else {}
-    reader = _Reader(outputs, _tags_by_folder(outputs), wanted, conditions, briefs)
+    tags: dict[Path, list[str]] = {}
+    for name, tagged in outputs.tagged().items():
+        tags.setdefault(tagged, []).append(name)
+        if is_point(tagged):
+            tags.setdefault(tagged.parent.parent, []).append(f"{name} #{int(tagged.name)}")
+    reader = _Reader(outputs, tags, wanted, conditions, briefs)
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
@@ -441,12 +443,3 @@ def _changed_s(folder: Path) -> float:
     except OSError:
         return 0.0
     return status.st_mtime if stat.S_ISDIR(status.st_mode) else 0.0
-
-
-def _tags_by_folder(outputs: Outputs) -> Tags:
-    tags: dict[Path, list[str]] = {}
-    for name, tagged in outputs.tagged().items():
-        tags.setdefault(tagged, []).append(name)
-        if is_point(tagged):
-            tags.setdefault(tagged.parent.parent, []).append(f"{name} #{int(tagged.name)}")
-    return tags

@@ -81,7 +81,14 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
 def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     """Read the subject of `PATH`, `RUN` or `RUN:STEP`. Raises RequestError as `find_subjects` does."""
     if is_profile_file(reference):
-        return _read_file(reference, Path(reference))
+        from ndld_flow.profiles.read.read_profile import read_profile, recognize
+
+        path = Path(reference)
+        profile = read_profile(path)
+        label = path.name or path.resolve().name
+        if label in ("profile.json", "build.json"):
+            label = path.resolve().parent.name
+        return FoundSubject(reference, recognize(path) or "profile", label, (FoundProfile("", profile),))
     head, colon, step = reference.rpartition(":")
     # Tags, recipes and ids contain no colon; the path of a run's folder may.
     if not colon or _is_folder(reference):
@@ -108,16 +115,6 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
         names = ", ".join(f"{reference}:{profile.name}" for profile in subject.profiles)
         raise RequestError(f"{reference} contains several profiles. Name one: {names}.")
     return subject.profiles[0].profile
-
-
-def _read_file(reference: str, path: Path) -> FoundSubject:
-    from ndld_flow.profiles.read.read_profile import read_profile, recognize
-
-    profile = read_profile(path)
-    label = path.name or path.resolve().name
-    if label in ("profile.json", "build.json"):
-        label = path.resolve().parent.name
-    return FoundSubject(reference, recognize(path) or "profile", label, (FoundProfile("", profile),))
 
 
 def _refuse_untimed(subject: FoundSubject) -> None:

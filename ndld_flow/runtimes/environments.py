@@ -73,7 +73,11 @@ class Environment(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:  # noqa: ANN401 - plain data
-        return expand_environment(value)
+        if isinstance(value, str):
+            return {"folder": value}
+        if isinstance(value, dict) and not value.keys() & {"packages", "folder"}:
+            return {"packages": value}
+        return value
 
     @field_validator("folder")
     @classmethod
@@ -95,15 +99,6 @@ class Environment(Settings):
         """Return `onnxruntime 1.27.0`, or the folder."""
         named = [f"{name} {release}" for name, release in sorted(self.packages.items())]
         return ", ".join(named) or self.folder
-
-
-def expand_environment(value: object) -> object:
-    """Expand `{onnxruntime: 1.27.0}` and a path to the settings of an environment; return anything else as it is."""
-    if isinstance(value, str):
-        return {"folder": value}
-    if isinstance(value, dict) and not value.keys() & {"packages", "folder"}:
-        return {"packages": value}
-    return value
 
 
 EnvironmentSetting = Annotated[
@@ -190,14 +185,6 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     return kept
 
 
-def open_environment(environment: Environment) -> KeptEnvironment:
-    """Return an environment that a run has created before its steps. Raises BackendError if it is gone."""
-    kept = find_environment(environment)
-    if kept is None:
-        raise BackendError(f"the environment {environment.label} was removed while the run used it: run again")
-    return kept
-
-
 def in_environment(request: SessionRequest, environment: Environment | None) -> SessionRequest:
     """Return a request whose processes see the packages of an environment.
 
@@ -212,7 +199,10 @@ def in_environment(request: SessionRequest, environment: Environment | None) -> 
             f"`environment` applies to ONNX Runtime and OpenVINO, and not to {request.names().library}: set `release` "
             "or `library` of the step that builds the engine"
         )
-    placed: SessionRequest = replace(request, site=str(open_environment(environment).site))
+    kept = find_environment(environment)
+    if kept is None:
+        raise BackendError(f"the environment {environment.label} was removed while the run used it: run again")
+    placed: SessionRequest = replace(request, site=str(kept.site))
     return placed
 
 

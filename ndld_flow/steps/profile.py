@@ -257,23 +257,17 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
     from ndld_flow.models.external_files import model_bytes
+    from ndld_flow.samples.feeds import make_feeds
+    from ndld_flow.samples.received_images import write_received_images
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
-    _write_received(turn)
+    request = turn.step.request(turn.source, turn.context)
+    if any(spec.data_patterns for spec in request.inputs.values()):
+        specs = request.session.declared_inputs(request.path)
+        write_received_images(make_feeds(specs, request.inputs, request.seed, request.label), turn.out)
     described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
     for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
     model = turn.source.path
     size = Metric(value=model_bytes(model), unit="bytes")
     return Result(summarize(profile), metrics={**metrics_of(profile), "model_bytes": size})
-
-
-def _write_received(turn: Turn) -> None:
-    """Write the images that the model received, which are read again, if some of its data are files."""
-    from ndld_flow.samples.feeds import make_feeds
-    from ndld_flow.samples.received_images import write_received_images
-
-    request = turn.step.request(turn.source, turn.context)
-    if any(spec.data_patterns for spec in request.inputs.values()):
-        specs = request.session.declared_inputs(request.path)
-        write_received_images(make_feeds(specs, request.inputs, request.seed, request.label), turn.out)

@@ -51,7 +51,21 @@ def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
     """Return all captured tensors, in execution order."""
     divergence = {layer.tensor: layer for layer in record.divergence}
     kind = short_name(record.range_format, 20)
-    return tuple(_tensor_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
+    return tuple(
+        TensorRow(
+            name=short_name(tensor.tensor),
+            link=link_to(tensor.tensor),
+            node=short_name(tensor.node, 80),
+            op_type=short_name(tensor.op_type, 60),
+            tensor=f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
+            low=number(tensor.range.minimum),
+            high=number(tensor.range.maximum),
+            rms=number(tensor.range.rms),
+            troubles=tuple(troubles(tensor, kind)),
+            snr=snr_words(snr_db(divergence.get(tensor.tensor))),
+        )
+        for tensor in record.tensors
+    )
 
 
 def link_to(tensor: str) -> str:
@@ -92,21 +106,6 @@ def troubles(tensor: CapturedTensor, range_format: str) -> Iterator[str]:
 
 def _share(fraction: float) -> str:
     return share(fraction) if fraction >= 0.0005 else "< 0.1 %"
-
-
-def _tensor_row(tensor: CapturedTensor, divergence: LayerDivergence | None, range_format: str) -> TensorRow:
-    return TensorRow(
-        name=short_name(tensor.tensor),
-        link=link_to(tensor.tensor),
-        node=short_name(tensor.node, 80),
-        op_type=short_name(tensor.op_type, 60),
-        tensor=f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
-        low=number(tensor.range.minimum),
-        high=number(tensor.range.maximum),
-        rms=number(tensor.range.rms),
-        troubles=tuple(troubles(tensor, range_format)),
-        snr=snr_words(snr_db(divergence)),
-    )
 
 
 _ARITHMETIC = {

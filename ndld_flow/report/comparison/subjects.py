@@ -37,18 +37,17 @@ class SubjectView:
 
 def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
     """Return all subjects in their given order; the first is the base."""
-    return tuple(_subject_view(place, subject) for place, subject in enumerate(subjects))
-
-
-def _subject_view(place: int, subject: Subject) -> SubjectView:
-    return SubjectView(
-        letter=ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1),
-        series=place % SERIES,
-        label=short_name(subject.label, 60) or "(no name)",
-        location=short_name(subject.location, 300),
-        kind=subject.kind,
-        run_id=short_name(subject.run_id),
-        measured_at=subject.measured_at,
+    return tuple(
+        SubjectView(
+            letter=ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1),
+            series=place % SERIES,
+            label=short_name(subject.label, 60) or "(no name)",
+            location=short_name(subject.location, 300),
+            kind=subject.kind,
+            run_id=short_name(subject.run_id),
+            measured_at=subject.measured_at,
+        )
+        for place, subject in enumerate(subjects)
     )
 
 

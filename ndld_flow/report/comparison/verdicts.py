@@ -156,7 +156,16 @@ def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], Int
     """Return the decisions of all profiles and candidates, and their shared axis."""
     deciding = [(profile, verdict) for profile in comparison.profiles for verdict in profile.deciding]
     scale = IntervalScale.around(verdict for _, verdict in deciding)
-    return tuple(_decision(profile, verdict, scale) for profile, verdict in deciding), scale
+    return tuple(
+        Decision(
+            profile=short_name(profile.name, 80),
+            base=profile.subjects[0],
+            candidate=profile.subjects[verdict.candidate],
+            metric=short_name(verdict.metric, 60),
+            view=_verdict_view(verdict, scale),
+        )
+        for profile, verdict in deciding
+    ), scale
 
 
 def collect_metrics(profile: ProfileComparison) -> tuple[MetricRow, ...]:
@@ -172,16 +181,6 @@ def ratio_text(ratio: float) -> str:
         return ABSENT
     near_one = 0.9 <= ratio <= 1.1
     return f"{ratio:.3f}{TIMES}" if near_one else f"{three_digits(ratio)}{TIMES}"
-
-
-def _decision(profile: ProfileComparison, verdict: MetricVerdict, scale: IntervalScale) -> Decision:
-    return Decision(
-        profile=short_name(profile.name, 80),
-        base=profile.subjects[0],
-        candidate=profile.subjects[verdict.candidate],
-        metric=short_name(verdict.metric, 60),
-        view=_verdict_view(verdict, scale),
-    )
 
 
 def _metric_row(

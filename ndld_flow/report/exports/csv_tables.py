@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
 from ndld_flow.base.text import visible_name
-from ndld_flow.records.comparison import Comparison, ProfileComparison
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.tables import Table, Value
@@ -109,19 +109,13 @@ def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
 def comparison_rows(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[list[Value]]:
     """Yield the cells of all rows of the layer tables, as `COMPARISON_COLUMNS` names them, once per candidate."""
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
-        yield from _compared(comparison, compared, measured)
-
-
-def _compared(
-    comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]
-) -> Iterator[list[Value]]:
-    labels = [comparison.subjects[place].label for place in compared.subjects]
-    for candidate in range(1, len(measured)):
-        changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
-        for change in changes:
-            names: list[Value] = [compared.name, labels[0], labels[candidate]]
-            row = compared.rows[change.row]
-            yield [*names, *_change(change), row.methods[candidate], row.confidence_between(0, candidate)]
+        labels = [comparison.subjects[place].label for place in compared.subjects]
+        for candidate in range(1, len(measured)):
+            changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
+            for change in changes:
+                names: list[Value] = [compared.name, labels[0], labels[candidate]]
+                row = compared.rows[change.row]
+                yield [*names, *_change(change), row.methods[candidate], row.confidence_between(0, candidate)]
 
 
 def _change(change: LayerChange) -> list[Value]:

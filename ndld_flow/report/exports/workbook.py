@@ -82,28 +82,20 @@ def workbook(sheets: Sequence[Sheet]) -> bytes:
     with xlsxwriter.Workbook(stream, _SAFE) as book:
         bold = book.add_format({"bold": True})
         for name, (_, heading, rows) in zip(names, sheets, strict=True):
-            _write_sheet(book.add_worksheet(name), heading, rows, bold)
+            sheet = book.add_worksheet(name)
+            widths = [len(title) for title in heading]
+            last = 0
+            for place, title in enumerate(heading):
+                sheet.write_string(0, place, title, bold)
+            for number, row in zip(range(1, _MOST_ROWS + 1), rows, strict=False):
+                last = number
+                for place, cell in enumerate(row):
+                    widths[place] = max(widths[place], _write_cell(sheet, number, place, cell))
+            sheet.freeze_panes(1, 0)
+            sheet.autofilter(0, 0, last, len(heading) - 1)
+            for place, width in enumerate(widths):
+                sheet.set_column(place, place, min(width, _WIDEST) + 2)
     return stream.getvalue()
-
-
-def _write_sheet(
-    sheet: xlsxwriter.worksheet.Worksheet,
-    heading: Sequence[str],
-    rows: Iterable[Sequence[Value]],
-    bold: xlsxwriter.format.Format,
-) -> None:
-    widths = [len(title) for title in heading]
-    last = 0
-    for place, title in enumerate(heading):
-        sheet.write_string(0, place, title, bold)
-    for number, row in zip(range(1, _MOST_ROWS + 1), rows, strict=False):
-        last = number
-        for place, cell in enumerate(row):
-            widths[place] = max(widths[place], _write_cell(sheet, number, place, cell))
-    sheet.freeze_panes(1, 0)
-    sheet.autofilter(0, 0, last, len(heading) - 1)
-    for place, width in enumerate(widths):
-        sheet.set_column(place, place, min(width, _WIDEST) + 2)
 
 
 def _write_cell(sheet: xlsxwriter.worksheet.Worksheet, row: int, column: int, cell: Value) -> int:

@@ -28,17 +28,16 @@ class ActivationsCard:
 
 def collect_activations(documents: Mapping[str, Activations]) -> tuple[ActivationsCard, ...]:
     """Return all steps that captured activations, in recipe order."""
-    return tuple(_card(step, record) for step, record in documents.items())
-
-
-def _card(step: str, record: Activations) -> ActivationsCard:
-    return ActivationsCard(
-        step=short_name(step),
-        page=f"./{quote(step)}/{PAGE}",
-        title=title_of(record),
-        verdict=verdict_of(record),
-        result=result_of(record),
-        figures=figures(record),
+    return tuple(
+        ActivationsCard(
+            step=short_name(step),
+            page=f"./{quote(step)}/{PAGE}",
+            title=title_of(record),
+            verdict=verdict_of(record),
+            result=result_of(record),
+            figures=figures(record),
+        )
+        for step, record in documents.items()
     )
 
 

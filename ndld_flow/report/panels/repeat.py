@@ -47,9 +47,13 @@ class RepeatView:
 
 def collect_repeat(run: RunRecord) -> RepeatView:
     """Return command, recipe, source, machine, versions and keys."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    dumped: str = yaml.dump(
+        run.recipe, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+    )
     return RepeatView(
         command=visible_text(f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}"),
-        recipe=recipe_text(run),
+        recipe=visible_text(dumped).rstrip(),
         identity=run.identity,
         started_at=run.started_at,
         source=(
@@ -66,15 +70,6 @@ def collect_repeat(run: RunRecord) -> RepeatView:
         versions=facts_of(dict(sorted(run.versions.items()))),
         keys=_keys(run),
     )
-
-
-def recipe_text(run: RunRecord) -> str:
-    """Return the resolved recipe as YAML, with innermost mappings on one line."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    dumped: str = yaml.dump(
-        run.recipe, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
-    )
-    return visible_text(dumped).rstrip()
 
 
 def _keys(run: RunRecord) -> tuple[StepKey, ...]:

@@ -65,21 +65,21 @@ _READ: Mapping[tuple[str, str], str] = {
 def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView, ...]:
     """Return the comparisons over sequences, in recipe order."""
     return tuple(
-        _view(accuracy, accuracy.sequence) for accuracy in accuracies.values() if accuracy.sequence is not None
-    )
-
-
-def _view(accuracy: Accuracy, agreement: SequenceAgreement) -> SequenceView:
-    return SequenceView(
-        candidate=short_name(accuracy.candidate),
-        reference=short_name(accuracy.reference),
-        outcome=accuracy.outcome,
-        steps=sum(agreement.lengths),
-        sequences=len(agreement.lengths),
-        feedback=tuple((short_name(name), short_name(output)) for name, output in agreement.feedback.items()),
-        states=_READ[agreement.states, agreement.tokens],
-        rows=tuple(_row(output, agreement) for output in agreement.outputs),
-        agreement=agreement,
+        SequenceView(
+            candidate=short_name(accuracy.candidate),
+            reference=short_name(accuracy.reference),
+            outcome=accuracy.outcome,
+            steps=sum(accuracy.sequence.lengths),
+            sequences=len(accuracy.sequence.lengths),
+            feedback=tuple(
+                (short_name(name), short_name(output)) for name, output in accuracy.sequence.feedback.items()
+            ),
+            states=_READ[accuracy.sequence.states, accuracy.sequence.tokens],
+            rows=tuple(_row(output, accuracy.sequence) for output in accuracy.sequence.outputs),
+            agreement=accuracy.sequence,
+        )
+        for accuracy in accuracies.values()
+        if accuracy.sequence is not None
     )
 
 

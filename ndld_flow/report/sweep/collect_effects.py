@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import share
@@ -69,7 +68,18 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
     for place, objective in enumerate(record.objectives[:_OBJECTIVES]):
         effects = main_effects(axes, _observed(record, place))[:_AXES]
         if effects:
-            views.append(_view(objective, effects))
+            observed = [level.observed for effect in effects for level in effect.levels]
+            ends = [end for values in observed for end in (values if len(values) <= _DOTS else median_interval(values))]
+            scale = _Scale(min(ends), max(ends))
+            views.append(
+                EffectsView(
+                    objective=short_name(objective.text, 100),
+                    direction=objective.direction,
+                    effects=tuple(_effect(effect, objective, scale) for effect in effects),
+                    ticks=scale.ticks(objective),
+                    paired=all(effect.paired for effect in effects),
+                )
+            )
     return tuple(views)
 
 
@@ -81,19 +91,6 @@ def _observed(record: SweepRecord, place: int) -> list[Observed]:
         for point, value in values
         if value and value[0] is not None and math.isfinite(value[0]) and len(point.values) == len(record.axes)
     ]
-
-
-def _view(objective: SweepObjective, effects: Sequence[Effect]) -> EffectsView:
-    observed = [level.observed for effect in effects for level in effect.levels]
-    ends = [end for values in observed for end in (values if len(values) <= _DOTS else median_interval(values))]
-    scale = _Scale(min(ends), max(ends))
-    return EffectsView(
-        objective=short_name(objective.text, 100),
-        direction=objective.direction,
-        effects=tuple(_effect(effect, objective, scale) for effect in effects),
-        ticks=scale.ticks(objective),
-        paired=all(effect.paired for effect in effects),
-    )
 
 
 def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectView:

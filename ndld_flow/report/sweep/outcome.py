@@ -248,11 +248,6 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
     counted = f"{len(record.points)} points: {counts_words(record)}" if record.points else "no points"
     steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
     yield f"{counted}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"
-    yield from _reasons(record)
-
-
-def _reasons(record: SweepRecord) -> Iterator[str]:
-    """Yield the most frequent reasons, ignoring their numbers, with the numbers of a few points."""
     undecided = record.inconclusive
     groups = [group for group in collect_failures(record) if group.outcome == "failed" or undecided]
     for group in groups[:_MOST_REASONS]:

@@ -129,15 +129,6 @@ def objective_text(record: SweepRecord) -> str:
     return f"{goals}, subject to {where}" if where else goals
 
 
-def apply_command(record: SweepRecord) -> str:
-    """Return the sweep's command with the option to write its best point as a recipe."""
-    words = list(record.command)
-    if "--apply" in words:
-        place = words.index("--apply")
-        del words[place : place + 2]
-    return command_lines(record, [*words, "--apply", "BEST.yaml"])
-
-
 def command_lines(record: SweepRecord, words: Sequence[str]) -> str:
     """Return two shell lines: change to the sweep's directory, and run."""
     return visible_text(f"cd {shlex.quote(record.directory)}\n{shlex.join(words)}")
@@ -147,11 +138,15 @@ def _best_view(record: SweepRecord) -> BestView | None:
     best = best_point(record)
     if best is None:
         return None
+    words = list(record.command)
+    if "--apply" in words:
+        place = words.index("--apply")
+        del words[place : place + 2]
     return BestView(
         number=best.number,
         settings=tuple(Fact(short_name(name), value_words(value)) for name, value in best.values.items()),
         lines=recipe_lines(best, record.recipe),
-        command=apply_command(record),
+        command=command_lines(record, [*words, "--apply", "BEST.yaml"]),
     )
 
 

@@ -48,22 +48,19 @@ class RaceSearch:
         """Search until everything was tried, or the budget or Ctrl-C ends it."""
         try:
             with self._budget.enforced():
-                self._search()
+                cheap = [variant.name for variant in self._composer.variants if not variant.costly]
+                self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
+                self._prove_best()
+                self._race_others(cheap)
+                self._hopeless = self._find_hopeless()
+                costly = [variant.name for variant in self._composer.variants if variant.costly]
+                self._race_others([name for name in costly if name not in self._hopeless])
             self._stopped_because = self._stopped_because or "all variants tried"
         except BudgetEndedError:
             self._stopped_because = self._budget.described
         except KeyboardInterrupt:
             self._stopped_because = "Ctrl-C"
         return self._found()
-
-    def _search(self) -> None:
-        cheap = [variant.name for variant in self._composer.variants if not variant.costly]
-        self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
-        self._prove_best()
-        self._race_others(cheap)
-        self._hopeless = self._find_hopeless()
-        costly = [variant.name for variant in self._composer.variants if variant.costly]
-        self._race_others([name for name in costly if name not in self._hopeless])
 
     def _race_others(self, names: Sequence[str]) -> None:
         """Race the best with variants that were not tried, if a proof of one still fits into the budget."""

@@ -84,7 +84,20 @@ class SweepSearch:
             self._end(self._budget.described)
         except KeyboardInterrupt:
             self._end("Ctrl-C")
-        return self._found()
+        several = len(self._composer.objectives) > 1
+        proofs = choose(self._proofs, self._composer.variants, several=several)
+        best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
+        delivered = best or self._source
+        described = describe(self._points, proofs, delivered, best is not None)
+        untried = describe_untried(self._composer, self._points)
+        return Found(
+            delivered=delivered,
+            variants=(*described, *untried),
+            stopped_because=self._stopped_because,
+            not_tried=tuple(self._composer.left_out),
+            front=tuple(_front(self._points, proofs, self._prover.request)) if several else (),
+            sweep=self._finished,
+        )
 
     def _end(self, reason: str) -> None:
         """Keep what was known when the search was interrupted."""
@@ -165,22 +178,6 @@ class SweepSearch:
             self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
             if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
                 break
-
-    def _found(self) -> Found:
-        several = len(self._composer.objectives) > 1
-        proofs = choose(self._proofs, self._composer.variants, several=several)
-        best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
-        delivered = best or self._source
-        described = describe(self._points, proofs, delivered, best is not None)
-        untried = describe_untried(self._composer, self._points)
-        return Found(
-            delivered=delivered,
-            variants=(*described, *untried),
-            stopped_because=self._stopped_because,
-            not_tried=tuple(self._composer.left_out),
-            front=tuple(_front(self._points, proofs, self._prover.request)) if several else (),
-            sweep=self._finished,
-        )
 
 
 def is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:

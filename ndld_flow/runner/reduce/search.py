@@ -41,7 +41,14 @@ class NodeSearch:
         self._order = [node.index for node in nodes]
         self._severity, self._fails = severity, fails
         self._types = {node.index: node.op_type for node in nodes}
-        self._reads, self._readers = _edges(nodes)
+        made = {name: node.index for node in nodes for name in node.outputs}
+        self._reads: dict[int, set[int]] = defaultdict(set)
+        self._readers: dict[int, set[int]] = defaultdict(set)
+        for node in nodes:
+            for name in node.inputs:
+                if name in made:
+                    self._reads[node.index].add(made[name])
+                    self._readers[made[name]].add(node.index)
         self.smallest: Kept = frozenset(self._order)
         """The smallest set that failed so far."""
         self._known: dict[Kept, bool] = {}
@@ -155,16 +162,3 @@ class NodeSearch:
             before = self.smallest
             for index in sorted(before, key=self._rank)[::-1]:
                 self._try(self.smallest - {index})
-
-
-def _edges(nodes: Sequence[NodeFacts]) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """Return the nodes that each node reads, and those that read it."""
-    made = {name: node.index for node in nodes for name in node.outputs}
-    reads: dict[int, set[int]] = defaultdict(set)
-    readers: dict[int, set[int]] = defaultdict(set)
-    for node in nodes:
-        for name in node.inputs:
-            if name in made:
-                reads[node.index].add(made[name])
-                readers[made[name]].add(node.index)
-    return reads, readers

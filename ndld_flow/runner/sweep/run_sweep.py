@@ -22,7 +22,7 @@ from ndld_flow.recipe.places import find_value, split_key
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
-from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord
+from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
@@ -201,22 +201,19 @@ def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None
     built.mkdir(parents=True)
     for step in run.steps:
         if step.record is not None:
-            _write_step(step.record, built / step.name, folder / step.name, store)
+            target = built / step.name
+            target.mkdir()
+            kept = store.object_folder(step.record.artifact.digest)
+            try:
+                link_stored(kept, target, folder / step.name)
+            except OSError:  # a system without links
+                write_artifact(step.record.artifact, kept, target)
+            write_step_texts(step.record, target)
     write_texts(run, built, folder)
     (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
     documents = read_stored_documents(run, store.object_folder)
     draw_documents(documents, built)
     draw_inspected(documents, built, store)
-
-
-def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) -> None:
-    target.mkdir()
-    kept = store.object_folder(record.artifact.digest)
-    try:
-        link_stored(kept, target, folder)
-    except OSError:  # a system without links
-        write_artifact(record.artifact, kept, target)
-    write_step_texts(record, target)
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
@@ -315,11 +312,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
             with pushing_results(state.cache, state.known.values):
                 tried = try_points(sweep, search, state)
                 finalists = _measure_winners(sweep, tried, state)
-    return _conclude(Ended(sweep, state, tried, finalists, base), request)
-
-
-def _conclude(ended: Ended, request: Request) -> SweepFinished:
-    """Write the folder of a sweep, unless an equal one exists, and the recipe of its best point if requested."""
+    ended = Ended(sweep, state, tried, finalists, base)
     record = describe_sweep(ended)
     finished = _find_equal(record, ended)
     if finished is None:

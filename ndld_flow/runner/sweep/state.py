@@ -271,20 +271,19 @@ class SweepState(RunOpener):
         for point in points:
             if point.finished and not point.reported:
                 point.reported = True
-                self.listener(self._describe_end(point))
-
-    def _describe_end(self, point: PointRun) -> PointFinished:
-        judgement = judge_point(point, self.goals)
-        reached = zip(self.goals.objectives, judgement.objectives, strict=True)
-        return PointFinished(
-            number=point.number,
-            values=hide_in_values(point.point),
-            outcome=judgement.outcome,
-            reason=judgement.reason,
-            objectives={
-                objective.text: objective.expression.evaluate(point.metrics)
-                for objective, value in reached
-                if value is not None
-            },
-            again=bool(self.again),
-        )
+                judgement = judge_point(point, self.goals)
+                reached = zip(self.goals.objectives, judgement.objectives, strict=True)
+                self.listener(
+                    PointFinished(
+                        number=point.number,
+                        values=hide_in_values(point.point),
+                        outcome=judgement.outcome,
+                        reason=judgement.reason,
+                        objectives={
+                            objective.text: objective.expression.evaluate(point.metrics)
+                            for objective, value in reached
+                            if value is not None
+                        },
+                        again=bool(self.again),
+                    )
+                )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.runtimes.protocol import RecordingPlan
 
 WARMUP_PASSES = 2
@@ -56,7 +56,13 @@ def _record(
     passes: int,
     progress: Callable[[int, int], None],
 ) -> Path:
-    model = _open(path, settings)
+    try:
+        model = open_model(path, settings)
+    except (ModelError, BackendError):
+        # A provider that compiles nodes (TensorRT) cannot write the optimized model.
+        if settings.optimized_model is None:
+            raise
+        model = open_model(path, replace(settings, optimized_model=None))
     try:
         binding = model.bind(feeds, on_device=True)
         for done in range(passes):
@@ -65,13 +71,3 @@ def _record(
     finally:
         profile = Path(model.session.end_profiling())
     return profile
-
-
-def _open(path: Path, settings: SessionSettings) -> OnnxruntimeSession:
-    """Open the model; a provider that compiles nodes (TensorRT) cannot write the optimized model."""
-    try:
-        return open_model(path, settings)
-    except (ModelError, BackendError):
-        if settings.optimized_model is None:
-            raise
-        return open_model(path, replace(settings, optimized_model=None))

@@ -52,22 +52,18 @@ def main(folder: Path, subject: str) -> None:
     with (folder / ANSWERS).open("w", encoding="utf-8") as answers:
         for name, attempt in attempts:
             print(json.dumps({"begins": name}), file=answers, flush=True)
-            probe = _attempt(name, attempt)
+            try:
+                probe = Probe(name, works=True, found=attempt())
+            except NotWorkingError as error:
+                probe = Probe(name, works=False, found=str(error), advice=error.advice)
+            except NdldFlowError as error:
+                probe = Probe(name, works=False, found=str(error))
+            except Exception as error:  # libraries may raise anything
+                probe = Probe(name, works=False, found=f"{type(error).__name__}: {error}")
             print(json.dumps(dataclasses.asdict(probe)), file=answers, flush=True)
             if not (probe.name or probe.works):
                 break
     os._exit(0)  # unloading drivers takes time, and a crash in it does not matter
-
-
-def _attempt(name: str, attempt: Attempt) -> Probe:
-    try:
-        return Probe(name, works=True, found=attempt())
-    except NotWorkingError as error:
-        return Probe(name, works=False, found=str(error), advice=error.advice)
-    except NdldFlowError as error:
-        return Probe(name, works=False, found=str(error))
-    except Exception as error:  # libraries may raise anything
-        return Probe(name, works=False, found=f"{type(error).__name__}: {error}")
 
 
 def _engine_attempts(backend: EngineBackend) -> Iterator[tuple[str, Attempt]]:
@@ -108,7 +104,17 @@ class _Engines:
         started = time.perf_counter()
         plan = self._build(() if current is None else (current,))
         built = time.perf_counter() - started
-        self._run(plan)
+        cuda = open_cuda_runtime()
+        cuda.select(0, spin=False)
+        runtime = self.bindings.Runtime(self.logger)
+        engine = self._need(lambda: runtime.deserialize_cuda_engine(plan), "does not open the engine it built")
+        context = self._need(engine.create_execution_context, "cannot create a context for the engine")
+        values = _FOUR_FLOATS(-1, 2, -3, 4)
+        self._execute(cuda, context, values)
+        if [*values] != [0, 2, 0, 4]:
+            raise NotWorkingError(
+                f"{self.title} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis"
+            )
         return f"builds ({built:.1f} s), opens and runs engines"
 
     def _build(self, capabilities: tuple[Any, ...]) -> Any:  # noqa: ANN401
@@ -124,19 +130,6 @@ class _Engines:
             for place, capability in enumerate(capabilities):
                 config.set_compute_capability(capability, place)
         return self._need(lambda: builder.build_serialized_network(network, config), "does not build an engine")
-
-    def _run(self, plan: Any) -> None:  # noqa: ANN401
-        cuda = open_cuda_runtime()
-        cuda.select(0, spin=False)
-        runtime = self.bindings.Runtime(self.logger)
-        engine = self._need(lambda: runtime.deserialize_cuda_engine(plan), "does not open the engine it built")
-        context = self._need(engine.create_execution_context, "cannot create a context for the engine")
-        values = _FOUR_FLOATS(-1, 2, -3, 4)
-        self._execute(cuda, context, values)
-        if [*values] != [0, 2, 0, 4]:
-            raise NotWorkingError(
-                f"{self.title} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis"
-            )
 
     def _execute(self, cuda: CudaRuntime, context: Any, values: ctypes.Array[ctypes.c_float]) -> None:  # noqa: ANN401
         size, stream = ctypes.sizeof(values), cuda.make_stream()

@@ -38,7 +38,6 @@ from ndld_flow.runner.executors.ray.messages import (
     Alive,
     FinalMessage,
     MissingArtifacts,
-    NodeMessage,
     read_node_message,
 )
 from ndld_flow.runner.executors.ray.transport import RemoteTransport, SharedFolderTransport, Transport
@@ -92,20 +91,17 @@ class TaskMonitor:
             lost = NotStartedError if self.last_message_s is None else LostError
             raise lost(short_name(line.text, 500) or "it ended without an answer")
         self.last_message_s = time.monotonic()
-        message = self._read(line.text)
+        try:
+            message = read_node_message(line.text)
+        except NdldFlowError:
+            raise
+        except Exception:  # pydantic passes on whatever a validator raises
+            raise self._refuse(NO_ANSWER) from None
         if isinstance(message, News):
             forward(message, self.listener)
         elif not isinstance(message, Alive):
             return self._conclude(message)
         return None
-
-    def _read(self, line: str) -> NodeMessage:
-        try:
-            return read_node_message(line)
-        except NdldFlowError:
-            raise
-        except Exception:  # pydantic passes on whatever a validator raises
-            raise self._refuse(NO_ANSWER) from None
 
     def _refuse(self, why: str) -> BackendError:
         return BackendError(f"Ray's node: {why}. Nothing of it was kept; check that machine.", step=self.task.name)

@@ -12,7 +12,6 @@ import platform
 import select
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
 from ndld_flow.processes.worker import claim_output
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import match_records
 from ndld_flow.runner.executors.messages import Died, Done, Line, Logged, Progressed, Stopped, Waits
@@ -147,21 +145,18 @@ class Node:
 
             return Examined(checks=tuple(examine(self.store.root.parent)))
         if isinstance(question, Lack):
-            return self._find_missing(question.artifacts)
+            missing = [artifact for artifact in question.artifacts if not self.store.is_intact(artifact)]
+            incoming, space = Incoming(self.store), os.statvfs(self.store.root)
+            return Lacking(
+                artifacts=tuple(artifact.digest for artifact in missing),
+                files={file.digest: incoming.size(file.digest) for artifact in missing for file in artifact.files},
+                free_bytes=space.f_bavail * space.f_frsize,
+            )
         if isinstance(question, Keep):
             trouble, self._trouble = self._trouble, ""
             return Trouble(text=trouble) if trouble else Kept(kept=Incoming(self.store).keep(question.artifact))
         records = match_records([self.store.read_record(key) for key in question.keys], self.store)
         return Found(records=tuple(records or ()))
-
-    def _find_missing(self, artifacts: Sequence[ArtifactRecord]) -> Lacking:
-        missing = [artifact for artifact in artifacts if not self.store.is_intact(artifact)]
-        incoming, space = Incoming(self.store), os.statvfs(self.store.root)
-        return Lacking(
-            artifacts=tuple(artifact.digest for artifact in missing),
-            files={file.digest: incoming.size(file.digest) for artifact in missing for file in artifact.files},
-            free_bytes=space.f_bavail * space.f_frsize,
-        )
 
     def _send_file(self, question: Fetch) -> None:
         path = self.store.object_folder(question.artifact) / question.path

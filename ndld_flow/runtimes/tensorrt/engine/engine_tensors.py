@@ -58,7 +58,17 @@ class EngineTensor:
 def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN401
     """Return the engine's tensors by name, in its order."""
     names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
-    return {name: _tensor(trt, engine, name) for name in names}
+    return {
+        name: EngineTensor(
+            name=name,
+            dtype=dtype_of_tensorrt(engine.get_tensor_dtype(name).name),
+            shape=tuple(engine.get_tensor_shape(name)),
+            is_input=engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
+            on_host=engine.get_tensor_location(name) == trt.TensorLocation.HOST,
+            padding=(engine.get_tensor_vectorized_dim(name), max(1, engine.get_tensor_components_per_element(name))),
+        )
+        for name in names
+    }
 
 
 def refuse_other_model(
@@ -105,17 +115,6 @@ def refuse_shape(
         f'input "{short_name(name)}": {value} outside of what the engine allows ({span}, '
         f"optimization profile {profile}). Change the recipe's `inputs:`, choose another `optimization_profile`, or "
         "build the engine for it."
-    )
-
-
-def _tensor(trt: Any, engine: Any, name: str) -> EngineTensor:  # noqa: ANN401
-    return EngineTensor(
-        name=name,
-        dtype=dtype_of_tensorrt(engine.get_tensor_dtype(name).name),
-        shape=tuple(engine.get_tensor_shape(name)),
-        is_input=engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
-        on_host=engine.get_tensor_location(name) == trt.TensorLocation.HOST,
-        padding=(engine.get_tensor_vectorized_dim(name), max(1, engine.get_tensor_components_per_element(name))),
     )
 
 
