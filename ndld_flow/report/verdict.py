@@ -108,11 +108,9 @@ def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
         return "not checked"
     parts = []
     if accuracy.worst_slice is not None:
-        if not accuracy.worst_slice:
-            worst = "no slice differs"
-        else:
-            worst = f"worst slice {percent(accuracy.worst_slice)} off{f' ({accuracy.worst_slice_place})' if accuracy.worst_slice_place else ''}"
-        parts.append(worst)
+        place = f" ({accuracy.worst_slice_place})" if accuracy.worst_slice_place else ""
+        worst = f"worst slice {percent(accuracy.worst_slice)} off{place}"
+        parts.append(worst if accuracy.worst_slice else "no slice differs")
     if accuracy.cosine is not None:
         parts.append(f"cosine {number(accuracy.cosine)}")
     if accuracy.max_abs is not None:
