@@ -69,6 +69,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
     peak = max(alive)
     at = alive.index(peak)
     stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
+    order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
     return FootprintView(
         weight_bytes=weight_bytes,
         activation_bytes=sum(size for _, size, _ in written.values()),
@@ -80,7 +81,11 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
             for start in range(0, len(alive), stretch)
         ),
         tensors=_largest(written.values()),
-        weights=_heaviest(layers),
+        weights=tuple(
+            HeavyLayer(short_name(layers[at].name), short_name(layers[at].type, 60), layers[at].weight_bytes, at)
+            for at in order
+            if layers[at].weight_bytes
+        ),
     )
 
 
@@ -138,13 +143,4 @@ def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:
         BigTensor(short_name(tensor.name), f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)}", size, place)
         for place, size, tensor in largest
         if size
-    )
-
-
-def _heaviest(layers: Sequence[Layer]) -> tuple[HeavyLayer, ...]:
-    order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
-    return tuple(
-        HeavyLayer(short_name(layers[at].name), short_name(layers[at].type, 60), layers[at].weight_bytes, at)
-        for at in order
-        if layers[at].weight_bytes
     )

@@ -12,7 +12,7 @@ from ndld_flow.base.quantities import MINUS, counted, quantity, ratio_change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
 from ndld_flow.report.encoding import Texts, packed, rounded, steps
-from ndld_flow.report.page_data import HistoryPayload, HistorySeriesPayload, HistoryStepPayload
+from ndld_flow.report.page_data import HistoryPayload, HistoryStepPayload
 from ndld_flow.report.render import PageParts, render, write_page
 
 _MOST_POINTS = 400_000
@@ -220,24 +220,23 @@ def _payload(drawn: Sequence[MetricSeries], first: int) -> str:
         "id": [point.run for point in ordered],
         "started_s": [int(point.started_at.timestamp()) for point in ordered],
         "commit": texts.places(point.commit[:_DIGITS] for point in ordered),
-        "series": [_series_payload(series, places, texts) for series in drawn],
+        "series": [
+            {
+                "metric": short_name(series.metric),
+                "about": _about(series),
+                "unit": short_name(series.unit, 20),
+                "run": steps([places[point.run] for point in series.points]),
+                "value": [rounded(point.value, 6) for point in series.points],
+                "runs": [point.runs for point in series.points],
+                "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
+                "steps": [_step_payload(series, step) for step in series.steps],
+            }
+            for series in drawn
+        ],
         "first": first,
         "texts": texts.as_list(),
     }
     return packed(data)
-
-
-def _series_payload(series: MetricSeries, places: dict[str, int], texts: Texts) -> HistorySeriesPayload:
-    return {
-        "metric": short_name(series.metric),
-        "about": _about(series),
-        "unit": short_name(series.unit, 20),
-        "run": steps([places[point.run] for point in series.points]),
-        "value": [rounded(point.value, 6) for point in series.points],
-        "runs": [point.runs for point in series.points],
-        "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
-        "steps": [_step_payload(series, step) for step in series.steps],
-    }
 
 
 def _step_payload(series: MetricSeries, step: HistoryStep) -> HistoryStepPayload:

@@ -179,7 +179,16 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
     Notes list the maps that cannot be read or do not fit.
     """
     packed = PackedMaps()
-    _pack_pictures(record, folder, packed)
+    for place, sample in enumerate(record.samples):
+        if not sample.picture:
+            continue
+        try:
+            picture = base64.b64encode(read_picture(folder, sample.picture)).decode()
+        except ValueError as error:
+            packed.notes.append(f"{short_name(sample.picture, 80)} is left out: {error}.")
+            continue
+        packed.pictures[place] = len(packed.chunks)
+        packed.chunks.append(picture)
     maps = list(_read_maps(record, folder, packed.notes))
     samples = sorted({read.source.sample for read in maps})
     room = int(0.98 * (budget - packed.letters))  # costs are estimated from a part of each map
@@ -265,19 +274,6 @@ def _pack(maps: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) ->
         packed.chunks.append(text)
     if left_out:
         packed.notes.append(f"{left_out:,} maps are left out to keep this page small; the files next to it have them.")
-
-
-def _pack_pictures(record: Activations, folder: Path, packed: PackedMaps) -> None:
-    for place, sample in enumerate(record.samples):
-        if not sample.picture:
-            continue
-        try:
-            picture = base64.b64encode(read_picture(folder, sample.picture)).decode()
-        except ValueError as error:
-            packed.notes.append(f"{short_name(sample.picture, 80)} is left out: {error}.")
-            continue
-        packed.pictures[place] = len(packed.chunks)
-        packed.chunks.append(picture)
 
 
 def _note_left_out(packed: PackedMaps, samples: tuple[int, int], limit: int | None) -> None:

@@ -48,7 +48,8 @@ def comparison_parts(comparison: Comparison, profiles: Sequence[Sequence[Profile
     mean = comparison.geometric_mean_ratio
     over_all = f" Geometric mean over all profiles: {_ratio(mean)}." if mean is not None else ""
     yield f"{against}.{over_all}\n"
-    yield _gates(comparison)
+    gates = [_gate(comparison, gate) for gate in comparison.gates]
+    yield table(["Gate", "Profile", "Candidate", "", "Why"], gates) if gates else ""
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         yield _chart(comparison, compared, measured)
         yield from _profile(comparison, compared, measured)
@@ -85,15 +86,6 @@ def that_fit(parts: Iterable[str]) -> Iterator[str]:
 
 def _sign(word: str) -> str:
     return f"{SIGNS.get(word, '')} {word}"
-
-
-def _gates(comparison: Comparison) -> str:
-    if not comparison.gates:
-        return ""
-    return table(
-        ["Gate", "Profile", "Candidate", "", "Why"],
-        [_gate(comparison, gate) for gate in comparison.gates],
-    )
 
 
 def _gate(comparison: Comparison, gate: ComparisonGate) -> list[str]:

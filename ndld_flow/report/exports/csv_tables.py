@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.comparison.layers import LayerChange, layer_changes
+from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.tables import Table, Value
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
@@ -115,23 +115,22 @@ def comparison_rows(comparison: Comparison, profiles: Sequence[Sequence[Profile]
             for change in changes:
                 names: list[Value] = [compared.name, labels[0], labels[candidate]]
                 row = compared.rows[change.row]
-                yield [*names, *_change(change), row.methods[candidate], row.confidence_between(0, candidate)]
-
-
-def _change(change: LayerChange) -> list[Value]:
-    verdict = change.verdict
-    return [
-        " + ".join(layer.name for layer in change.base),
-        " + ".join(layer.name for layer in change.candidate),
-        " + ".join(layer.type for layer in change.base),
-        " + ".join(layer.type for layer in change.candidate),
-        change.base_ms if change.base else None,
-        change.candidate_ms if change.candidate else None,
-        change.delta_ms,
-        verdict.ratio if verdict is not None else None,
-        verdict.verdict if verdict is not None else None,
-        verdict.q_value if verdict is not None else None,
-    ]
+                verdict = change.verdict
+                yield [
+                    *names,
+                    " + ".join(layer.name for layer in change.base),
+                    " + ".join(layer.name for layer in change.candidate),
+                    " + ".join(layer.type for layer in change.base),
+                    " + ".join(layer.type for layer in change.candidate),
+                    change.base_ms if change.base else None,
+                    change.candidate_ms if change.candidate else None,
+                    change.delta_ms,
+                    verdict.ratio if verdict is not None else None,
+                    verdict.verdict if verdict is not None else None,
+                    verdict.q_value if verdict is not None else None,
+                    row.methods[candidate],
+                    row.confidence_between(0, candidate),
+                ]
 
 
 def _layer(layer: Layer, median: float, part: float) -> list[Value]:

@@ -43,7 +43,18 @@ def collect_findings(documents: Mapping[str, Findings]) -> FindingsView | None:
     """Return all findings; None if nothing was linted."""
     if not documents:
         return None
-    rows = [row for step, document in documents.items() for row in _rows(step, document)]
+    rows = [
+        FindingRow(
+            step=visible_name(step),
+            severity=finding.severity,
+            check=visible_name(finding.check),
+            node=visible_name(finding.node),
+            op_type=visible_name(finding.op_type),
+            message=visible_text(finding.message),
+        )
+        for step, document in documents.items()
+        for finding in document.findings
+    ]
     rows.sort(key=lambda row: _ORDER[row.severity])
     run = dict.fromkeys(check for document in documents.values() for check in document.checks_run)
     skipped = {check: reason for document in documents.values() for check, reason in document.checks_skipped.items()}
@@ -53,20 +64,6 @@ def collect_findings(documents: Mapping[str, Findings]) -> FindingsView | None:
         checks_run=tuple(map(short_name, run)),
         checks_skipped=tuple((short_name(a), short_name(b)) for a, b in skipped.items()),
     )
-
-
-def _rows(step: str, document: Findings) -> list[FindingRow]:
-    return [
-        FindingRow(
-            step=visible_name(step),
-            severity=finding.severity,
-            check=visible_name(finding.check),
-            node=visible_name(finding.node),
-            op_type=visible_name(finding.op_type),
-            message=visible_text(finding.message),
-        )
-        for finding in document.findings
-    ]
 
 
 def findings_payload(view: FindingsView, texts: Texts) -> FindingsPayload:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import count, counted, number, percent, ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
-from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial
+from ndld_flow.records.placement import MeasuredRatio, Placement, PlacementTrial
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import Column, Table, Value
@@ -64,7 +64,22 @@ def _view(step: str, placement: Placement) -> PlacementView:
         result=_describe_result(placement),
         effort=effort,
         sets=Table(_SETS, tuple(_set_row(trial, placement.tolerance) for trial in placement.trials)),
-        regions=Table(_REGIONS, tuple(_region_row(region, kinds[region.kind]) for region in placement.regions)),
+        regions=Table(
+            _REGIONS,
+            tuple(
+                (
+                    short_name(region.node or region.output, 120),
+                    short_name(" + ".join((region.op_type, *region.followers)), 120),
+                    kinds[region.kind],
+                    region.alone.ratio if region.alone is not None else None,
+                    _interval(region.alone),
+                    region.error,
+                    region.decision,
+                    short_name(region.why, 300),
+                )
+                for region in placement.regions
+            ),
+        ),
     )
 
 
@@ -94,19 +109,6 @@ def _set_row(trial: PlacementTrial, bounds: Mapping[str, float]) -> tuple[Value,
         latency.ratio if latency is not None else None,
         _interval(latency),
         short_name(trial.outcome, 300),
-    )
-
-
-def _region_row(region: PlacedRegion, alike: int) -> tuple[Value, ...]:
-    return (
-        short_name(region.node or region.output, 120),
-        short_name(" + ".join((region.op_type, *region.followers)), 120),
-        alike,
-        region.alone.ratio if region.alone is not None else None,
-        _interval(region.alone),
-        region.error,
-        region.decision,
-        short_name(region.why, 300),
     )
 
 

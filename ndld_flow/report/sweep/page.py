@@ -13,7 +13,7 @@ import yaml
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, seconds
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
@@ -259,7 +259,20 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         point_count=len(record.points),
-        plain=tuple(_plain_row(point, record) for point in ordered[:_PLAIN_ROWS]),
+        plain=tuple(
+            PlainRow(
+                number=point.number,
+                report=link(point),
+                values=tuple(value_words(point.values.get(axis.name)) for axis in record.axes),
+                objectives=tuple(
+                    objective_words(a, b) for a, b in zip(point.objectives, record.objectives, strict=False)
+                ),
+                outcome=point.outcome,
+                reason=short_name(point.reason, 200),
+                rank=str(point.rank or ""),
+            )
+            for point in ordered[:_PLAIN_ROWS]
+        ),
         winners=collect_winners(record),
         has_pictures=len(measured) > 1,
         curves=curves,
@@ -270,18 +283,6 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         sessions=collect_sessions(record),
         repeat=collect_repeat(record),
         payload=sweep_payload(record, dimensions, curves),
-    )
-
-
-def _plain_row(point: SweepPoint, record: SweepRecord) -> PlainRow:
-    return PlainRow(
-        number=point.number,
-        report=link(point),
-        values=tuple(value_words(point.values.get(axis.name)) for axis in record.axes),
-        objectives=tuple(objective_words(a, b) for a, b in zip(point.objectives, record.objectives, strict=False)),
-        outcome=point.outcome,
-        reason=short_name(point.reason, 200),
-        rank=str(point.rank or ""),
     )
 
 
