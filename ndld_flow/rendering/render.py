@@ -338,22 +338,21 @@ class _Writer:
             suffix = f"-{counts[panel.side]}" if counts[panel.side] > 1 else ""
             file = f"{name}/{number}-{panel.side}{suffix}.png"
             (self.out / file).write_bytes(as_bytes(panel.drawn.pixels))
-            files.append(self._described(file, panel, shown=number < self._shown))
+            thumbnail = thumbnail_of(panel.drawn.pixels) if number < self._shown else None
+            if thumbnail is not None:
+                self._room -= len(thumbnail.data)
+                thumbnail = thumbnail if self._room >= 0 else None
+            height, width = panel.drawn.pixels.shape[:2]
+            files.append(
+                ImageFile(
+                    side=panel.side,
+                    title=panel.title,
+                    file=file,
+                    width=width,
+                    height=height,
+                    captions=(*panel.captions, *panel.drawn.notes),
+                    warnings=panel.drawn.warnings,
+                    thumbnail=thumbnail,
+                )
+            )
         return ImageRow(sample=label, files=tuple(files))
-
-    def _described(self, file: str, panel: Panel, *, shown: bool) -> ImageFile:
-        thumbnail = thumbnail_of(panel.drawn.pixels) if shown else None
-        if thumbnail is not None:
-            self._room -= len(thumbnail.data)
-            thumbnail = thumbnail if self._room >= 0 else None
-        height, width = panel.drawn.pixels.shape[:2]
-        return ImageFile(
-            side=panel.side,
-            title=panel.title,
-            file=file,
-            width=width,
-            height=height,
-            captions=(*panel.captions, *panel.drawn.notes),
-            warnings=panel.drawn.warnings,
-            thumbnail=thumbnail,
-        )
