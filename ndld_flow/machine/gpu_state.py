@@ -84,7 +84,16 @@ def _all_gpus(now: int) -> tuple[Gpu, ...]:
     """Return the GPUs, asking the driver once for all steps of a run."""
     del now  # an administrator may change limits while a process lasts
     try:
-        return _ask_nvml(ctypes.CDLL(_LIBRARY))
+        nvml = ctypes.CDLL(_LIBRARY)
+        if nvml.nvmlInit_v2():
+            return _read_cards()
+        try:
+            count = ctypes.c_uint()
+            if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+                return _read_cards()
+            return tuple(_describe(nvml, number) for number in range(count.value))
+        finally:
+            nvml.nvmlShutdown()
     except (OSError, AttributeError):
         return _read_cards()
 
@@ -98,18 +107,6 @@ def _read_cards() -> tuple[Gpu, ...]:
         uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", text, re.MULTILINE)
         gpus.append(Gpu(uuid[1] if uuid else UNKNOWN, model[1].strip() if model else UNKNOWN))
     return tuple(gpus)
-
-
-def _ask_nvml(nvml: ctypes.CDLL) -> tuple[Gpu, ...]:
-    if nvml.nvmlInit_v2():
-        return _read_cards()
-    try:
-        count = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-            return _read_cards()
-        return tuple(_describe(nvml, number) for number in range(count.value))
-    finally:
-        nvml.nvmlShutdown()
 
 
 class _Memory(ctypes.Structure):
