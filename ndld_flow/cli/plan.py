@@ -117,7 +117,12 @@ def show_plan(plan: SweepPlan) -> None:
 
 
 def _lines(plan: SweepPlan) -> Iterator[str]:
-    yield _headline(plan)
+    count = "points" if plan.point_count is None else f"at most {plan.point_count} points"
+    if plan.point_count == len(plan.points):
+        count = f"{len(plan.points)} points"
+    excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
+    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known in advance"
+    yield f"{plan.method}: {count}{excluded}{later}"
     yield from (_point_line(point) for point in plan.points[:_MOST_SHOWN])
     if len(plan.points) > _MOST_SHOWN:
         yield f"      and {len(plan.points) - _MOST_SHOWN} more"
@@ -140,15 +145,6 @@ def _work(plan: SweepPlan) -> str:
     took = f", {plan.estimate.text}" if plan.estimate is not None else ""
     then = "; then the best are measured again" if plan.remeasured is None else ""
     return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
-
-
-def _headline(plan: SweepPlan) -> str:
-    count = "points" if plan.point_count is None else f"at most {plan.point_count} points"
-    if plan.point_count == len(plan.points):
-        count = f"{len(plan.points)} points"
-    excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
-    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known in advance"
-    return f"{plan.method}: {count}{excluded}{later}"
 
 
 def _point_line(point: PlannedPoint) -> str:

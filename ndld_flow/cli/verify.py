@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.runner.verify import Verified
 
 HELP = """Check stored artifacts against their digests.
 
@@ -31,23 +27,19 @@ def command(outputs: Path, as_json: bool) -> int:
     if as_json:
         print_json("verify", verified)
     else:
-        _print_store(verified, outputs)
+        click.echo(f"{verified.object_count} artifacts, {verified.checked_bytes / 2**20:,.1f} MiB read")
+        for digest in verified.damaged:
+            click.echo(f"damaged, set aside in {outputs}/store/damaged: {digest}")
+        for key in verified.damaged_records:
+            click.echo(f"unreadable record, set aside in {outputs}/store/damaged: {key}")
+        for copy in verified.damaged_copies:
+            click.echo(f"damaged in a run folder: {copy}")
+        if verified.damaged_copies:
+            click.echo(
+                "run the recipe again for an intact folder; `gc --keep` deletes the damaged one, or delete it yourself"
+            )
+        for path in verified.other_versions:
+            click.echo(f"of another version of ndld-flow, not checked: {path}")
+        if verified.all_well:
+            click.echo("all artifacts match their digests")
     return 0 if verified.all_well else 1 if verified.is_damaged else 2
-
-
-def _print_store(checked: Verified, outputs: Path) -> None:
-    click.echo(f"{checked.object_count} artifacts, {checked.checked_bytes / 2**20:,.1f} MiB read")
-    for digest in checked.damaged:
-        click.echo(f"damaged, set aside in {outputs}/store/damaged: {digest}")
-    for key in checked.damaged_records:
-        click.echo(f"unreadable record, set aside in {outputs}/store/damaged: {key}")
-    for copy in checked.damaged_copies:
-        click.echo(f"damaged in a run folder: {copy}")
-    if checked.damaged_copies:
-        click.echo(
-            "run the recipe again for an intact folder; `gc --keep` deletes the damaged one, or delete it yourself"
-        )
-    for path in checked.other_versions:
-        click.echo(f"of another version of ndld-flow, not checked: {path}")
-    if checked.all_well:
-        click.echo("all artifacts match their digests")
