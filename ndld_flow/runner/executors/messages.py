@@ -210,7 +210,20 @@ def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
     """Return a task as an order that `read_order` turns back into a task, here or elsewhere."""
     origins = (Path(work.step.type.origin) for work in task.works)
     return TaskOrder(
-        works=tuple(_write_work(work, store) for work in task.works),
+        works=tuple(
+            WorkOrder(
+                name=work.step.name,
+                step=work.step.type.name,
+                settings=work.step.step.model_dump(mode="json"),
+                reads=work.step.reads,
+                parts=work.parts,
+                artifacts={key: _write_artifact(artifact, store) for key, artifact in work.artifacts.items()},
+                inputs=dict(work.inputs),
+                inputs_of=work.step.inputs_of,
+                recipe=work.recipe,
+            )
+            for work in task.works
+        ),
         fresh=task.fresh,
         timeout_s=task.timeout_s,
         held=task.held,
@@ -219,20 +232,6 @@ def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
         step_files=tuple(dict.fromkeys(str(path) for path in origins if path.is_absolute())),
         trust=trust,
         secrets=remembered_secrets(),
-    )
-
-
-def _write_work(work: Work, store: Store) -> WorkOrder:
-    return WorkOrder(
-        name=work.step.name,
-        step=work.step.type.name,
-        settings=work.step.step.model_dump(mode="json"),
-        reads=work.step.reads,
-        parts=work.parts,
-        artifacts={key: _write_artifact(artifact, store) for key, artifact in work.artifacts.items()},
-        inputs=dict(work.inputs),
-        inputs_of=work.step.inputs_of,
-        recipe=work.recipe,
     )
 
 
