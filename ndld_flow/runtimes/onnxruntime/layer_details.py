@@ -88,22 +88,15 @@ class LayerOrigins:
 
         Empty for nodes that ONNX Runtime inserted: reorders, casts, copies.
         """
-        origins = self._region(node)
-        if not origins and (node.op_type, node.name or "") in self._by_name:
-            origins = {self._by_name[node.op_type, node.name or ""]}
-        return tuple(sorted(origins, key=self._position.__getitem__))
-
-    def _region(self, node: ir.Node) -> set[ir.Node]:
-        """Return the original nodes between the node's inputs and its outputs."""
         read_names = {self._alias(value) for value in node.inputs if value is not None}
         computed = [name for name in self._output_names(node) if name not in read_names]
-        region: set[ir.Node] = set()
+        origins: set[ir.Node] = set()
         waiting = [self._find_producer(name, node) for name in computed if name in self._producers]
         while waiting:
             origin = waiting.pop()
-            if origin in region:
+            if origin in origins:
                 continue
-            region.add(origin)
+            origins.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
                 continue  # its value was known during optimization: the producer of its input is not part of this layer
             waiting.extend(
@@ -112,7 +105,9 @@ class LayerOrigins:
                 if value is not None and value.name not in read_names and value.name not in self._known
                 if (producer := value.producer()) in self._position and producer is not None
             )
-        return region
+        if not origins and (node.op_type, node.name or "") in self._by_name:
+            origins = {self._by_name[node.op_type, node.name or ""]}
+        return tuple(sorted(origins, key=self._position.__getitem__))
 
     def _output_names(self, node: ir.Node) -> list[str]:
         """Return the original names of the node's outputs, or of its followers' outputs when it was inlined."""

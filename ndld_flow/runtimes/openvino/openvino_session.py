@@ -93,8 +93,17 @@ class OpenvinoSession:
     def describe(self) -> SessionFacts:
         compiled = self.compiled
         inputs, outputs = (tuple(map(_spec, ports)) for ports in (compiled.inputs, compiled.outputs))
+        # The property INFERENCE_PRECISION_HINT is a wish: layers without a kernel for it compute in another type.
+        counts: Counter[str] = Counter()
+        for node in self.compiled.get_runtime_model().get_ops():
+            if execution_facts(node)["layerType"] in _MOVES:
+                continue
+            precision, basis = precision_of(node, quantizes_activations=self.quantizes_activations)
+            # Integers of other layers are indices, shapes and conditions.
+            if "float" in precision or execution_facts(node)["layerType"] in _MULTIPLIES:
+                counts[precision or basis] += 1
         facts: dict[str, int | str | bool] = {
-            "inference_precision": ", ".join(self._precisions()),
+            "inference_precision": ", ".join(name for name, _ in counts.most_common()),
             "dynamic_quantization": int(compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
             "hint": self._hint,
             "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
@@ -108,21 +117,6 @@ class OpenvinoSession:
     def quantizes_activations(self) -> bool:
         """Return True if layers with packed weights may quantize their activations to int8 (dynamic quantization)."""
         return int(self.compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")) > 0
-
-    def _precisions(self) -> list[str]:
-        """Return the types in which layers compute, that of the most layers first.
-
-        The property INFERENCE_PRECISION_HINT is a wish: layers without a kernel for it compute in another type.
-        """
-        counts: Counter[str] = Counter()
-        for node in self.compiled.get_runtime_model().get_ops():
-            if execution_facts(node)["layerType"] in _MOVES:
-                continue
-            precision, basis = precision_of(node, quantizes_activations=self.quantizes_activations)
-            # Integers of other layers are indices, shapes and conditions.
-            if "float" in precision or execution_facts(node)["layerType"] in _MULTIPLIES:
-                counts[precision or basis] += 1
-        return [name for name, _ in counts.most_common()]
 
     def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> OpenvinoBinding:
         """Bind inputs by name; outputs are in the host's memory, which is that of the device."""

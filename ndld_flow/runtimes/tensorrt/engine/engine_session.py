@@ -69,7 +69,13 @@ def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tupl
     Raises `BackendError` if TensorRT does not start, or a plugin or the engine does not load here; `ModelError` if
     there is no such file.
     """
-    runtime = _create_runtime(trt, request, messages)
+    try:
+        runtime = trt.Runtime(messages.logger)
+    except TypeError:  # pybind11: factory function returned nullptr
+        raise BackendError(
+            f"{TITLES[request.backend]} {trt.__version__} does not start: {messages.last_error}. Check that "
+            "`nvidia-smi` works, and that the driver is new enough for the CUDA that this release was built for."
+        ) from None
     load_plugins(trt, messages.logger, runtime, request.plugins)
     if request.trust:
         runtime.engine_host_code_allowed = True
@@ -81,16 +87,6 @@ def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tupl
     if engine is None:
         raise BackendError(explain_refusal(request, trt.__version__, messages))
     return runtime, engine
-
-
-def _create_runtime(trt: Any, request: EngineSettings, messages: MessageLog) -> Any:  # noqa: ANN401
-    try:
-        return trt.Runtime(messages.logger)
-    except TypeError:  # pybind11: factory function returned nullptr
-        raise BackendError(
-            f"{TITLES[request.backend]} {trt.__version__} does not start: {messages.last_error}. Check that "
-            "`nvidia-smi` works, and that the driver is new enough for the CUDA that this release was built for."
-        ) from None
 
 
 def explain_refusal(request: EngineSettings, version: str, messages: MessageLog) -> str:
