@@ -147,12 +147,22 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         """
         from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
         from ndld_flow.profiles.compare.comparison import RoundsEvidence
-        from ndld_flow.profiles.compare.rounds import describe_rounds
+        from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan, describe_rounds
+        from ndld_flow.records.document import read_document
+        from ndld_flow.records.noise import Noise
 
         missing, models = self._find_models(measured)
         if missing:
             return RoundsEvidence(missing=missing)
-        plan = self._plan(models[0].device)
+        learned = None
+        if self.noise is not None:
+            try:
+                learned = read_document(Noise, self.noise).rounds_spread
+            except (OSError, ValidationError):
+                raise RequestError(f"`noise`: {self.noise} is not a file that `ndld-flow noise` wrote") from None
+        plan = RoundsPlan(
+            models[0].device != "cpu", self.rounds, self.budget, self.threshold, max(FLOOR, learned or 0.0)
+        )
         with context.hold_device(models[0].device):
             measured_rounds = measure_rounds(
                 [_side("base", measured[0], models[0], context), _side("from", measured[1], models[1], context)],
@@ -182,19 +192,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         if models[0].device != models[1].device:
             return "the profiles were measured on two devices", []
         return "", models
-
-    def _plan(self, device: str) -> RoundsPlan:
-        from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan
-        from ndld_flow.records.document import read_document
-        from ndld_flow.records.noise import Noise
-
-        learned = None
-        if self.noise is not None:
-            try:
-                learned = read_document(Noise, self.noise).rounds_spread
-            except (OSError, ValidationError):
-                raise RequestError(f"`noise`: {self.noise} is not a file that `ndld-flow noise` wrote") from None
-        return RoundsPlan(device != "cpu", self.rounds, self.budget, self.threshold, max(FLOOR, learned or 0.0))
 
     def _is_decided(self, rounds: Sequence[Round], measured: Sequence[Measured], plan: RoundsPlan) -> bool:
         """Return whether everything that rounds can decide is decided: the verdict, and the gates on their metrics."""

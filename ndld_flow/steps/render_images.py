@@ -170,7 +170,12 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             context.log.info("%s", visible_name(note))
         for image in rendering.record.images:
             context.log.info("%s: %s", image.name, visible_name(image.description))
-        return Result(_summary(rendering), metrics=_metrics(rendering))
+        counts = {"samples": rendering.record.sample_count, "nonfinite": rendering.nonfinite}
+        own = {
+            name: Metric(value=value, unit="dB" if name.endswith("psnr") else "")
+            for name, value in rendering.metrics.items()
+        }
+        return Result(_summary(rendering), metrics={name: Metric(value=count) for name, count in counts.items()} | own)
 
     def _request(self, context: Context) -> Request:
         from ndld_flow.accuracy.activations.feeding import added_noise
@@ -194,15 +199,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             shown=self.shown,
             written=self.written,
         )
-
-
-def _metrics(rendering: Rendering) -> dict[str, Metric]:
-    counts = {"samples": rendering.record.sample_count, "nonfinite": rendering.nonfinite}
-    own = {
-        name: Metric(value=value, unit="dB" if name.endswith("psnr") else "")
-        for name, value in rendering.metrics.items()
-    }
-    return {name: Metric(value=count) for name, count in counts.items()} | own
 
 
 def _summary(rendering: Rendering) -> str:

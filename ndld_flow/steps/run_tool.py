@@ -97,11 +97,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             if word == "File" and name not in self._files_by_name:
                 near = suggest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {near}")
-        self._check_result({word for word, _ in used})
-        return self
-
-    def _check_result(self, words: set[str]) -> None:
-        """Raise `ValueError` unless the program writes its result in exactly one way."""
+        words = {word for word, _ in used}
         if self.module is None and words & {"Module", "Weights"}:
             raise ValueError("$Module and $Weights need `module`, a step `export_pytorch`")
         if {"Output", "Weights"} <= words:
@@ -112,6 +108,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
                 if self.in_place
                 else "pass $Output, the file to which it writes its model"
             )
+        return self
 
     def _placeholders(self) -> Iterator[tuple[str, str | None]]:
         """Yield `("Model", None)`, `("Input", "x")`, ... from arguments and environment."""
