@@ -137,6 +137,11 @@ class Composer:
             limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
         short = ", ".join(f"speed.{name}: {value}" for name, value in _SHORT.items())
         limits = ["fits"] if self._limits() else []
+        goals = {}
+        for direction in ("minimize", "maximize"):
+            metrics = [each.metric for each in self.objectives if each.direction == direction]
+            if metrics:
+                goals[direction] = metrics[0] if len(metrics) == 1 else json.dumps(metrics)
         return _SEARCH.format(
             model_name=short_name(self.model.name),
             target=short_name(str(target)),
@@ -145,7 +150,7 @@ class Composer:
             head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
-            objectives="\n".join(self._goals()),
+            objectives="\n".join([f"  {direction}: {text}" for direction, text in goals.items()]),
             conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
             again="" if self.preset.built_only else _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS),
             time=f"  time: {limit_ms:g} ms\n" if limit_ms is not None else "",
@@ -214,15 +219,6 @@ class Composer:
         if not self.preset.built_only and (allowed is not None or not names & {"latency", "throughput"}):
             gates.append(f"versus.latency.median.ratio_high <= {allowed if allowed is not None else SLOWER}")
         return gates
-
-    def _goals(self) -> list[str]:
-        """Return the lines of the objectives."""
-        goals = {}
-        for direction in ("minimize", "maximize"):
-            metrics = [each.metric for each in self.objectives if each.direction == direction]
-            if metrics:
-                goals[direction] = metrics[0] if len(metrics) == 1 else json.dumps(metrics)
-        return [f"  {direction}: {text}" for direction, text in goals.items()]
 
     def _head(self, name: str, runtime: str, steps: Sequence[str], profiled: str) -> str:
         host = f"\ntargets: {{{_BOARD}: {{host: {json.dumps(self.options.on)}}}}}" if self.preset.remote else ""
