@@ -5,7 +5,6 @@ A model from elsewhere is fetched once, verified against its digest, and kept in
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from ndld_flow.base.text import short_name, suggest
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
-from ndld_flow.store.digest import describe_files, digest_json
+from ndld_flow.store.digest import describe_files, digest_json, sha256_of
 from ndld_flow.store.files import copy_open_file, read_note, remember, seal, unseal, write_note
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
 from ndld_flow.store.kinds import Onnx
@@ -87,7 +86,7 @@ def _find_model(model: ModelSource, store: Store, report: Callable[[str], None])
             ) from None
         artifact = _describe_local(expanded, store, report)
     if model.sha256 is not None and not model.is_fetched:  # a fetched model was verified before it was stored
-        _require_digest(model.source, "sha256", model.sha256, _sha256(artifact.artifact.path))
+        _require_digest(model.source, "sha256", model.sha256, sha256_of(artifact.artifact.path))
     if model.blake3 is not None:
         _require_digest(model.source, "blake3", model.blake3, artifact.record.digest)
     return artifact
@@ -109,11 +108,6 @@ def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> 
         f"{source}: {difference}. This is not the file for which the recipe was written: get the right one, or "
         f"change `{algorithm}:` if the new file is intended."
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- models on this machine ------------------------------------------------------------------------------------------
@@ -266,14 +260,14 @@ def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> A
         target.parent.mkdir()
         _fetch_file(model.source, target, folder)
         if model.sha256 is not None:
-            _require_digest(model.source, "sha256", model.sha256, _sha256(target))
+            _require_digest(model.source, "sha256", model.sha256, sha256_of(target))
         _check_files(model, target)
         for name, promised in model.files.items():
             report(f"fetching its external data {short_name(name)}")
             source, data = _sibling(model.source, name), target.parent / name
             data.parent.mkdir(parents=True, exist_ok=True)
             _fetch_file(source, data, folder)
-            _require_digest(source, "sha256", promised, _sha256(data))
+            _require_digest(source, "sha256", promised, sha256_of(data))
         return store.keep(Onnx.kind, target.parent)
 
 

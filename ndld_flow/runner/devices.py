@@ -24,6 +24,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import parse_duration_ms, seconds
 from ndld_flow.machine.check import Check
+from ndld_flow.machine.host import ranges
 from ndld_flow.processes.watchdog import is_one_process
 from ndld_flow.runner.events import WAITS
 from ndld_flow.store.digest import digest_json
@@ -274,10 +275,4 @@ def _describe_devices(device: str) -> str:
     """Return `cpu 0-3,8` or `gpu 0`."""
     if device != "cpu":
         return re.sub(r"^gpu-(\d+)$", r"gpu \1", device)
-    ranges: list[list[int]] = []
-    for cpu in _own_cpus():
-        if ranges and ranges[-1][-1] == cpu - 1:
-            ranges[-1].append(cpu)
-        else:
-            ranges.append([cpu])
-    return "cpu " + ",".join(f"{some[0]}-{some[-1]}" if len(some) > 1 else f"{some[0]}" for some in ranges)
+    return f"cpu {ranges(_own_cpus())}"

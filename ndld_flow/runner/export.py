@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, metrics_of
+from ndld_flow.store.digest import sha256_of
 from ndld_flow.store.files import copy_file, make_folder, place_folder, write_text_atomically, writing_atomically
 from ndld_flow.store.kinds import Engine, Onnx
 
@@ -133,7 +133,7 @@ def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
     except (OSError, ValueError):
         written = {}
     for file in files:
-        if file.exists() and not (file.is_file() and written.get(export.name_of(file)) == _sha256(file)):
+        if file.exists() and not (file.is_file() and written.get(export.name_of(file)) == sha256_of(file)):
             raise RequestError(
                 f"{file}: it exists, and is not a file that an earlier run exported there. Move it away, or export to "
                 "another folder."
@@ -161,7 +161,7 @@ def _export(
         make_folder(target.parent)
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)
-    digests = {export.name_of(target): _sha256(target) for target in reversed(targets.values())}
+    digests = {export.name_of(target): sha256_of(target) for target in reversed(targets.values())}
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
@@ -192,7 +192,7 @@ def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecor
         if export.path.exists():
             export.path.rename(Path(aside) / "old")
         place_folder(built, export.path)
-    digests = {export.name_of(path): _sha256(path) for path in written}
+    digests = {export.name_of(path): sha256_of(path) for path in written}
     write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
 
 
@@ -222,8 +222,3 @@ def _describe(run: RunRecord, artifact: ArtifactRecord, step: str, digests: Mapp
         gates=run.gates,
         versions=run.versions,
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import mmap
 import os
@@ -39,6 +40,12 @@ def digest_file(path: Path) -> str:
             with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start) as window:
                 hasher.update(window)
     return hasher.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's contents, in hex: the digest that other programs know."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_json(value: JsonValue) -> str:
