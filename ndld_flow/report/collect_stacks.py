@@ -89,7 +89,8 @@ def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None
     known = [batch for batch in batches if batch is not None]
     divisors = known if len(known) == len(batches) else [1] * len(batches)
     subjects = [subject for _, _, subject in timed]
-    types, precisions = _Parts(subjects, _type_of), _Parts(subjects, _precision_of)
+    types = _Parts(subjects, lambda layer: short_name(layer.type, 40) or "(no type)")
+    precisions = _Parts(subjects, lambda layer: short_name(layer.precision, 40) or "unknown")
     longest = max((subject.layers_ms / by for subject, by in zip(subjects, divisors, strict=True)), default=0.0)
     return StacksView(
         rows=tuple(
@@ -109,14 +110,6 @@ def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None
         basis="of one item" if divisors is known else "of one pass",
         notes=tuple(_notes([profile for _, profile, _ in timed], batches, subjects)),
     )
-
-
-def _type_of(layer: Layer) -> str:
-    return short_name(layer.type, 40) or "(no type)"
-
-
-def _precision_of(layer: Layer) -> str:
-    return short_name(layer.precision, 40) or "unknown"
 
 
 def _speed(profile: Profile, batch: int | None) -> dict[str, str]:

@@ -100,7 +100,11 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     ordered = sorted(history.series, key=lambda each: each.metric not in history.main)
     points = list(accumulate(len(each.points) for each in ordered))
     drawn = sum(count <= _MOST_POINTS for count in points)
-    changes = sorted(_changes(ordered, drawn, history.main), key=_importance, reverse=True)
+    changes = sorted(
+        _changes(ordered, drawn, history.main),
+        key=lambda change: (change.started_at, change.is_main, change.verdict == "regressed"),
+        reverse=True,
+    )
     # The newest regression that nobody accepted and nothing has followed; else the newest change.
     last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
     present = [change for change in changes if last.get(change.series) == change.place]
@@ -150,10 +154,6 @@ def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -
                 accepted=short_name(step.accepted.note, 300) if step.accepted else "",
                 is_main=series.metric in main,
             )
-
-
-def _importance(change: ChangeView) -> tuple[datetime, bool, bool]:
-    return change.started_at, change.is_main, change.verdict == "regressed"
 
 
 def _is_open(change: ChangeView) -> bool:

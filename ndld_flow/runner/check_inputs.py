@@ -55,7 +55,9 @@ def _find_problems(recipe: Recipe, reading: Iterable[tuple[RecipeStep, list[Inpu
     for step, read in reading:
         names = sorted(frozenset[str]().union(*read))
         for name, given in sorted(step.used_inputs(recipe.file.inputs).items()):
-            place = f"{_place_of(step)}.{name}"
+            owners: Sequence[str] = step.inputs_of or ((step.name,) if step.inputs is not None else ())
+            section = f"steps.{owners[0]}.inputs" if owners else "inputs"
+            place = f"{section}.{name}"
             if name not in names:
                 found.setdefault((place, "", suggest(name, names)), []).append(step.name)
             for model in read:
@@ -88,12 +90,6 @@ def _models_of_steps(
 
 def _without_shapes(inputs: Inputs) -> Inputs:
     return {name: replace(spec, shape=None) for name, spec in inputs.items()}
-
-
-def _place_of(step: RecipeStep) -> str:
-    """Return the dotted path of the inputs that a step reads."""
-    owners: Sequence[str] = step.inputs_of or ((step.name,) if step.inputs is not None else ())
-    return f"steps.{owners[0]}.inputs" if owners else "inputs"
 
 
 def _misfit(spec: TensorSpec, given: InputSpec) -> str:

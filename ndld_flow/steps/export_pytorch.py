@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from ndld_flow.export.pytorch.export_model import ExportedModule
 
 
-def _checks(step: ExportPytorch, *_: str) -> bool:
-    return step.check
-
-
 class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
     """Write a model as a PyTorch module: readable code in a folder, with weights in safetensors.
 
@@ -44,7 +40,13 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics("nodes", "modules", "classes", "parameters"),
-        *metrics("cosine", "slice_rms", "max_abs", given=_checks, when="`check` is true and an output has numbers"),
+        *metrics(
+            "cosine",
+            "slice_rms",
+            "max_abs",
+            given=lambda step, *_: step.check,
+            when="`check` is true and an output has numbers",
+        ),
     )
 
     check: bool = True

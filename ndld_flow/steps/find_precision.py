@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 _NOT_SHAPING = {"tolerance", "trials", "time"}
 """Settings that determine which trials run, but not the outcome of any."""
 _NAMED = 3
-
-
-def _follows(entry: Mapping[str, Any]) -> bool:
-    """Return whether the search runs in the recipe's runtime: fp16 and bf16 are emulated in ONNX Runtime."""
-    return entry.get("precision") == "int8"
 
 
 class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
@@ -97,8 +92,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
+    # Only int8 follows the recipe's runtime: fp16 and bf16 are emulated in ONNX Runtime.
     runtime: Annotated[
-        RuntimeSettings | None, OneRuntime(engines=False, more=(TrialEngineSettings,), follows=_follows)
+        RuntimeSettings | None,
+        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=lambda entry: entry.get("precision") == "int8"),
     ] = None
     """Another runtime for the trials, with its settings as in `profile`, such as `openvino`; for TensorRT those of
     `build_engine`, such as `{backend: tensorrt, fp16: true}`: each trial is built into an engine, and run. The original

@@ -34,10 +34,6 @@ def _has_layers(step: ProfileModel) -> bool:
     return step.layer_passes > 0
 
 
-def _has_tactics(step: ProfileModel) -> bool:
-    return step.runtime.reports_tactics
-
-
 def _has_device_times(step: ProfileModel) -> bool:
     return step.runtime.reports_device_times
 
@@ -101,7 +97,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         *metrics("layers.count", "profiler.overhead", given=_has_layers, when=_LAYERS),
         *metrics(
             *(f"tensor_cores.{word}" for word in ("share", "off_share", "unknown_share")),
-            given=_has_tactics,
+            given=lambda step: step.runtime.reports_tactics,
             when="an engine's layers report their tactics (`backend: tensorrt` or `tensorrt_rtx`)",
         ),
         *metrics(

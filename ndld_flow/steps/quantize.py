@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Tag, model_validator
 
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude", "allow_empty"})
 """Settings of quantization that ModelOpt accepts; it decides the rest itself."""
-
-
-def _follows(entry: Mapping[str, Any]) -> bool:
-    """Return whether the step runs in the recipe's runtime: only what is measured depends on it."""
-    return bool(entry.get("optimize"))
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
@@ -111,9 +106,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     result load. They need a
     trusted recipe."""
 
+    # Without `optimize`, nothing is measured that depends on the recipe's runtime.
     runtime: Annotated[
         RuntimeSettings | None,
-        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=_follows),
+        OneRuntime(engines=False, more=(TrialEngineSettings,), follows=lambda entry: bool(entry.get("optimize"))),
     ] = None
     """Another runtime for calibration, with its settings as in `profile`, such as `openvino`; for TensorRT those of
     `build_engine`, such as `{backend: tensorrt}`. Ranges are those of the values that it computes. With `optimize`, it

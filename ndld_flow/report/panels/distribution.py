@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def _histograms(profile: Profile) -> Iterator[Histogram]:
     }
     for title, sizes in values.items():
         if any(sizes):
-            yield _histogram(title, sizes, size, _powers_of_four())
+            yield _histogram(title, sizes, size, (4.0**power for power in itertools.count()))
 
 
 def _steps_of_125(start: float) -> Iterator[float]:
@@ -84,13 +85,6 @@ def _steps_of_125(start: float) -> Iterator[float]:
     while True:
         yield from (start, 2 * start, 5 * start)
         start *= 10
-
-
-def _powers_of_four() -> Iterator[float]:
-    edge = 1.0
-    while True:
-        yield edge
-        edge *= 4
 
 
 def _histogram(

@@ -121,7 +121,9 @@ class WorkerProcess:
         code = self._process.returncode
         killed_by = name_signal(-code if code < 0 else code - 128)
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
-        raise WorkerDiedError(f"{how}{self._describe_last_lines()}", killed=bool(killed_by))
+        last = self._last_printed(_LAST_LINES)
+        printed = f"; its last output: {' / '.join(last)}" if last else ""
+        raise WorkerDiedError(f"{how}{printed}", killed=bool(killed_by))
 
     def _stop(self) -> None:
         self._stopped = True
@@ -142,10 +144,6 @@ class WorkerProcess:
         self.end()
         end_group(self._process)
         self._stderr.close()
-
-    def _describe_last_lines(self) -> str:
-        last = self._last_printed(_LAST_LINES)
-        return f"; its last output: {' / '.join(last)}" if last else ""
 
     def _last_printed(self, count: int) -> list[str]:
         """Return the last lines that the worker, and libraries in it, printed since this order."""

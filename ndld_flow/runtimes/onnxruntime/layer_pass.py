@@ -82,14 +82,11 @@ def read_layers(
 def _waits(times: LayerTimes, plan: RecordingPlan) -> Iterator[str]:
     shortest_ms = min(filter(None, times.ms), default=0.0)
     if plan.environment and shortest_ms:
+        shown = " ".join(f"{name}={value}" for name, value in plan.environment.items())
         yield (
-            f"times of layers are those of passes in which each launch waits for the device ({_shown(plan)}): they "
+            f"times of layers are those of passes in which each launch waits for the device ({shown}): they "
             f"include launching and waiting, at most the {milliseconds(shortest_ms)} of the shortest layer"
         )
-
-
-def _shown(plan: RecordingPlan) -> str:
-    return " ".join(f"{name}={value}" for name, value in plan.environment.items())
 
 
 def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
