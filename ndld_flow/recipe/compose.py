@@ -364,14 +364,8 @@ def holds_interpolation(value: object) -> bool:
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
     """Return whether an override chooses a file of a config group instead of setting a value."""
     key = override.lstrip("+~").partition("=")[0]
-    return "@" in key or "/" in key or any(_is_folder(folder / key) for folder in folders)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # too long, or not a file name
-        return False
+    # A `Path` would raise for a key that is too long, or no file name.
+    return "@" in key or "/" in key or any(os.path.isdir(folder / key) for folder in folders)  # noqa: PTH112
 
 
 def _compose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -59,7 +60,8 @@ def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
 def find_config(name: str, folders: Sequence[Path]) -> list[Path]:
     """Return the file of a name such as `profiling/quick`, in the first folder that contains it."""
     paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
-    return [path for path in paths if _is_there(path)][:1]
+    # Reading reports a wrong kind of file. A `Path` would raise for a name that is too long.
+    return [path for path in paths if os.path.exists(path) and not path.is_dir()][:1]  # noqa: PTH110
 
 
 def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
@@ -87,11 +89,3 @@ def _named(entry: object) -> Iterator[str]:
         words = str(group).partition("@")[0].split()  # `override` and `optional` may precede a group
         for choice in choices if isinstance(choices, list) else [choices]:
             yield "/".join([*words[-1:], str(choice).partition("@")[0]])
-
-
-def _is_there(path: Path) -> bool:
-    """Return whether a path exists, whatever it is; reading it reports a wrong kind."""
-    try:
-        return path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # too long a name
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -233,7 +234,8 @@ class RecipeStep:
         for held in self.step.held(RunsCode):
             for name, value in held.value.items() if isinstance(held.value, Mapping) else ():
                 paths |= {f"{held.dotted}.{name}.{i}": part for i, part in enumerate(str(value).split(";"))}
-        return {name: path for name, path in paths.items() if _is_file(path)}
+        # A `Path` would raise for a text that is too long, or not a path.
+        return {name: path for name, path in paths.items() if os.path.isfile(path)}  # noqa: PTH113
 
     def code(self) -> dict[str, UserCode]:
         """Return its own file and that of each setting that names Python code, by the name of the step or setting.
@@ -301,13 +303,6 @@ def name_files(held: Held[DataFile]) -> dict[str, str]:
     if isinstance(held.value, tuple):
         return {f"{held.dotted}.{place}": str(path) for place, path in enumerate(held.value)}
     return {held.dotted: str(held.value)}
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):  # too long, or not a path
-        return False
 
 
 @dataclass(frozen=True)

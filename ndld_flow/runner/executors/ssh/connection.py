@@ -26,7 +26,7 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.recipe.targets import Target
 from ndld_flow.runner.executors.messages import MAX_LINE_BYTES, NO_ANSWER, Line
 from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES
-from ndld_flow.runner.executors.ssh.messages import Alive, FirstReply, Reply, read_first_reply, read_reply
+from ndld_flow.runner.executors.ssh.messages import FIRST_REPLY, REPLY, Alive, FirstReply, Reply
 from ndld_flow.runner.executors.ssh.node import ALIVE_EVERY_S
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Connection:
         while not (line := self._read_line()).startswith(b'{"kind": "'):
             pass
         self._asking.close()
-        return self._understand(read_first_reply, line)
+        return self._understand(FIRST_REPLY.validate_json, line)
 
     def stay_alive(self) -> None:
         """Let the node, which has started, know that this process runs, from now on."""
@@ -122,7 +122,7 @@ class Connection:
 
     def reply(self) -> Reply:
         """Return the node's next message. Raises ConnectionLostError, and BackendError for what is no message."""
-        return self._understand(read_reply, self._read_line())
+        return self._understand(REPLY.validate_json, self._read_line())
 
     def _understand(self, read: Callable[[bytes], T], line: bytes) -> T:
         try:

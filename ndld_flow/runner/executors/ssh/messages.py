@@ -214,21 +214,7 @@ Reply = (
 End = Answer | Stopped | Died | Trouble
 """The end of a task."""
 
-_QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
-_FIRST_REPLY: TypeAdapter[FirstReply] = TypeAdapter(Annotated[FirstReply, Field(discriminator="kind")])
-_REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
-
-
-def read_question(line: bytes) -> Question:
-    """Return the question of a line. Raises pydantic's ValidationError."""
-    return _QUESTION.validate_json(line)
-
-
-def read_first_reply(line: bytes) -> FirstReply:
-    """Return the first program's reply of a line. Raises pydantic's ValidationError."""
-    return _FIRST_REPLY.validate_json(line)
-
-
-def read_reply(line: bytes) -> Reply:
-    """Return the node's reply of a line. Raises what its validators raise, pydantic's ValidationError among them."""
-    return _REPLY.validate_json(line)
+QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
+FIRST_REPLY: TypeAdapter[FirstReply] = TypeAdapter(Annotated[FirstReply, Field(discriminator="kind")])
+REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
+"""Their `validate_json` raises what validators raise, pydantic's ValidationError among them."""

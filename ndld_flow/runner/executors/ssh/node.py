@@ -25,6 +25,7 @@ from ndld_flow.runner.executors.executor import match_records
 from ndld_flow.runner.executors.messages import Died, Done, Line, Logged, Progressed, Stopped, Waits
 from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES, Incoming, read_chunks
 from ndld_flow.runner.executors.ssh.messages import (
+    QUESTION,
     Alive,
     Compute,
     Describe,
@@ -44,7 +45,6 @@ from ndld_flow.runner.executors.ssh.messages import (
     Send,
     Sent,
     Trouble,
-    read_question,
 )
 from ndld_flow.runner.executors.transfer import move_order
 from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
@@ -103,7 +103,7 @@ class Node:
         self._write(Ready(name=platform.node(), store=str(self.store.root)))
         while True:
             try:
-                question = read_question(source.read_line())
+                question = QUESTION.validate_json(source.read_line())
                 if isinstance(question, Send):
                     self._receive(question, source)
                 else:
