@@ -10,14 +10,10 @@ from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.report.exports.comparison_picture import draw_comparison
-from ndld_flow.report.exports.frames import (
-    comparison_frame,
-    history_frame,
-    layers_frame,
-    metrics_frame,
-    points_frame,
-)
+from ndld_flow.report.exports.csv_tables import COMPARISON_COLUMNS, comparison_rows
+from ndld_flow.report.exports.frames import history_frame, layers_frame
 from ndld_flow.report.exports.picture_file import own_style
+from ndld_flow.report.exports.sweep_exports import point_rows
 from ndld_flow.report.exports.sweep_picture import sweep_drawing
 from ndld_flow.runner.compare_runs import Compared
 from ndld_flow.runner.events import RunFinished, SweepFinished
@@ -35,12 +31,17 @@ def make_frame(
     """Return the metrics of a run, the points of a sweep, the matched layers of a comparison, the layers of a profile,
     the measurements of a history, or one row per run.
     """
+    import pandas as pd
+
     if isinstance(result, RunFinished):
-        return metrics_frame(result.metrics)
+        values = [(metric.value, metric.unit) for metric in result.metrics.values()]
+        return pd.DataFrame(values, columns=["value", "unit"], index=pd.Index(result.metrics, name="metric"))
     if isinstance(result, SweepFinished):
-        return points_frame(read_sweep_record(Path(result.folder)))
+        titles, points = point_rows(read_sweep_record(Path(result.folder)))
+        return pd.DataFrame(points, columns=titles)
     if isinstance(result, Compared):
-        return comparison_frame(result.comparison, result.profiles)
+        layers = list(comparison_rows(result.comparison, result.profiles))
+        return pd.DataFrame(layers, columns=list(COMPARISON_COLUMNS))
     if isinstance(result, Profiled | Profile):
         return layers_frame(result.profile if isinstance(result, Profiled) else result)
     if isinstance(result, MetricHistory):

@@ -19,7 +19,6 @@ from ndld_flow.runner.cache_settings import choose_cache
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.plan import previous_records
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_state import RunOpener, RunState, choose_forced
 from ndld_flow.store.store import Store
@@ -80,7 +79,8 @@ def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_o
     cache = open_cache(request, outputs.store, listener, looks_only=looks_only)
     latest = outputs.latest(recipe.name)
     try:
-        previous = previous_records(read_run_record(latest) if latest is not None else None)
+        steps = read_run_record(latest).steps if latest is not None else ()
+        previous = {step.name: step.record for step in steps if step.record is not None}
     except RequestError:
         previous = {}  # the record of another version gives no reasons, but must not stop this run
     forced = choose_forced(request.force, recipe)

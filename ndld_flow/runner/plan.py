@@ -23,7 +23,7 @@ from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
-    from ndld_flow.records.run_record import RunRecord, StepRecord
+    from ndld_flow.records.run_record import StepRecord
     from ndld_flow.runner.cache import Cache
 
 
@@ -284,11 +284,6 @@ def _with_problems(decision: Decision, known: dict[str, _KnownModel], store: Sto
     if source is None or decision.reused or not step.step.examines_model:
         return decision
     return replace(decision, model_problems=step.step.foresee_model(source.path, source.requested))
-
-
-def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
-    """Return step name -> record of an earlier run."""
-    return {step.name: step.record for step in run.steps if step.record is not None} if run else {}
 
 
 def _partners(step: RecipeStep, unit: Unit) -> str:

@@ -16,7 +16,7 @@ from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_wrong_inputs
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Notice, RunFinished, RunStarted, wait_for_other_run
+from ndld_flow.runner.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
 from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.look_ahead import look_ahead
@@ -36,7 +36,6 @@ from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.step_results import (
     clear_damage,
     describe_end,
-    describe_start,
     gather_work,
     place_records,
     skip_step,
@@ -143,8 +142,18 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
         note_progress(run)
         remaining_s = expected.remaining()
         for decision in cleared:
-            facts = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
-            run.listener(describe_start(decision).model_copy(update={**facts, "target": run.target_of(decision.step)}))
+            step = decision.step
+            run.listener(
+                StepStarted(
+                    name=step.name,
+                    step=step.type.name,
+                    reason=decision.reason.text,
+                    detail=decision.detail,
+                    target=run.target_of(step),
+                    expected_s=expected.of(step),
+                    remaining_s=remaining_s,
+                )
+            )
         works = tuple(gather_work(run, decision) for decision in cleared)
         try:
             # A target must not take a forced result from its own store.

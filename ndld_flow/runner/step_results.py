@@ -11,7 +11,7 @@ from ndld_flow.base.text import visible_text
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.outcomes import Outcome
 from ndld_flow.records.run_record import RunStep, StepRecord
-from ndld_flow.runner.events import Notice, StepFinished, StepLogged, StepStarted, describe_progress
+from ndld_flow.runner.events import Notice, StepFinished, StepLogged, describe_progress
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run_state import RunState
@@ -102,13 +102,6 @@ def skip_step(step: RecipeStep, reason: str) -> RunStep:
     """Return the entry of a step that does not run."""
     return RunStep(
         name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0, target=step.target
-    )
-
-
-def describe_start(decision: Decision) -> StepStarted:
-    step = decision.step
-    return StepStarted(
-        name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail, target=step.target
     )
 
 

@@ -6,22 +6,11 @@ Times are in ms and sizes in bytes unless a column or its neighbour `unit` names
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.history import MetricHistory
-from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.exports.csv_tables import (
-    COMPARISON_COLUMNS,
-    LAYER_COLUMNS,
-    TIME_COLUMNS,
-    comparison_rows,
-    layer_rows,
-)
-from ndld_flow.report.exports.sweep_exports import point_rows
+from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, TIME_COLUMNS, layer_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,29 +23,6 @@ def layers_frame(profile: Profile) -> pd.DataFrame:
     frame = pd.DataFrame(list(layer_rows(profile)), columns=list(LAYER_COLUMNS))
     was_run = any(layer.samples_ms for layer in profile.layers) or not profile.layers
     return frame if was_run else frame.drop(columns=list(TIME_COLUMNS))
-
-
-def comparison_frame(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> pd.DataFrame:
-    """Return one row per matched layer and candidate, with its verdict."""
-    import pandas as pd
-
-    return pd.DataFrame(list(comparison_rows(comparison, profiles)), columns=list(COMPARISON_COLUMNS))
-
-
-def points_frame(record: SweepRecord) -> pd.DataFrame:
-    """Return one row per point of a sweep: settings, objectives, metrics."""
-    import pandas as pd
-
-    titles, rows = point_rows(record)
-    return pd.DataFrame(rows, columns=titles)
-
-
-def metrics_frame(metrics: Mapping[str, Metric]) -> pd.DataFrame:
-    """Return value and unit of each metric, indexed by `STEP.METRIC`."""
-    import pandas as pd
-
-    rows = [(metric.value, metric.unit) for metric in metrics.values()]
-    return pd.DataFrame(rows, columns=["value", "unit"], index=pd.Index(metrics, name="metric"))
 
 
 def history_frame(history: MetricHistory) -> pd.DataFrame:

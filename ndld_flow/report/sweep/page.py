@@ -34,7 +34,6 @@ from ndld_flow.report.sweep.outcome import (
 from ndld_flow.report.sweep.payload import sweep_payload
 from ndld_flow.report.sweep.points import (
     final,
-    goal_words,
     link,
     objective_words,
     recipe_lines,
@@ -124,7 +123,8 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
 
 def objective_text(record: SweepRecord) -> str:
     """Return `minimize speed.latency.min, subject to agree.cosine >= 0.999`."""
-    goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were tried"
+    named = [f"{objective.direction} {short_name(objective.text, 100)}" for objective in record.objectives]
+    goals = " and ".join(named) or "none, all points were tried"
     where = " and ".join(short_name(constraint, 120) for constraint in record.constraints)
     return f"{goals}, subject to {where}" if where else goals
 

@@ -65,11 +65,6 @@ def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepO
     )
 
 
-def goal_words(objective: SweepObjective) -> str:
-    """Return `minimize speed.latency.min`."""
-    return f"{objective.direction} {short_name(objective.text, 100)}"
-
-
 def final(point: SweepPoint) -> tuple[float | None, ...]:
     """Return a point's objectives of the second measurement if there is one, otherwise of the first."""
     return point.again.objectives if point.again is not None else point.objectives
