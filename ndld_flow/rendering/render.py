@@ -8,12 +8,15 @@ from itertools import tee
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from PIL import Image
 
 from ndld_flow.accuracy.activations.feeding import Fed, Feeding, Noise
 from ndld_flow.accuracy.activations.inspection import (
     InspectedModel,
+    PreparedModel,
     Progress,
+    plain_values,
     prepare_model,
     report_original_paths,
 )
@@ -22,7 +25,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operations.add_nms import class_names
 from ndld_flow.inputs import Data, InputSpec
-from ndld_flow.models.files import model_inputs
+from ndld_flow.models.files import load_model, model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.rendered_images import (
     MOST_ENCODED_TOGETHER,
@@ -31,7 +34,6 @@ from ndld_flow.records.rendered_images import (
     RenderedImage,
     RenderedImages,
 )
-from ndld_flow.rendering.image_sources import TensorSource, names_in_reference
 from ndld_flow.rendering.overlay_settings import OverlaySettings
 from ndld_flow.rendering.overlays import Overlay
 from ndld_flow.rendering.pixels import Drawn, as_bytes, thumbnail_of
@@ -39,7 +41,7 @@ from ndld_flow.rendering.settings import ImageSettings
 from ndld_flow.rendering.tensor_images import Panel, SampleValues, TensorImage
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.file_samples import open_files
-from ndld_flow.samples.model_matching import shared_inputs
+from ndld_flow.samples.model_matching import pair_names, shared_inputs
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 
@@ -356,3 +358,62 @@ class _Writer:
                 )
             )
         return ImageRow(sample=label, files=tuple(files))
+
+
+Arrays = Mapping[str, Array]
+
+
+class TensorSource:
+    """One of the models, as a source of tensors by the names in the candidate."""
+
+    def __init__(self, prepared: PreparedModel, names: Mapping[str, str]) -> None:
+        """`names`: name in the candidate -> name here, where they differ."""
+        self._prepared, self._names = prepared, names
+        model = load_model(prepared.view_path)
+        constants = (node for node in model.graph if node.op_type == "Constant" and node.domain == "")
+        self._weights = {
+            **model.graph.initializers,
+            **{node.outputs[0].name or "": node.outputs[0] for node in constants},
+        }
+        self.metadata = dict(model.metadata_props)
+        self.outputs = model_outputs(prepared.view_path)
+        self.label = prepared.label
+
+    def own_name(self, name: str) -> str | None:
+        """Return the name here of a tensor, an input or a weight; None if there is none."""
+        own = self._names.get(name, name)
+        return own if own in self._prepared.view or own in self._weights else None
+
+    def is_weight(self, name: str) -> bool:
+        """Return True for a weight: it has one value for all samples."""
+        own = self._names.get(name, name)
+        return own in self._weights and own not in self._prepared.view.inputs
+
+    def weight(self, name: str) -> Array:
+        """Return the values of a weight. Raises `RequestError` if they are not stored."""
+        value = ir.convenience.get_const_tensor(self._weights[self._names.get(name, name)])
+        if value is None:
+            raise RequestError(f"images: the weight {name} has no values in {self.label}.")
+        return plain_values(value.numpy())
+
+    def require(self, name: str) -> None:
+        """Raise `RequestError` with the nearest name if there is no such tensor."""
+        if self.own_name(name) is None:
+            known = [*self._prepared.view.inputs, *self._prepared.view.places, *filter(None, self._weights)]
+            raise RequestError(f'images: {self.label} has no tensor "{name}"; {suggest(name, known)}')
+
+    def values(self, names: Sequence[str], samples: Iterator[Arrays]) -> Iterator[dict[str, Array]]:
+        """Yield name in the candidate -> values for each sample; `names` are no weights."""
+        own = {name: mine for name in names if (mine := self.own_name(name)) is not None}
+        for captured in self._prepared.captured(list(dict.fromkeys(own.values())), samples):
+            yield {name: plain_values(captured[mine]) for name, mine in own.items() if mine in captured}
+
+
+def names_in_reference(candidate: PreparedModel, reference: PreparedModel, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return name in the candidate -> name in the reference, of inputs and outputs that are called differently.
+
+    `inputs`: input of the reference -> input of the candidate. Outputs are matched by name, then by order.
+    """
+    names = {theirs: mine for mine, theirs in inputs.items()}
+    mine, theirs = ([spec.name for spec in model_outputs(each.view_path)] for each in (reference, candidate))
+    return names | {right: left for left, right in pair_names(mine, theirs) if left is not None and right is not None}

@@ -11,9 +11,9 @@ import onnx
 import yaml
 
 from ndld_flow.recipe.optimize.compose import read_model
-from ndld_flow.recipe.optimize.families import propose_variants
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.variant import Subject, Variant
+from ndld_flow.recipe.optimize.variants import propose_variants
 from ndld_flow.steps.quantize import Quantize
 
 NET = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x, float[4,4,3,3] c, float[8,400] m,

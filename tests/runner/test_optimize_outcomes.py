@@ -15,8 +15,8 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
-from ndld_flow.runner.optimize.costly import find_hopeless
 from ndld_flow.runner.optimize.proof import Proof
+from ndld_flow.runner.optimize.race_search import find_hopeless
 from ndld_flow.runner.optimize.sweep_search import Point, choose, describe, describe_untried, is_worth_proving
 from tests.recipe.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record

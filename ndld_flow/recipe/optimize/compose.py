@@ -17,12 +17,12 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
 from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, first_of, read_conditions
-from ndld_flow.recipe.optimize.families import propose_variants
 from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
 from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
+from ndld_flow.recipe.optimize.variants import propose_variants
 from ndld_flow.recipe.write_recipe import HELD_SEED, RecipeOptions, input_lines, name_recipe, try_model
 
 if TYPE_CHECKING:
