@@ -46,18 +46,12 @@ def make_frame(
         return layers_frame(result.profile if isinstance(result, Profiled) else result)
     if isinstance(result, MetricHistory):
         return history_frame(result)
-    return _runs_frame(result)
-
-
-def _runs_frame(runs: Sequence[RunSummary]) -> pd.DataFrame:
-    """Return one row per run, with a column for each metric; those without it are empty."""
-    import pandas as pd
-
     fields = ["run", "kind", "started_at", "outcome", "wall_s", "tags", "user", "host", "machine", "model", "folder"]
+    # One column for each metric; those of runs without it are empty.
     rows = [
         {name: getattr(run, name) for name in fields}
         | {f"{name} {metric.unit}".rstrip(): metric.value for name, metric in run.metrics.items()}
-        for run in runs
+        for run in result
     ]
     return pd.DataFrame(rows, columns=None if rows else fields)
 

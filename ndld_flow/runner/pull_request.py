@@ -232,7 +232,13 @@ def _on_github(environment: Mapping[str, str], number: int | None) -> Discussion
 
     if found is not None:
         return discussion(found)
-    found = _of_workflow_run(event["workflow_run"], repository, discussion("?"))
+    # The event does not list pull requests of forks, and an artifact of the run must not be trusted with the number:
+    # the one whose branch and commit are those of the run is asked for.
+    run = event["workflow_run"]
+    head = f"{run['head_repository']['owner']['login']}:{run['head_branch']}"
+    pulls = _list(discussion("?"), f"repos/{repository}/pulls?{urlencode({'state': 'open', 'head': head})}")
+    numbers = [pull["number"] for pull in pulls if pull["head"]["sha"] == run["head_sha"]]
+    found = int(numbers[0]) if len(numbers) == 1 else None
     if found is None:
         return NoDiscussion("nothing was posted: the workflow run belongs to no open pull request")
     return discussion(found)
@@ -259,18 +265,6 @@ def _number(item: Any) -> int | None:  # noqa: ANN401 - parsed JSON
         return None
     number = item.get("number")
     return number if isinstance(number, int) else None
-
-
-def _of_workflow_run(run: Any, repository: str, asked: Discussion) -> int | None:  # noqa: ANN401 - parsed JSON
-    """Return the open pull request that a workflow run tested.
-
-    The event does not list pull requests of forks, and an artifact of the run must not be trusted with the number: the
-    one whose branch and commit are those of the run is asked for.
-    """
-    head = f"{run['head_repository']['owner']['login']}:{run['head_branch']}"
-    found = _list(asked, f"repos/{repository}/pulls?{urlencode({'state': 'open', 'head': head})}")
-    numbers = [pull["number"] for pull in found if pull["head"]["sha"] == run["head_sha"]]
-    return int(numbers[0]) if len(numbers) == 1 else None
 
 
 def _on_gitlab(environment: Mapping[str, str], number: int | None) -> Discussion | NoDiscussion:

@@ -101,8 +101,15 @@ def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
     An unknown patch release has the names of its minor release, any other unknown release those of the nearest older
     one; `exact` is then False. Raises RequestError for a release older than every known one, or an invalid version.
     """
-    known = _nearest_known(backend, release)
     requested = _numbers(release)
+    releases = known_releases(backend)
+    if not requested or requested[:2] < _numbers(releases[0])[: len(requested[:2])]:
+        raise RequestError(
+            f"{TITLES[backend]} {release or '(no version)'} is not supported: give {_minor(releases[0])} or later, "
+            f"such as {_minor(releases[-1])}."
+        )
+    same_minor = [each for each in releases if _numbers(each)[: len(requested[:2])] == requested[:2]]
+    known = same_minor[-1] if same_minor else [each for each in releases if _numbers(each) < requested][-1]
     return ListedNames(backend, known, _numbers(known)[: len(requested)] == requested, _classes(backend, known))
 
 
@@ -114,18 +121,6 @@ def names_of_bindings(backend: EngineBackend, module: object) -> BoundNames:
 def releases_with(backend: EngineBackend, owner: str, name: str = "") -> tuple[str, ...]:
     """Return the known releases that have a name, oldest first; empty if none does."""
     return tuple(each for each in known_releases(backend) if names_of_release(backend, each).has(owner, name))
-
-
-def _nearest_known(backend: EngineBackend, release: str) -> str:
-    requested = _numbers(release)
-    known = known_releases(backend)
-    if not requested or requested[:2] < _numbers(known[0])[: len(requested[:2])]:
-        raise RequestError(
-            f"{TITLES[backend]} {release or '(no version)'} is not supported: give {_minor(known[0])} or later, "
-            f"such as {_minor(known[-1])}."
-        )
-    same_minor = [each for each in known if _numbers(each)[: len(requested[:2])] == requested[:2]]
-    return same_minor[-1] if same_minor else [each for each in known if _numbers(each) < requested][-1]
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -210,15 +210,13 @@ class OnRay:
             records = self._find_new(task, store, before)
             if records is not None:
                 return records
-            self._prepare_again(losses[-1])
+            last = losses[-1]
+            if isinstance(last, MissingArtifactsError):
+                self._transport.resend(last.digests)
+            elif isinstance(last, NotStartedError):
+                self._closing.wait(1.0)  # until Ray has noticed it too
         kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
         raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=task.name)
-
-    def _prepare_again(self, lost: LostError) -> None:
-        if isinstance(lost, MissingArtifactsError):
-            self._transport.resend(lost.digests)
-        elif isinstance(lost, NotStartedError):
-            self._closing.wait(1.0)  # until Ray has noticed it too
 
     def _attempt(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord]:
         demand = make_demand([work.step for work in task.works], self._needs)
