@@ -34,6 +34,7 @@ def print_verdict(comparison: Comparison) -> None:
 
 
 def _parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[RenderableType]:
+    # Steps of one run are labelled by their own names alone.
     every = [subject.label for subject in comparison.subjects]
     steps = [label.partition(":")[2] for label in every]
     one_run = len({label.partition(":")[0] for label in every}) == 1 and len(set(steps)) == len(every) and all(steps)

@@ -22,6 +22,7 @@ def read_limits(root: Path = Path("/")) -> dict[str, str]:
     try:
         groups: dict[str, str] = {}
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            # The group of version 2 has an empty name.
             _, controllers, group = line.split(":", 2)
             groups |= dict.fromkeys(controllers.split(","), group)
     except OSError:

@@ -93,6 +93,7 @@ def modules_of(entry: str, root: Traversable, panels: str = "") -> list[Module]:
                 raise BundleError(f"{module.path} imports {', '.join(missing)}, which {path} does not export")
     if "start" not in modules[entry].exports:
         raise BundleError(f"{entry} does not export `start`")
+    # Each module comes after those that it imports; equal modules have equal order.
     graph = {path: sorted(modules[path].imports) for path in sorted(modules)}
     try:
         paths = list(TopologicalSorter(graph).static_order())

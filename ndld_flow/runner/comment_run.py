@@ -95,6 +95,7 @@ def _compare(run: str, baseline: Baseline, outputs: Path) -> tuple[list[str], in
     except RequestError as error:
         message = prose(f"not compared with {baseline.reference}: {hide_credentials(error.message)}", 1000)
         return [f"{HEADING}{SIGNS['incomparable']} {message}\n"], RequestError.exit_code if baseline.gates else 0
+    # Without gates, only a regression fails: an undecided or an impossible comparison is shown, but nobody demanded it.
     if not baseline.gates:
         exit_code = 1 if compared.comparison.verdict == "regressed" else 0
     else:

@@ -152,6 +152,7 @@ def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[s
     found_profiles = [
         FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()
     ]
+    # `model:base`: the recipe's name in place of a run's id or path.
     name, colon, step = reference.partition(":")
     label = f"{run.recipe_name}{colon}{step}" if run.id.startswith(Path(name).name) else reference
     label = label if is_complete(run.outcome) else f"{label} (the run did not finish)"

@@ -97,6 +97,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             if word == "File" and name not in self._files_by_name:
                 near = suggest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {near}")
+        # The program writes its result in exactly one way.
         words = {word for word, _ in used}
         if self.module is None and words & {"Module", "Weights"}:
             raise ValueError("$Module and $Weights need `module`, a step `export_pytorch`")

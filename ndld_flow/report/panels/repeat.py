@@ -48,6 +48,7 @@ class RepeatView:
 def collect_repeat(run: RunRecord) -> RepeatView:
     """Return command, recipe, source, machine, versions and keys."""
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    # Innermost mappings are on one line.
     dumped: str = yaml.dump(
         run.recipe, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
     )

@@ -142,6 +142,7 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
     metrics = [_metric_dimension(name, record.points) for name in names]
     objectives = [objective.text for objective in record.objectives]
+    # A few metrics of kinds other than the objectives.
     kinds = [ends for ends in _TRADED_OFF if not any(text.endswith(ends) for text in objectives)]
     labels = [metric.label for metric in metrics if _varies(metric)]
     names_by_kind = [next((name for end in ends for name in labels if name.endswith(end)), None) for ends in kinds]

@@ -135,14 +135,11 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
     new, old = (point.objectives[0] if point.objectives else None for point in (best, own))
     if new is None or old is None:
         return ""
-    if min(new, old) <= 0:
-        ratio = None
-    else:
-        ratio = old / new if objective.direction == "minimize" else new / old
-        ratio = ratio if ratio >= 1 else None
-    if ratio is None or change(1, ratio) == "±0 %":
-        return f"against {objective_words(old, objective)} of {name}, by the first measurement"
-    return f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
+    ahead, behind = (old, new) if objective.direction == "minimize" else (new, old)
+    ratio = ahead / behind if behind > 0 else 0.0  # above 1 if the new value is better
+    if ratio >= 1 and change(1, ratio) != "±0 %":
+        return f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
+    return f"against {objective_words(old, objective)} of {name}, by the first measurement"
 
 
 def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
@@ -249,6 +246,7 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
     steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
     yield f"{counted}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"
     undecided = record.inconclusive
+    # The most frequent reasons come first; their numbers are ignored.
     groups = [group for group in collect_failures(record) if group.outcome == "failed" or undecided]
     for group in groups[:_MOST_REASONS]:
         numbers = group.points

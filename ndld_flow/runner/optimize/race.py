@@ -124,6 +124,7 @@ class Race:
             step = _step(self._source.recipe, "agree")
             self._pair(self._source, step, "all", self._given(step))
             for name in self._job.variants[1:]:
+                # Some time is left for the end of the race.
                 passes_s = _END_PASSES * self._leader.racer.ms / 1e3
                 if self._left() <= min(max(_END_S, passes_s), _END_SHARE * self._job.seconds):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))

@@ -65,6 +65,7 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
         failed = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)
         result.add(failed, leads=False)
         listener(VariantTried(variant=failed))
+        # The source, those that may be the best, and those that were not tried.
         may_win = [name for name, tried in result.tried.items() if tried.outcome == "not proved"]
         unknown = [name for name in job.variants[1:] if name not in result.tried]
         left = (job.variants[0], *(name for name in may_win if name != job.variants[0]), *unknown)

@@ -163,6 +163,7 @@ def read_failures(
     suspects: dict[str, float] = {}
     for step in steps:
         with contextlib.suppress(NdldFlowError):
+            # The result of a step makes tensors and nodes suspect, whether it passed or not.
             known = _READERS.get(step.record.artifact.kind) if step.record is not None else None
             found = known(documents[step.name]).get("suspects", {}) if known is not None else {}
             assert isinstance(found, dict)

@@ -97,6 +97,7 @@ class _Reduction:
         self._options, self._listener, self._scratch = options, listener, server.folder
         self._outputs = Outputs(request.outputs)
         self._failing = failing_steps(failed.failure, [step.name for step in failed.recipe.steps])
+        # Outcomes hold for these data, code, libraries and options.
         digest = digest_recipe(self._recipe, open_single(self._recipe, request, ignore, looks_only=True))
         chosen: list[JsonValue] = [self._options.samples, self._options.strict]
         identity = digest_json([digest, self._failure.kind, self._failure.where, *chosen])

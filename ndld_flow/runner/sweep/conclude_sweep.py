@@ -143,6 +143,7 @@ def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
     axes = []
     for swept, axis in zip(sweep.axes, sweep.space.axes, strict=True):
         tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
+        # Listed values are as listed, numbers ascending.
         if isinstance(axis, Numbers):
             values: tuple[JsonValue, ...] = tuple(
                 sorted(value for value in tried.values() if isinstance(value, int | float))
