@@ -107,7 +107,14 @@ def _end_of_run(event: RunFinished) -> list[str]:
         verdict = [head, *(line for line in event.verdict if line.startswith("warning "))]
     else:
         verdict = [*event.verdict]
-    return [*verdict, *_failed_gates(event), f"report {event.report}", *(f"result {path}" for path in event.exported)]
+    undecided = (f"gate undecided: {gate.gate}: {gate.undecided}" for gate in event.gates if gate.undecided)
+    failed = (
+        f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
+        f"{f' ({gate.note})' if gate.note else ''}"
+        for gate in event.gates
+        if not gate.passed and not gate.undecided
+    )
+    return [*verdict, *failed, *undecided, f"report {event.report}", *(f"result {path}" for path in event.exported)]
 
 
 def _end_of_sweep(event: SweepFinished) -> list[str]:
@@ -125,19 +132,6 @@ def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False, stream
     tone = "yellow" if undecided else "green" if event.passed else "red"
     lines = format_end(end_lines(event, quiet=quiet), tone, stream or sys.stdout)
     print("\n".join(lines), file=stream, flush=True)
-
-
-def _failed_gates(event: RunFinished) -> list[str]:
-    """Return a line for each gate that failed (`gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`) or
-    is undecided."""
-    undecided = (f"gate undecided: {gate.gate}: {gate.undecided}" for gate in event.gates if gate.undecided)
-    failed = (
-        f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
-        f"{f' ({gate.note})' if gate.note else ''}"
-        for gate in event.gates
-        if not gate.passed and not gate.undecided
-    )
-    return [*failed, *undecided]
 
 
 def _describe_wait(event: StepWaits) -> list[str]:

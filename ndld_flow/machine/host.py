@@ -49,9 +49,15 @@ def describe_circumstances(device: str, *, same_kind: bool) -> str:
 def _describe(device: str, same_kind: bool, *stamp: object) -> str:
     """Read the properties once for all steps of a run. An administrator may change limits during a process."""
     del stamp  # only part of the cache's key
+    cpus = _own_cpus()
+    threads = _read(_SYSTEM / "cpu/smt/active")
+    lines = _read(Path("/proc/self/status")).splitlines()
+    nodes = next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
+    # CPUs by number, or by an arrangement that other hosts share.
+    described = _arrangement(cpus) if same_kind else f"{ranges(cpus)} (memory {nodes})"
     facts = {
         "host": "any of its kind" if same_kind else identify_host() or UNKNOWN,
-        "CPUs": _describe_cpus(same_kind=same_kind),
+        "CPUs": f"{described}{f', SMT {threads}' if threads else ''}",
         **{f"{name} limit": limit for name, limit in read_limits().items()},
         **_read_modes(),
         **(_describe_gpus(device, same_kind=same_kind) if device != "cpu" else {}),
@@ -139,16 +145,6 @@ def _is_virtual() -> bool:
 
 def _own_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-
-
-def _describe_cpus(*, same_kind: bool) -> str:
-    """Return the CPUs that this process may use: by number, or by an arrangement that other hosts share."""
-    cpus = _own_cpus()
-    threads = _read(_SYSTEM / "cpu/smt/active")
-    lines = _read(Path("/proc/self/status")).splitlines()
-    nodes = next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
-    described = _arrangement(cpus) if same_kind else f"{ranges(cpus)} (memory {nodes})"
-    return f"{described}{f', SMT {threads}' if threads else ''}"
 
 
 def _arrangement(cpus: list[int]) -> str:

@@ -102,25 +102,21 @@ def _lines(process: subprocess.Popen[bytes], program: Program) -> Iterator[str]:
     pipe, process.stdout = process.stdout, None
     threading.Thread(target=lines.read, args=(pipe,), daemon=True).start()
     try:
-        yield from _until_end(process, program, lines.waiting)
+        deadline = time.monotonic() + program.timeout_s
+        ended_at: float | None = None
+        while ended_at is None or time.monotonic() - ended_at < _PIPE_WAIT_S:
+            if ended_at is None and process.poll() is not None:
+                ended_at = time.monotonic()
+            if ended_at is None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(program.name, program.timeout_s)
+            with contextlib.suppress(queue.Empty):
+                line = lines.waiting.get(timeout=0.05)
+                if line is None:
+                    break
+                yield line
+        process.wait(timeout=max(deadline - time.monotonic(), 0.1))
     finally:
         lines.stopped.set()
-
-
-def _until_end(process: subprocess.Popen[bytes], program: Program, lines: queue.Queue[str | None]) -> Iterator[str]:
-    deadline = time.monotonic() + program.timeout_s
-    ended_at: float | None = None
-    while ended_at is None or time.monotonic() - ended_at < _PIPE_WAIT_S:
-        if ended_at is None and process.poll() is not None:
-            ended_at = time.monotonic()
-        if ended_at is None and time.monotonic() > deadline:
-            raise subprocess.TimeoutExpired(program.name, program.timeout_s)
-        with contextlib.suppress(queue.Empty):
-            line = lines.get(timeout=0.05)
-            if line is None:
-                break
-            yield line
-    process.wait(timeout=max(deadline - time.monotonic(), 0.1))
 
 
 class _Lines:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -54,24 +53,18 @@ def download_wheel(name: str, version: str, folder: Path) -> None:
     try:
         ask_pip(command)
     except PipError as error:
-        elsewhere = _skipped_wheels(name, version, error.lines)
+        elsewhere = []  # wheels that pip found and skipped because they are for another Python or system
+        for file in (match[1] for match in map(_SKIPPED.search, error.lines) if match):
+            try:
+                distribution, release, _, _ = parse_wheel_filename(file)
+                if (distribution, release) == (canonicalize_name(name), Version(version)):
+                    elsewhere.append(file)
+            except (InvalidWheelFilename, InvalidVersion):
+                continue
         if not elsewhere:
             raise
         # Any of them: their data is the same, and the digest of the extracted file is checked.
         ask_pip([*command, *_options_of(min(elsewhere))])
-
-
-def _skipped_wheels(name: str, version: str, lines: Sequence[str]) -> list[str]:
-    """Return the wheels of a release that pip found and skipped because they are for another Python or system."""
-    found = []
-    for file in (match[1] for match in map(_SKIPPED.search, lines) if match):
-        try:
-            distribution, release, _, _ = parse_wheel_filename(file)
-            if (distribution, release) == (canonicalize_name(name), Version(version)):
-                found.append(file)
-        except (InvalidWheelFilename, InvalidVersion):
-            continue
-    return found
 
 
 def _options_of(wheel: str) -> list[str]:

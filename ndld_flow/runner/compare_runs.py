@@ -56,11 +56,6 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
     for name in [profile.name for profile in subjects[0].profiles]:
         sections[name] = [(place, profiles[name]) for place, profiles in enumerate(named) if name in profiles]
     paired = {name: members for name, members in sections.items() if len(members) > 1}
-    _refuse_unpaired(subjects, paired)
-    return Pairing(paired, tuple(_left_out(subjects, paired)))
-
-
-def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> None:
     known = {place for members in paired.values() for place, _ in members}
     for place, subject in enumerate(subjects[1:], 1):
         if place not in known:
@@ -70,6 +65,7 @@ def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tu
                 f"{base}. "
                 f"Name the profiles to compare, such as {subjects[0].label}:{subjects[0].profiles[0].name}."
             )
+    return Pairing(paired, tuple(_left_out(subjects, paired)))
 
 
 def _left_out(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> list[str]:

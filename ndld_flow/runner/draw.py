@@ -85,7 +85,13 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     Raises `RequestError` for options that a page does not have, and for a file that is not a model; `ModelError` and
     `OutputsError` if it cannot be read or written.
     """
-    _check(reading, look)
+    usual = Look()
+    asked = [field.name for field in fields(Look) if getattr(look, field.name) != getattr(usual, field.name)]
+    asked += ["depth"] if reading.depth else []
+    if asked:
+        raise RequestError(
+            f"{' and '.join(asked)}: these options are only for pictures. A page has its own theme, zoom and depth."
+        )
     if model.exists() and recognize(model) is not None:
         raise RequestError(
             f"{model} contains layers of an engine or a profile: `ndld-flow report {model}` draws their page."
@@ -99,14 +105,3 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     except OSError as error:
         raise OutputsError(f"{target}: the page cannot be written ({error.strerror}).") from None
     return write_model_page(document, target)
-
-
-def _check(reading: Reading, look: Look) -> None:
-    """Raise `RequestError` for options that only a picture has."""
-    usual = Look()
-    asked = [field.name for field in fields(Look) if getattr(look, field.name) != getattr(usual, field.name)]
-    asked += ["depth"] if reading.depth else []
-    if asked:
-        raise RequestError(
-            f"{' and '.join(asked)}: these options are only for pictures. A page has its own theme, zoom and depth."
-        )

@@ -176,7 +176,14 @@ def learn_noise(
     `settings` are those of the step `profile` (for both sides) and the recipe's inputs. Raises NdldFlowError as
     `run_alone` does, and RequestError for fewer than `FEWEST_COMPARISONS`, requested or measured.
     """
-    _check_request(settings, comparisons)
+    if comparisons < FEWEST_COMPARISONS:
+        raise RequestError(f"noise: {comparisons} comparisons are too few. Use at least {FEWEST_COMPARISONS}.")
+    for setting in settings:
+        if setting.partition("=")[0] == "runs":
+            raise RequestError(
+                f"{setting}: `noise` sets `runs` itself, {PAIRS} per comparison. Set the number of comparisons with "
+                "--comparisons instead."
+            )
     list(read_noise(Outputs(outputs)))  # raises before minutes of work
     runs = PAIRS * comparisons
     overrides = [
@@ -221,17 +228,6 @@ def _write_recipe(model: str, runs: int) -> dict[str, JsonValue]:
         "model": model,
         "steps": {"a": side, "b": side, "rounds": rounds},
     }
-
-
-def _check_request(settings: Sequence[str], comparisons: int) -> None:
-    if comparisons < FEWEST_COMPARISONS:
-        raise RequestError(f"noise: {comparisons} comparisons are too few. Use at least {FEWEST_COMPARISONS}.")
-    for setting in settings:
-        if setting.partition("=")[0] == "runs":
-            raise RequestError(
-                f"{setting}: `noise` sets `runs` itself, {PAIRS} per comparison. Set the number of comparisons with "
-                "--comparisons instead."
-            )
 
 
 def _learn(a: Profile, b: Profile, model: str) -> Noise:

@@ -63,21 +63,8 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
     one, and the steps that read them run later.
     """
     place = {step.name: position for position, step in enumerate(recipe.steps)}
-    waiting = sorted(_units(recipe), key=lambda unit: place[unit[-1].name])
-    ready, ordered = set(recipe.models), []
-    while waiting:
-        unit = next(unit for unit in waiting if all(ready.issuperset(step.reads.values()) for step in unit))
-        waiting.remove(unit)
-        ordered.append(unit)
-        ready |= {step.name for step in unit}
-    return ordered
-
-
-def _units(recipe: Recipe) -> list[Unit]:
-    """Group measuring steps by type, device, target and depth: the number of measuring steps on the longest path.
-
-    Therefore no two units wait for each other.
-    """
+    # Measuring steps are grouped by type, device, target and depth: the number of measuring steps on the longest path.
+    # Therefore no two units wait for each other.
     depths = dict.fromkeys(recipe.models, 0)
     units: dict[Hashable, list[RecipeStep]] = defaultdict(list)
     measures = {step.name: step.type.cls.takes_turns for step in recipe.steps}
@@ -85,7 +72,14 @@ def _units(recipe: Recipe) -> list[Unit]:
         depths[step.name] = max(depths[name] + measures.get(name, False) for name in step.reads.values())
         key = (step.type.name, step.step.device, step.target, depths[step.name]) if measures[step.name] else step.name
         units[key].append(step)
-    return [tuple(unit) for unit in units.values()]
+    waiting = sorted([tuple(unit) for unit in units.values()], key=lambda unit: place[unit[-1].name])
+    ready, ordered = set(recipe.models), []
+    while waiting:
+        unit = next(unit for unit in waiting if all(ready.issuperset(step.reads.values()) for step in unit))
+        waiting.remove(unit)
+        ordered.append(unit)
+        ready |= {step.name for step in unit}
+    return ordered
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,21 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         build = build_engine(request, context.progress)
         for message in (*build.notes, *build.warnings):
             context.log.info("%s", message)
-        return Result(_summary(build), metrics=_metrics(build))
+        memory = {
+            f"memory.{name}": Metric(value=value, unit="bytes")
+            for name, value in build.memory.model_dump().items()
+            if value
+        }
+        return Result(
+            _summary(build),
+            metrics={
+                "engine_bytes": Metric(value=build.engine_bytes, unit="bytes"),
+                "build_s": Metric(value=build.build_s, unit="s"),
+                "parse_s": Metric(value=build.parse_s, unit="s"),
+                "layers": Metric(value=len(build.layers)),
+                **memory,
+            },
+        )
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         """Return the shapes, and the value of a shape tensor; None if `profiles` gives all shapes."""
@@ -148,18 +162,3 @@ def _summary(build: Build) -> str:
         f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
         f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{ignored}"
     )
-
-
-def _metrics(build: Build) -> dict[str, Metric]:
-    memory = {
-        f"memory.{name}": Metric(value=value, unit="bytes")
-        for name, value in build.memory.model_dump().items()
-        if value
-    }
-    return {
-        "engine_bytes": Metric(value=build.engine_bytes, unit="bytes"),
-        "build_s": Metric(value=build.build_s, unit="s"),
-        "parse_s": Metric(value=build.parse_s, unit="s"),
-        "layers": Metric(value=len(build.layers)),
-        **memory,
-    }

@@ -21,7 +21,7 @@ from xml.etree import ElementTree as Xml
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
+from ndld_flow.records.comparison import Comparison, ProfileComparison
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow, not even as references."""
@@ -112,7 +112,14 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
             label = comparison.subjects[compared.subjects[place]].label if len(candidates) > 1 else ""
             name = f"{compared.name}: {metric.metric}" + (f" ({label})" if label else "")
             runs = metric.runs[place] if place < len(metric.runs) else ()
-            entry = _entry(name, metric.unit, value, runs, _extra(comparison, compared, metric, place))
+            base = metric.values[0]
+            lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
+            if base is not None:
+                lines[0] += f", {quantity(base, metric.unit)}"
+            for verdict in compared.verdicts:
+                if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
+                    lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")
+            entry = _entry(name, metric.unit, value, runs, "\n".join(lines))
             if entry is not None:
                 yield entry
 
@@ -127,14 +134,3 @@ def _entry(
     if len(runs) > 1 and all(map(math.isfinite, runs)):
         entry["range"] = f"± {(max(runs) - min(runs)) / 2:.3g}"
     return entry | {"extra": extra}
-
-
-def _extra(comparison: Comparison, compared: ProfileComparison, metric: ComparedMetric, place: int) -> str:
-    base = metric.values[0]
-    lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
-    if base is not None:
-        lines[0] += f", {quantity(base, metric.unit)}"
-    for verdict in compared.verdicts:
-        if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
-            lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")
-    return "\n".join(lines)

@@ -68,7 +68,12 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
     samples = accuracy.samples
     if len(samples) < 2 and not any(sample.scores_candidate for sample in samples):
         return None
-    metrics = _metrics(accuracy)
+    recorded = dict.fromkeys(
+        metric for sample in accuracy.samples for output_metrics in sample.outputs.values() for metric in output_metrics
+    )
+    bounded = [metric for metric in accuracy.tolerance if metric in recorded]  # shown first
+    usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in recorded]
+    metrics = tuple(dict.fromkeys([*bounded, *usual, *recorded]))[:_METRICS_SHOWN]
     scores = tuple(dict.fromkeys(name for sample in samples for name in sample.scores_candidate))
     decisive = metrics[0] if metrics else ""
     shown = samples if len(samples) <= _ROWS_SHOWN else _worst_first(samples, decisive, accuracy)[:_ROWS_SHOWN]
@@ -80,16 +85,6 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
         count=len(samples),
         plot=_plot(decisive, accuracy) if decisive and len(samples) > 1 else None,
     )
-
-
-def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
-    """Return the metrics, those with a bound first."""
-    recorded = dict.fromkeys(
-        metric for sample in accuracy.samples for output_metrics in sample.outputs.values() for metric in output_metrics
-    )
-    bounded = [metric for metric in accuracy.tolerance if metric in recorded]
-    usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in recorded]
-    return tuple(dict.fromkeys([*bounded, *usual, *recorded]))[:_METRICS_SHOWN]
 
 
 def worst_of(sample: SampleAgreement, metric: str) -> float | None:

@@ -299,21 +299,16 @@ def _kept_rows(
     search: PrecisionSearch, profiles: Mapping[str, Profile], depth: DepthView | None
 ) -> tuple[KeptRow, ...]:
     shown = sorted(search.kept, key=lambda node: _CAUSES.index(node.cause))[:_KEPT_SHOWN]
-    layers = _layer_places({node.node for node in shown if node.node}, list(profiles.values()))
-    rows = {depth.layers[row].record.tensor: row for row in depth.kept} if depth else {}
-    of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
-    return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))
-
-
-def _layer_places(names: set[str], profiles: Sequence[Profile]) -> dict[str, tuple[int, int]]:
-    """Return node -> the first layer on the page that holds it."""
-    places_of: dict[str, tuple[int, int]] = {}
-    layered = filter(has_timed_layers, profiles)
+    names = {node.node for node in shown if node.node}
+    layers: dict[str, tuple[int, int]] = {}  # of each node, the first layer on the page that holds it
+    layered = filter(has_timed_layers, profiles.values())
     for place, profile in enumerate(layered):
         for position, layer in enumerate(profile.layers):
             for name in names.intersection(layer.onnx_nodes):
-                places_of.setdefault(name, (place, position))
-    return places_of
+                layers.setdefault(name, (place, position))
+    rows = {depth.layers[row].record.tensor: row for row in depth.kept} if depth else {}
+    of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
+    return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))
 
 
 def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, layer: tuple[int, int] | None) -> KeptRow:

@@ -134,15 +134,6 @@ def _last_line(error: Exception) -> str:
     return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
-def _connect(address: str) -> None:
-    import ray
-
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    # Ray lets its workers import from this current directory: a file `json.py` next to a recipe must not be imported.
-    os.chdir(Path(sys.executable).anchor)
-    ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
-
-
 async def _serve(bridge: Bridge) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -162,7 +153,14 @@ def main() -> None:
     os.dup2(2, 1)
     bridge = Bridge(output)
     try:
-        _connect(sys.argv[1])
+        import ray
+
+        address = sys.argv[1]
+        options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+        # Ray lets its workers import from this current directory: a file `json.py` next to a recipe must not be
+        # imported.
+        os.chdir(Path(sys.executable).anchor)
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
     except Exception as error:
         # Ray prints versions that differ on separate lines; the advice is ours.
         reason = " ".join(str(error).split()).partition(" Please specify ")[0]

@@ -242,7 +242,17 @@ class EngineBinding:
         # Memory is released even without `close`: the next session of this process needs it.
         self._release = weakref.finalize(self, _close_all, self._lanes)
         values = {name: tensors[name].values_for(array) for name, array in feeds.items()}
-        self._check_shapes(values)
+        profile = self._request.optimization_profile
+        for name, array in values.items():
+            tensor = self._tensors[name]
+            if tensor.on_host:
+                allowed = self._engine.get_tensor_profile_values(profile, name)
+                given = [int(value) for value in array.ravel()]
+            else:
+                allowed = self._engine.get_tensor_profile_shape(name, profile)
+                given = list(array.shape)
+            if allowed:
+                refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.on_host)
         for context in contexts:
             lane = Lane(cuda, context, spin=request.spin_wait)
             self._lanes.append(lane)
@@ -312,19 +322,6 @@ class EngineBinding:
     def close(self) -> None:
         """Release memory, streams and events; the contexts stay."""
         self._release()
-
-    def _check_shapes(self, values: Mapping[str, Array]) -> None:
-        profile = self._request.optimization_profile
-        for name, array in values.items():
-            tensor = self._tensors[name]
-            if tensor.on_host:
-                allowed = self._engine.get_tensor_profile_values(profile, name)
-                given = [int(value) for value in array.ravel()]
-            else:
-                allowed = self._engine.get_tensor_profile_shape(name, profile)
-                given = list(array.shape)
-            if allowed:
-                refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.on_host)
 
     def _choose_profile(self, lane: Lane) -> None:
         profile = self._request.optimization_profile
