@@ -173,6 +173,16 @@ def test_inputs_that_the_model_does_not_accept_are_found_by_a_plan(toy: Toy, inp
     assert error.value.problems[0].where.startswith("override")
 
 
+def test_inputs_that_points_of_a_sweep_do_not_accept_are_found_by_a_plan(toy: Toy) -> None:
+    sweep = "sweep:\n  over:\n    inputs.x.shape: [[2, 4], [2, 9]]\n"
+    toy.write(f"name: a\nmodel: model.onnx\ninputs: {{x: {{}}}}\nsteps: {{profile: {{}}}}\n{sweep}")
+    for verb in api.plan, api.run:
+        with pytest.raises(RecipeError) as error:
+            verb(toy.recipe, outputs=toy.folder / "outputs")
+        (problem,) = error.value.problems
+        assert (problem.path, problem.line) == ("inputs.x", 7)
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

@@ -9,20 +9,21 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import FormatError, NdldFlowError, RequestError
+from ndld_flow.base.errors import FormatError, NdldFlowError, Problem, RecipeError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.document import DAMAGE, Record, read_tree
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import StepRecord
+from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
@@ -32,7 +33,7 @@ from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
 from ndld_flow.runner.request import Request
-from ndld_flow.runner.run_state import choose_forced
+from ndld_flow.runner.run_state import RunOpener, choose_forced
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
@@ -362,6 +363,8 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
             break
         if depends_on_results(sweep):
             search.tell([describe_trial(point, judge_point(point, state.goals)) for point in opened])
+    if not all(point.finished for point in points):
+        refuse_wrong_inputs_of_points(sweep, state)
     points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
     return SweepPlan(
@@ -453,3 +456,45 @@ def _estimate(
         for name, counted_step in counted.items()
     }
     return estimate_seconds(pending, sweep.base.name, outputs)
+
+
+_NAMING = ("inputs", "model", "models")
+"""Words in the key of an axis that changes the names of inputs, or those of the model."""
+
+
+def refuse_wrong_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
+    """Raise RecipeError with all inputs of all points known in advance that their models do not have or accept.
+
+    Points beyond `MOST_POINTS`, and those that depend on results, are checked when they run.
+    """
+    known: dict[Path, Inputs | None] = {}
+    problems: dict[Problem, None] = {}
+    for recipe in _differing_recipes(sweep):
+        try:
+            models = opener.find_models(recipe)
+        except NdldFlowError:
+            continue  # the point that names a missing model fails alone
+        paths = {name: model.artifact.path for name, model in models.items()}
+        problems |= dict.fromkeys(find_wrong_inputs(recipe, paths, known))
+    if problems:
+        raise RecipeError(list(problems))
+
+
+def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
+    """Yield the recipes of points that may differ in the names of inputs; the base recipe if none do."""
+    naming = [axis.name for axis in sweep.axes if any(set(key.split(".")) & set(_NAMING) for key in axis.keys)]
+    if not naming:
+        yield sweep.base
+        return
+    seen = set()
+    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
+    known = islice(batches, 1) if depends_on_results(sweep) else batches
+    for _, point in islice(chain.from_iterable(known), MOST_POINTS):
+        values = digest_json([point[name] for name in naming])
+        if values in seen:
+            continue
+        seen.add(values)
+        try:
+            yield sweep.point(point)
+        except NdldFlowError:
+            continue  # its settings contradict each other: it fails alone

@@ -9,19 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, islice
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NdldFlowError, OutputsError, Problem, RecipeError, RequestError
+from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.places import find_value, split_key
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
 from ndld_flow.records.run_record import RunFailure, RunRecord
@@ -30,7 +28,6 @@ from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
 from ndld_flow.runner.events import Notice, SweepFinished, SweepStarted
 from ndld_flow.runner.executors.choose_executor import open_executor
 from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
@@ -50,14 +47,13 @@ from ndld_flow.runner.run_folder import (
 )
 from ndld_flow.runner.run_record import Ended as EndedRun
 from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, find_artifacts, log_line
-from ndld_flow.runner.run_state import RunOpener, choose_forced
+from ndld_flow.runner.run_state import choose_forced
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
-from ndld_flow.runner.sweep.plan_sweep import MOST_POINTS
+from ndld_flow.runner.sweep.plan_sweep import refuse_wrong_inputs_of_points
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_failure
-from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, try_points
+from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
-from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.store import Store
@@ -409,45 +405,3 @@ def _describe_end(record: SweepRecord, folder: Path, ended: Ended, *, nothing_to
         artifacts=find_artifacts(run, folder / best.folder) if best is not None and run is not None else {},
         wall_s=time.perf_counter() - ended.base.start,
     )
-
-
-_NAMING = ("inputs", "model", "models")
-"""Words in the key of an axis that changes the names of inputs, or those of the model."""
-
-
-def refuse_wrong_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
-    """Raise RecipeError with all inputs of all points known in advance that their models do not have or accept.
-
-    Points beyond `MOST_POINTS`, and those that depend on results, are checked when they run.
-    """
-    known: dict[Path, Inputs | None] = {}
-    problems: dict[Problem, None] = {}
-    for recipe in _differing_recipes(sweep):
-        try:
-            models = opener.find_models(recipe)
-        except NdldFlowError:
-            continue  # the point that names a missing model fails alone
-        paths = {name: model.artifact.path for name, model in models.items()}
-        problems |= dict.fromkeys(find_wrong_inputs(recipe, paths, known))
-    if problems:
-        raise RecipeError(list(problems))
-
-
-def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
-    """Yield the recipes of points that may differ in the names of inputs; the base recipe if none do."""
-    naming = [axis.name for axis in sweep.axes if any(set(key.split(".")) & set(_NAMING) for key in axis.keys)]
-    if not naming:
-        yield sweep.base
-        return
-    seen = set()
-    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
-    known = islice(batches, 1) if depends_on_results(sweep) else batches
-    for _, point in islice(chain.from_iterable(known), MOST_POINTS):
-        values = digest_json([point[name] for name in naming])
-        if values in seen:
-            continue
-        seen.add(values)
-        try:
-            yield sweep.point(point)
-        except NdldFlowError:
-            continue  # its settings contradict each other: it fails alone
