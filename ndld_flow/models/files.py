@@ -128,10 +128,7 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
-        reason = _innermost(error)
-        if "Map types" in reason:
-            raise ModelError(f"{path}: {_ZIPMAP}") from None
-        raise ModelError(f"{path}: the model is broken or uses unsupported features: {reason}") from None
+        raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
     place(model, path)
@@ -245,6 +242,8 @@ def read_proto(path: Path) -> onnx.ModelProto:
     # Protobuf parses many byte strings as an empty message; a model has a graph and a version.
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path}: this is not an ONNX model: it has no graph or no IR version.")
+    if any(output.type.sequence_type.elem_type.HasField("map_type") for output in proto.graph.output):
+        raise ModelError(f"{path}: {_ZIPMAP}")
     return proto
 
 

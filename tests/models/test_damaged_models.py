@@ -65,7 +65,7 @@ def test_external_data_at_no_position_is_an_error(key: str, value: str, tmp_path
     assert value in str(caught.value)
 
 
-@pytest.mark.parametrize("verb", ["inspect", "profile", "plan", "run", "diff"])
+@pytest.mark.parametrize("verb", ["inspect", "init", "profile", "plan", "run", "diff"])
 def test_the_remedy_for_a_sequence_of_maps_is_named(verb: str, tmp_path: Path) -> None:
     """The default of skl2onnx for classifiers."""
     scores = helper.make_node("ZipMap", ["p"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
