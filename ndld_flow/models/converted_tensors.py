@@ -214,7 +214,12 @@ def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
         return result
     largest = float(np.max(np.abs(values)))
     if not largest <= target.largest:  # also for infinity and NaN, which stay unchanged
-        largest = _clamp(values, result, loss)
+        # Finite values are clamped to the range.
+        finite = np.isfinite(values)
+        beyond = finite & (np.abs(values) > loss.format.largest)
+        result[beyond] = np.copysign(loss.format.largest, values[beyond]).astype(result.dtype)
+        loss.clamped += int(np.count_nonzero(beyond))
+        largest = float(np.max(np.abs(values), initial=0.0, where=finite))
     loss.largest = max(loss.largest, largest)
     lost = np.count_nonzero(values) - np.count_nonzero(result)
     if lost:
@@ -223,15 +228,6 @@ def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
             gone = (result == 0) & (values != 0)
             result[gone] = np.copysign(target.smallest, values[gone]).astype(target.dtype)
     return result
-
-
-def _clamp(values: Array, result: Array, loss: Loss) -> float:
-    """Clamp finite values to the range; return the largest of them."""
-    finite = np.isfinite(values)
-    beyond = finite & (np.abs(values) > loss.format.largest)
-    result[beyond] = np.copysign(loss.format.largest, values[beyond]).astype(result.dtype)
-    loss.clamped += int(np.count_nonzero(beyond))
-    return float(np.max(np.abs(values), initial=0.0, where=finite))
 
 
 def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> tuple[SparseInitializer, Loss]:

@@ -115,7 +115,10 @@ class _Drawing:
     """The most common dtype, which edges do not show."""
 
     def draw(self, graph: ir.Graph) -> None:
-        self.default_dtype = self._most_common_dtype(graph)
+        dtypes = Counter(type_text_of(value) for node in graph for value in node.outputs if not is_constant(node))
+        dtypes.update(type_text_of(value) for value in graph.inputs)
+        del dtypes[""]
+        self.default_dtype = max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in [*inputs, *read_from_outside(graph)]:
             self._add(value.name or "", "input", value.name or "input", (), [value])
@@ -225,12 +228,6 @@ class _Drawing:
         return " ".join(
             part for part in ("" if dtype == self.default_dtype else dtype, shape_text_of(value, self.dims)) if part
         )
-
-    def _most_common_dtype(self, graph: ir.Graph) -> str:
-        dtypes = Counter(type_text_of(value) for node in graph for value in node.outputs if not is_constant(node))
-        dtypes.update(type_text_of(value) for value in graph.inputs)
-        del dtypes[""]
-        return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
 
 
 def without_data(model: ir.Model) -> str:

@@ -349,7 +349,12 @@ def _write(slots: Sequence[_Slot], temporary: Path) -> list[int]:
     """Write the slots' bytes to `temporary`; return their offsets."""
     cloned = _file_worth_cloning(slots)
     if cloned is not None:
-        _clone(cloned, temporary)
+        # Share the blocks if the file system supports it.
+        with cloned.open("rb") as old, temporary.open("wb") as new:
+            if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
+                old.seek(0)
+                new.truncate(0)
+                shutil.copyfileobj(old, new, _PIECE_BYTES)
     written: dict[_FileRange, int] = {}
     with temporary.open("r+b" if cloned is not None else "wb") as file:
         offsets = []
@@ -402,15 +407,6 @@ def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
         return None
     path, count = used.most_common(1)[0]
     return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None
-
-
-def _clone(source: Path, target: Path) -> None:
-    """Copy a file, sharing its blocks if the file system supports it."""
-    with source.open("rb") as old, target.open("wb") as new:
-        if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
-            old.seek(0)
-            new.truncate(0)
-            shutil.copyfileobj(old, new, _PIECE_BYTES)
 
 
 def _reflinked(old: int, new: int) -> bool:

@@ -251,21 +251,17 @@ def body_of(version: OperatorVersion) -> OperatorBody | None:
         return OperatorBody(onnx.printer.to_text(schema.function_body), is_example=False)
     opsets = schema.context_dependent_function_opset_versions
     try:
+        # An example has all inputs and outputs, and every attribute at its default.
+        inputs, outputs = [port.name for port in schema.inputs], [port.name for port in schema.outputs]
+        node = helper.make_node(schema.name, inputs, outputs, domain=schema.domain)
+        node.attribute.extend(item.default_value for item in schema.attributes.values() if item.default_value.type)
         data = schema.get_context_dependent_function_with_opset_version(
-            max(opsets), _example(schema).SerializeToString(), [_type(port) for port in schema.inputs]
+            max(opsets), node.SerializeToString(), [_type(port) for port in schema.inputs]
         )
     except (ValueError, RuntimeError):  # it needs an attribute without a default, such as a graph
         return None
     body = onnx.FunctionProto.FromString(data)
     return OperatorBody(onnx.printer.to_text(body), is_example=True) if body.node else None
-
-
-def _example(schema: onnx.defs.OpSchema) -> onnx.NodeProto:
-    """Return a node with all inputs and outputs, and every attribute at its default."""
-    inputs, outputs = [port.name for port in schema.inputs], [port.name for port in schema.outputs]
-    node = helper.make_node(schema.name, inputs, outputs, domain=schema.domain)
-    node.attribute.extend(item.default_value for item in schema.attributes.values() if item.default_value.type)
-    return node
 
 
 def _type(port: onnx.defs.OpSchema.FormalParameter) -> bytes:

@@ -111,7 +111,12 @@ def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto
     With `strict`, raises `ModelError` instead, and if the model contradicts itself. The given model, made by
     `light_proto`, has no use afterwards.
     """
-    _declare_weights(proto.graph)
+    # `light_proto` left large initializers without data; with data propagation, inference refuses nodes that compute on
+    # one. Tensors that are only declared are accepted.
+    for each in graphs_of(proto.graph):
+        for tensor in [item for item in each.initializer if item.data_location == onnx.TensorProto.EXTERNAL]:
+            each.initializer.remove(tensor)
+            each.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     hide_wrong_rules(proto)
     import_domains(proto)
     data_prop = propagates_little_data(proto.graph)
@@ -163,17 +168,6 @@ def _infer_propagating(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
             raise
     onnx.shape_inference.infer_shapes(proto, strict, strict, False)
     return onnx.shape_inference.infer_shapes(proto, False, False, True)
-
-
-def _declare_weights(graph: onnx.GraphProto) -> None:
-    """Declare the initializers that `light_proto` left without data as tensors of their type.
-
-    Inference with data propagation refuses a model with a node that computes on one.
-    """
-    for each in graphs_of(graph):
-        for tensor in [item for item in each.initializer if item.data_location == onnx.TensorProto.EXTERNAL]:
-            each.initializer.remove(tensor)
-            each.value_info.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
 
 
 def light_proto(model: ir.Model) -> onnx.ModelProto:

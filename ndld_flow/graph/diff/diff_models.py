@@ -68,21 +68,17 @@ def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
 
 def diff_texts(before: ir.Model, after: ir.Model) -> tuple[TextChange, ...]:
     """Compare versions, producers, doc strings and metadata."""
-    candidates = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
+    keys = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+    texts = {key: (_text(getattr(before, key)), _text(getattr(after, key))) for key in keys}
+    texts["graph name"] = (_text(before.graph.name), _text(after.graph.name))
+    texts["graph doc_string"] = (_text(before.graph.doc_string), _text(after.graph.doc_string))
+    candidates = [changed_text("metadata", *pair, detail=key) for key, pair in texts.items()]
     candidates += metadata_changes(_metadata(before), _metadata(after))
     return first(
         TextChange(key=change.detail, before=change.before, after=change.after)
         for change in candidates
         if change is not None
     )
-
-
-def _texts(before: ir.Model, after: ir.Model) -> dict[str, tuple[str | None, str | None]]:
-    keys = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
-    texts = {key: (_text(getattr(before, key)), _text(getattr(after, key))) for key in keys}
-    texts["graph name"] = (_text(before.graph.name), _text(after.graph.name))
-    texts["graph doc_string"] = (_text(before.graph.doc_string), _text(after.graph.doc_string))
-    return texts
 
 
 def _text(value: object) -> str | None:

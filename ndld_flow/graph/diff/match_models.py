@@ -242,7 +242,8 @@ class NodeMatching:
 
     def run(self) -> list[Pair[ir.Node]]:
         """Match nodes and return all pairs of these graphs."""
-        if self._names_agree():
+        near = self._around(self.before, self.after, 2)
+        if names_agree(self.before, self.after, self._named_op, near.__getitem__):
             self._by_names()
         self._by_structure()
         self._by_names()
@@ -252,10 +253,6 @@ class NodeMatching:
         self._join(self._unique(_first_output), "outputs")
         self._spread(self.labelling.own)
         return [(node, partner) for node in self.before if (partner := self.matches.nodes.after(node)) is not None]
-
-    def _names_agree(self) -> bool:
-        near = self._around(self.before, self.after, 2)
-        return names_agree(self.before, self.after, self._named_op, near.__getitem__)
 
     def _by_names(self) -> None:
         self._join(self._unique(self._named_op), "name")

@@ -179,7 +179,13 @@ def _body(edits: OperationEdits, node: ir.Node) -> onnx.FunctionProto:
     if not body.node:
         raise RequestError(f"{label(node)}: ONNX has no definition for these inputs and attributes")
     _check_versions(node, body, opset)
-    body.attribute_proto.extend(_defaults(schema, node))
+    body.attribute_proto.extend(
+        [
+            attribute.default_value
+            for name, attribute in schema.attributes.items()
+            if attribute.default_value.type and name not in node.attributes
+        ]
+    )
     return body
 
 
@@ -190,15 +196,6 @@ def _advice(node: ir.Node, opset: int) -> str:
         if schema is not None and _versions(schema, later):
             return f"opset {later} is the first that does: convert the model to it first"
     return f"these are: {', '.join(decomposable(opset))}"
-
-
-def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
-    """Return the defaults of attributes that the node does not set."""
-    return [
-        attribute.default_value
-        for name, attribute in schema.attributes.items()
-        if attribute.default_value.type and name not in node.attributes
-    ]
 
 
 def _typed_body(schema: _Schema, versions: Sequence[int], node: ir.Node) -> bytes:

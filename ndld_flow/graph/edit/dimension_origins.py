@@ -69,7 +69,8 @@ class DimensionOrigins:
         if node.op_type in _BROADCAST:
             return self._broadcast(node, value, axis)
         if node.op_type in _RECURRENT:
-            return self._recurrent(node, value, axis)
+            source = {0: 0, 2: 1} if value is node.outputs[0] else {1: 1}
+            return self._input(node, 0, source.get(axis)) if int_attribute(node, "layout", 0) == 0 else None
         rule = _SHAPES.get(node.op_type)
         return None if rule is None else rule(self, node, axis)
 
@@ -89,10 +90,6 @@ class DimensionOrigins:
             place = axis - (rank - own)
             found |= {self.of(source, place)} if place >= 0 else set()
         return found.pop() if len(found) == 1 or len(found := found - {1}) == 1 else None
-
-    def _recurrent(self, node: ir.Node, value: ir.Value, axis: int) -> Origin | None:
-        source = {0: 0, 2: 1} if value is node.outputs[0] else {1: 1}
-        return self._input(node, 0, source.get(axis)) if int_attribute(node, "layout", 0) == 0 else None
 
     def _transpose(self, node: ir.Node, axis: int) -> Origin | None:
         rank, perm = rank_of(node.inputs[0]), ints_attribute(node, "perm")

@@ -295,7 +295,12 @@ def keep_function(
         if value.name in types:
             value.type, value.shape = parse_tensor_type(types[value.name or ""])
     if site is not None:
-        _type_as_called(edited.model, graph, site)
+        # Inputs have the types and shapes of a call, and so do outputs without a type.
+        pairs = [*_pairs(graph.inputs, site.inputs), *_pairs(graph.outputs, site.outputs)]
+        infer_edges([outer for _, outer in pairs], edited.model)
+        for own, outer in pairs:
+            if own.type is None:
+                own.type, own.shape = outer.type, outer.shape
     _drop_absent_inputs(graph, site)
     make_main(edited.model, graph, function.opset_imports)
     type_edges(edited.model, [*graph.inputs, *graph.outputs], types)
@@ -346,15 +351,6 @@ def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir
         return ir.convenience.convert_attribute(name, value, kind)  # type: ignore[arg-type]
     except (ValueError, TypeError):
         raise RequestError(f"`attributes`: {value!r} is not a value of {name!r}") from None
-
-
-def _type_as_called(model: ir.Model, graph: ir.Graph, site: ir.Node) -> None:
-    """Take types and shapes of the inputs from a call, and of outputs without a type."""
-    pairs = [*_pairs(graph.inputs, site.inputs), *_pairs(graph.outputs, site.outputs)]
-    infer_edges([outer for _, outer in pairs], model)
-    for own, outer in pairs:
-        if own.type is None:
-            own.type, own.shape = outer.type, outer.shape
 
 
 def _pairs(own: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> list[tuple[ir.Value, ir.Value]]:

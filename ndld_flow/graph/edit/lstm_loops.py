@@ -168,7 +168,10 @@ class _Match:
         depth = next(_whole(gate.terms[sequence], size).shape[0] for gate in gates if sequence in gate.terms)
         masked = self.step.masked
         if masked is not None:
-            self._check_mask(masked.mask, sequence, batch)
+            origins, length = self.body.origins, self.body.origins.of(sequence.source, sequence.axis)
+            known = rank_of(masked.mask.source) == 3 and masked.mask.axis == 0
+            if not known or [origins.of(masked.mask.source, axis) for axis in range(3)] != [length, batch, 1]:
+                raise UnlikeError("its mask is not shown to have one value for each step of each item")
         outputs, constants = self._outputs(batch, size)
         return LstmLoop(
             sequence=sequence,
@@ -302,12 +305,6 @@ class _Match:
             raise UnlikeError("the sequence that it reads is not a tensor of FP32 with three dimensions")
         self.body.iterations_are(self.body.origins.of(source, axis))
         return self.body.origins.of(source, 1 - axis)
-
-    def _check_mask(self, mask: Read, sequence: Read, batch: Origin) -> None:
-        origins, length = self.body.origins, self.body.origins.of(sequence.source, sequence.axis)
-        known = rank_of(mask.source) == 3 and mask.axis == 0
-        if not known or [origins.of(mask.source, axis) for axis in range(3)] != [length, batch, 1]:
-            raise UnlikeError("its mask is not shown to have one value for each step of each item")
 
     def _initial(self, state: int, batch: Origin, size: int) -> ir.Value | None:
         """Return the first value of a state, or None if it is zero. Raises `UnlikeError` for another shape."""

@@ -74,7 +74,9 @@ def replace_nodes(edited: EditedModel, nodes: Sequence[ir.Node], new: Replacemen
     prune_values(read)
     _name_new_outputs(edited, node, new, kept)
     if new.name is not None:
-        _rename(edited, node, new.name)
+        if any(other.name == new.name for graph in edited.graphs() for other in graph if other is not node):
+            raise RequestError(f"there is already a node {new.name!r}; choose another name")
+        node.name = new.name
     _declare(node, new.types)
     return node
 
@@ -146,12 +148,6 @@ def _replace_outputs(
     place = list(graph.outputs).index(gone[0])
     rest = [value for value in graph.outputs if value not in gone]
     graph.outputs[:] = [*rest[:place], *added, *rest[place:]]
-
-
-def _rename(edited: EditedModel, node: ir.Node, name: str) -> None:
-    if any(other.name == name for graph in edited.graphs() for other in graph if other is not node):
-        raise RequestError(f"there is already a node {name!r}; choose another name")
-    node.name = name
 
 
 def _declare(node: ir.Node, types: Mapping[str, str]) -> None:

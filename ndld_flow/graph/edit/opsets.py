@@ -87,11 +87,12 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
         converted = onnx.version_converter.convert_version(model, new)
         return _with_typed_values(converted) if new == _FIRST_OF_VALUE_INPUTS else converted
     except (onnx.version_converter.ConvertError, RuntimeError, ValueError, IndexError) as error:
+        # Attributes that the new opset lacks, and whose values are not their defaults.
         newer = [
             f"its attribute {given.name} was introduced in opset {old}"
             for node in changed
             for given in node.attribute
-            if new < old and not _is_known(given, node, old, new)
+            if new < old and not (given.name in _schema(node, new).attributes or _is_default(given, _schema(node, old)))
         ]
         raise CannotConvertError("; ".join(newer) or f"to opset {new}: {_reason(error)}") from None
 
@@ -107,11 +108,6 @@ def _with_typed_values(model: onnx.ModelProto) -> onnx.ModelProto:
             array = numpy_helper.to_array(tensor).astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return model
-
-
-def _is_known(given: onnx.AttributeProto, node: onnx.NodeProto, old: int, new: int) -> bool:
-    """Return whether an attribute also exists in the new opset, or has its default value."""
-    return given.name in _schema(node, new).attributes or _is_default(given, _schema(node, old))
 
 
 def _reason(error: Exception) -> str:

@@ -56,7 +56,10 @@ def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[
         _squares_as_powers(edited.model) as exponent,
     ):
         fused = _run(edited.model, job, Path(folder))
-    _restore_squares(fused, exponent)
+    # Squares that were not fused are written as x * x again.
+    value = fused.graph.initializers.pop(exponent, None)
+    for use in tuple(value.uses()) if value is not None else ():
+        _set_operator(use.node, "Mul", use.node.inputs[0])
     _name_rms_norms(fused)
     _restore_unchanged(edited.model, fused)
     _check_operators(fused)
@@ -98,13 +101,6 @@ def _is_mean_square(node: ir.Node) -> bool:
 def _set_operator(node: ir.Node, op_type: str, second: ir.Value | None) -> None:
     node.op_type = op_type
     node.replace_input_with(1, second)
-
-
-def _restore_squares(model: ir.Model, exponent: str) -> None:
-    """Write the squares that were not fused as x * x again."""
-    value = model.graph.initializers.pop(exponent, None)
-    for use in tuple(value.uses()) if value is not None else ():
-        _set_operator(use.node, "Mul", use.node.inputs[0])
 
 
 def _name_rms_norms(model: ir.Model) -> None:
