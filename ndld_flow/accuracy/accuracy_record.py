@@ -219,7 +219,9 @@ def summarize(accuracy: Accuracy) -> str:
     undecided = [output for output in accuracy.outputs if output.undecided]
     if accuracy.passed:
         unjudged = [text for metric, text in agreement.items() if not accuracy.judges(metric)]
-        text = _within_tolerance([each for each in figures if each not in unjudged], unjudged)
+        judged = [each for each in figures if each not in unjudged]
+        within = f"{', '.join(judged) or 'nothing to compare'}: within tolerance" if judged or not unjudged else ""
+        text = "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
     elif accuracy.outcome == "inconclusive":
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
@@ -239,12 +241,6 @@ def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
         for name, value in output.metrics.items():
             by_name.setdefault(name, []).append(value)
     return {name: min(values) if higher_is_better(name) else max(values) for name, values in by_name.items()}
-
-
-def _within_tolerance(judged: Sequence[str], unjudged: Sequence[str]) -> str:
-    """Return the sentence on a comparison that passed, in which some figures have no bound."""
-    within = f"{', '.join(judged) or 'nothing to compare'}: within tolerance" if judged or not unjudged else ""
-    return "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
 
 
 def _agreement(accuracy: Accuracy) -> dict[str, str]:

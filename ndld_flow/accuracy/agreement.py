@@ -186,7 +186,12 @@ def diverge_rows(reference: Array, candidate: Array, measuring: Measuring) -> Di
         p, q = p[usable], q[usable]
         if (p < 0).any() or (np.abs(p.sum(axis=-1) - 1) > _SUM_MAY_BE_OFF).any():
             return Divergence(meaningless=True)
-        divergence.take(Divergence(len(p), float(_divergences(p, q).sum())))
+        # The divergence of a row is sum(p log(p / q)), both scaled to a sum of 1.
+        p, q = _normalized(p), np.maximum(_normalized(np.maximum(q, 0.0)), SMALLEST)
+        # 0 log 0 is 0. Rounding and raised q may make the sum slightly negative.
+        terms = p * (np.log(np.maximum(p, SMALLEST)) - np.log(q))
+        sums: Array = np.maximum(terms.sum(axis=-1), 0.0)
+        divergence.take(Divergence(len(p), float(sums.sum())))
     return divergence
 
 
@@ -204,15 +209,6 @@ def _softmax(logits: Array) -> Array:
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares: Array = powers / powers.sum(axis=-1, keepdims=True)
     return shares
-
-
-def _divergences(p: Array, q: Array) -> Array:
-    """Return sum(p log(p / q)) of every row, both scaled to a sum of 1; a q below `SMALLEST` is raised to it."""
-    p, q = _normalized(p), np.maximum(_normalized(np.maximum(q, 0.0)), SMALLEST)
-    # 0 log 0 is 0. Rounding and raised q may make the sum slightly negative.
-    terms = p * (np.log(np.maximum(p, SMALLEST)) - np.log(q))
-    sums: Array = np.maximum(terms.sum(axis=-1), 0.0)
-    return sums
 
 
 def _normalized(rows: Array) -> Array:

@@ -273,7 +273,10 @@ class ModelRun:
             self.provider = self.execution.device
             if self.side.request is not None:
                 self.provider = f"{self.side.request.names().library} {self.provider}"
-                self.notes = (_describe_runtime(self.side, self.execution, facts), *facts.notes)
+                precision = facts.facts.get("inference_precision")
+                computed = f", whose layers computed in {precision}" if precision else ""
+                built = "" if self.execution.built is None else f" as {self.execution.built.described}"
+                self.notes = (f"{self.side.label} ran{built} in {self.execution.described}{computed}", *facts.notes)
             casts = NarrowedInputs(facts.inputs)
             states, parts = States(feedback, facts.inputs, self.side.path), AppendedParts(feedback)
             chosen = feedback.keys() - states_only(feedback).keys()
@@ -309,14 +312,6 @@ class NarrowedInputs:
         for name, count in self._lost.items():
             if count:
                 yield f"input {name}: {counted(count, 'value')} became infinite in {self._dtypes[name].name}"
-
-
-def _describe_runtime(side: ComparedModel, execution: Execution, facts: SessionFacts) -> str:
-    """Return `source ran in OpenVINO 2026.4.1 on CPU, whose layers computed in bfloat16`, with the file that ran."""
-    precision = facts.facts.get("inference_precision")
-    computed = f", whose layers computed in {precision}" if precision else ""
-    built = "" if execution.built is None else f" as {execution.built.described}"
-    return f"{side.label} ran{built} in {execution.described}{computed}"
 
 
 Progress = Callable[[int, int, str], None]

@@ -41,14 +41,10 @@ def largest_expected(errors: Sequence[float]) -> float | None:
     spread = math.sqrt(statistics.fmean((each - median) ** 2 for each in logarithms if each >= median))
     freedom = min(max(count / 4, _LEAST_FREEDOM), _MOST_FREEDOM)
     scale = spread / math.sqrt(freedom / (freedom - 2))  # the root is the deviation of Student's t
-    reach = _quantile(1 - _RISK / count, freedom) * scale * math.sqrt(1 + 1 / count)
-    return max(largest, math.exp(median + reach))
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    """Return a quantile of Student's t, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5)."""
-    z, n = statistics.NormalDist().inv_cdf(probability), freedom
+    # A quantile of Student's t, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
+    z, n = statistics.NormalDist().inv_cdf(1 - _RISK / count), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / n + second / n**2 + third / n**3
+    reach = (z + first / n + second / n**2 + third / n**3) * scale * math.sqrt(1 + 1 / count)
+    return max(largest, math.exp(median + reach))

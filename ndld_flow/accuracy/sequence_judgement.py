@@ -269,7 +269,11 @@ class _Reading:
             if is_float(r.dtype) and r.size and not (np.isfinite(r) & np.isfinite(c)).any():
                 self.blank.append(step)
             if self._fed is not None:
-                self._add_tokens(step, r, c, self._fed)
+                mine = self._fed.choose(r)
+                self.tokens.update(mine.ravel().tolist())
+                self.margins.append(float(self._fed.margins(r).min()))
+                if not np.array_equal(mine, self._fed.choose(c)):
+                    self.flipped.append(step)
             elif self.decision and _decide(r, c, self.decision, criteria.thresholds.get(name, _HALF)):
                 self.flipped.append(step)
             if self._windows:
@@ -277,13 +281,6 @@ class _Reading:
             self.is_still &= before is None or np.array_equal(before, r)
             before = r
         self.is_still &= name not in compared.reference.growing
-
-    def _add_tokens(self, step: int, r: Array, c: Array, fed: FedFrom) -> None:
-        mine = fed.choose(r)
-        self.tokens.update(mine.ravel().tolist())
-        self.margins.append(float(fed.margins(r).min()))
-        if not np.array_equal(mine, fed.choose(c)):
-            self.flipped.append(step)
 
     def _is_cut(self) -> bool:
         return self._slices is not None and not self._slices.layout.smooth_map

@@ -295,17 +295,14 @@ class _Router:
         """Return the route of one edge, given by its position and its ends."""
         back = place in self.graph.back
         if edge[0] == edge[1]:
-            return Route(self._loop(edge[0]), back=True)
+            box = self.box(edge[0])
+            right, out = box.x + box.width, box.x + box.width + _GAP_ACROSS / 3
+            low, high = box.y + 0.7 * box.height, box.y + 0.3 * box.height
+            return Route(((right, low), (out, low), (out, high), (right, high)), back=True)
         upper, lower = edge[::-1] if back else edge
         chain = self.graph.chains[place]
         points = self._along(chain or (upper, lower), far=chain is None)
         return Route(tuple(points[::-1] if back else points), back, far=chain is None)
-
-    def _loop(self, node: int) -> tuple[Point, ...]:
-        box = self.box(node)
-        right, out = box.x + box.width, box.x + box.width + _GAP_ACROSS / 3
-        low, high = box.y + 0.7 * box.height, box.y + 0.3 * box.height
-        return (right, low), (out, low), (out, high), (right, high)
 
     def _along(self, chain: Sequence[int], far: bool) -> list[Point]:
         first, last = chain[0], chain[-1]

@@ -46,7 +46,11 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
     if settings.advanced.dla_core is not None:
         config.default_device_type = trt.DeviceType.DLA
         config.DLA_core = settings.advanced.dla_core
-    _set_extensions(trt, config, settings)
+    # Polygraphy would turn off the preview features that are not listed.
+    for name, is_on in settings.advanced.preview_features.items():
+        config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
+    if settings.version_compatible and settings.plugins:
+        config.plugins_to_serialize = [str(plugin.absolute()) for plugin in settings.plugins]
     if settings.advanced.max_threads is not None:
         parsed.builder.max_threads = settings.advanced.max_threads
     _set_tensor_formats(trt, parsed, settings.advanced.io_formats)
@@ -143,14 +147,6 @@ def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
     for name, value in given.items():
         if value is not None:
             setattr(config, name, value)
-
-
-def _set_extensions(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
-    """Set embedded plugins and preview features; Polygraphy would turn off those that are not listed."""
-    for name, is_on in settings.advanced.preview_features.items():
-        config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
-    if settings.version_compatible and settings.plugins:
-        config.plugins_to_serialize = [str(plugin.absolute()) for plugin in settings.plugins]
 
 
 def _mark_refittable(parsed: ParsedNetwork, weights: tuple[str, ...]) -> None:

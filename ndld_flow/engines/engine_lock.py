@@ -30,7 +30,7 @@ from ndld_flow.records.engine_lock import (
     LockedRequest,
     stable_names,
 )
-from ndld_flow.records.profile import Layer, TensorInfo
+from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
 from ndld_flow.store.digest import digest_file
 
@@ -111,23 +111,19 @@ def _loaded_libraries() -> list[Path]:
 def make_lock(request: LockedRequest, build: Build, timings: Bound) -> EngineLock:
     """Return the lock of a built engine; `timings` is the builder's ITimingCache, or None."""
     data = b"" if timings is None else bytes(timings.serialize())
+    locked = {}
+    for name, layer in zip(stable_names(layer.name for layer in build.layers), build.layers, strict=True):
+        formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"
+        locked[name] = LockedLayer(type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=formats)
     return EngineLock(
         request=request,
         engine_digest=build.engine_digest,
         engine_bytes=build.engine_bytes,
         layers_basis=build.layers_basis,
-        layers=_locked_layers(build.layers),
+        layers=locked,
         tactics={} if timings is None else _tactics(timings),
         timing_cache=base64.b64encode(zlib.compress(data, 9)).decode() if data else "",
     )
-
-
-def _locked_layers(layers: Sequence[Layer]) -> dict[str, LockedLayer]:
-    locked = {}
-    for name, layer in zip(stable_names(layer.name for layer in layers), layers, strict=True):
-        formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"
-        locked[name] = LockedLayer(type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=formats)
-    return locked
 
 
 def _formats(tensors: Sequence[TensorInfo]) -> str:

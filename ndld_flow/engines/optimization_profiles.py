@@ -140,7 +140,11 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
 def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
     """Return the shapes of one input and their source; None if no setting gives them."""
     if given.is_shape_tensor:
-        return _same_values(given, spec)
+        # The recipe's `data:` is the value of every element.
+        if spec is None or not isinstance(spec.data, int) or -1 in given.shape:
+            return None
+        values: Shape = (spec.data,) * math.prod(given.shape)
+        return ShapeRange(min=values, opt=values, max=values, values=True), "inputs"
     if batch is not None and given.only_batch_is_dynamic:
         rest = given.shape[1:]
         return ShapeRange(min=(batch.min, *rest), opt=(batch.opt, *rest), max=(batch.max, *rest)), "batch"
@@ -157,14 +161,6 @@ def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
     if spec is None or best is None:
         return None
     return ShapeRange(min=spec.min or best, opt=best, max=spec.max or best)
-
-
-def _same_values(given: NetworkInput, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
-    """Return the value of every element of a shape tensor, from the recipe's `data:`."""
-    if spec is None or not isinstance(spec.data, int) or -1 in given.shape:
-        return None
-    values: Shape = (spec.data,) * math.prod(given.shape)
-    return ShapeRange(min=values, opt=values, max=values, values=True), "inputs"
 
 
 def _checked(given: NetworkInput, shapes: ShapeRange, where: str) -> ShapeRange:

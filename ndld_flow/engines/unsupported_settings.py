@@ -86,7 +86,11 @@ def list_needs(settings: BuildSettings) -> Iterator[Need]:
     for flag in (flag for flag, on in allowed.items() if on):
         yield Need(OWN_SETTINGS[flag], "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
     yield from _calibration_needs(settings)
-    yield from _tactic_needs(settings)
+    remaining = "remove it: only `edge_mask_convolutions` and `jit_convolutions` remain"
+    for source in settings.tactic_sources or ():
+        library = _TACTIC_LIBRARIES.get(source)
+        what = f"tactics from {library}" if library else f"tactic source {source}"
+        yield Need(f"tactic_sources: [{source}]", "TacticSource", source.upper(), what, remaining)
     yield from _target_needs(settings)
     yield from _advanced_needs(settings.advanced)
     yield from _named_needs(settings.advanced)
@@ -99,14 +103,6 @@ def _calibration_needs(settings: BuildSettings) -> Iterator[Need]:
         yield Need(written, "IInt8EntropyCalibrator2", "", "INT8 calibration", instead)
     if settings.placeholder_ranges:
         yield Need("placeholder_ranges: true", "ITensor", "dynamic_range", "ranges of tensors", instead)
-
-
-def _tactic_needs(settings: BuildSettings) -> Iterator[Need]:
-    remaining = "remove it: only `edge_mask_convolutions` and `jit_convolutions` remain"
-    for source in settings.tactic_sources or ():
-        library = _TACTIC_LIBRARIES.get(source)
-        what = f"tactics from {library}" if library else f"tactic source {source}"
-        yield Need(f"tactic_sources: [{source}]", "TacticSource", source.upper(), what, remaining)
 
 
 def _target_needs(settings: BuildSettings) -> Iterator[Need]:
@@ -165,7 +161,11 @@ def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
         yield from _against_strong_typing(settings, names)
     else:
         yield from _against_weak_typing(settings)
-    yield from _flags_with_own_settings(settings)
+    for flag in settings.advanced.flags:
+        if flag in OWN_SETTINGS:
+            yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
+    if "NATIVE_INSTANCENORM" in settings.advanced.parser_flags:
+        yield "`advanced.parser_flags: [NATIVE_INSTANCENORM]`: write `native_instance_norm: true` instead"
     yield from _against_compatibility(settings)
     yield from _against_other_modes(settings)
 
@@ -196,14 +196,6 @@ def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
         )
     if settings.advanced.quantization_flags and not settings.int8:
         yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or remove them"
-
-
-def _flags_with_own_settings(settings: BuildSettings) -> Iterator[str]:
-    for flag in settings.advanced.flags:
-        if flag in OWN_SETTINGS:
-            yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
-    if "NATIVE_INSTANCENORM" in settings.advanced.parser_flags:
-        yield "`advanced.parser_flags: [NATIVE_INSTANCENORM]`: write `native_instance_norm: true` instead"
 
 
 def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
@@ -248,7 +240,12 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
     """Return the settings that TensorRT-RTX does not support although its bindings have their names."""
     yield from _unknown_gpus(settings, names)
     yield from _compatibility(settings)
-    yield from _timing(settings)
+    # The timing cache remains empty, and a miss is not an error.
+    fact = "times nothing while it builds"
+    if settings.timing_cache_file is not None:
+        yield Limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
+    if settings.error_on_timing_cache_miss:
+        yield Limit("error_on_timing_cache_miss: true", fact)
     yield from _dla(settings.advanced)
     yield from _advanced(settings.advanced)
     if settings.native_instance_norm is False:  # the parser creates the same network
@@ -277,15 +274,6 @@ def _compatibility(settings: BuildSettings) -> Iterator[Limit]:
     if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
         fact = "has no lean runtime to embed in the engine"
         yield Limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
-
-
-def _timing(settings: BuildSettings) -> Iterator[Limit]:
-    """Reject settings of the timing cache: it remains empty, and a miss is not an error."""
-    fact = "times nothing while it builds"
-    if settings.timing_cache_file is not None:
-        yield Limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
-    if settings.error_on_timing_cache_miss:
-        yield Limit("error_on_timing_cache_miss: true", fact)
 
 
 def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:

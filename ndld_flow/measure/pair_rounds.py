@@ -89,7 +89,9 @@ class PairMeasurement:
         dice = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
         with self._opened(dice):
             cpu = self._choose_cpu()
-            cycles, passes = self._warm_up(cpu)
+            # Both models take the same number of passes in a turn.
+            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
+            cycles, passes = plan_cycles(turns, self._round_ms)
             for cycle, order in enumerate(turn_orders(cycles, dice)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)
@@ -129,11 +131,6 @@ class PairMeasurement:
         """Return the CPU to pin both models to, if both have one thread; it changes each round. -1 pins nothing."""
         pinned = all(model.threads == 1 and model.side.request.session.measured_gpu() is None for model in self._models)
         return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
-
-    def _warm_up(self, cpu: int) -> tuple[int, int]:
-        """Warm up; return the number of cycles, and of passes in a turn, which is the same for both models."""
-        turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
-        return plan_cycles(turns, self._round_ms)
 
 
 def plan_cycles(turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float | None = None) -> tuple[int, int]:

@@ -183,7 +183,7 @@ class Bf16Reducer:
             )
         prepare(model, source)
         self.nodes = searched_nodes(model)
-        able = self._able(model)
+        able = set(NodeSelector(model).select(_EVERYTHING).nodes)
         kept = {node for nodes in nodes_named(model, keep, "keep").values() for node in nodes}
         nodes_by_position = dict(enumerate(model.graph.all_nodes()))
         self._reduced = frozenset(
@@ -198,9 +198,6 @@ class Bf16Reducer:
         self.always_kept = sensitive | named
 
     settings: Mapping[str, bool | int | float | str] = {}
-
-    def _able(self, model: ir.Model) -> set[ir.Node]:
-        return set(NodeSelector(model).select(_EVERYTHING).nodes)
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` in fp32."""

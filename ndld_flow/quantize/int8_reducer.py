@@ -158,7 +158,10 @@ class _CopyMaker:
             return self._nodes[producer.name].outputs[value.index() or 0]
         name = value.name or ""
         if name not in self._values:
-            self._values[name] = self._weight(value)
+            copy = ir.Value(name=self._names.value(value.name or ""), shape=value.shape, type=value.type)
+            copy.const_value = value.const_value
+            self._graph.register_initializer(copy)
+            self._values[name] = copy
         return self._values[name]
 
     def _add(self, op_type: str, inputs: Sequence[ir.Value], wish: str) -> ir.Value:
@@ -171,13 +174,6 @@ class _CopyMaker:
         value.const_value = ir.tensor(number, dtype=ir.DataType.INT64, name=value.name)
         self._graph.register_initializer(value)
         return value
-
-    def _weight(self, value: ir.Value) -> ir.Value:
-        """Copy a scale, a zero point or an integer weight."""
-        copy = ir.Value(name=self._names.value(value.name or ""), shape=value.shape, type=value.type)
-        copy.const_value = value.const_value
-        self._graph.register_initializer(copy)
-        return copy
 
 
 _MOST_FOLLOWED = 64
@@ -351,17 +347,13 @@ def isolated_errors(
     """Return first output of a node -> the error of quantizing it alone, as it is in the file `quantized`; empty for
     integer operators and for layers that were rewritten. A file is written beside `quantized`.
     """
-    if _has_new_nodes(prepared.saved(), quantized):
+    # Layers that were rewritten before they were quantized, as those in float16 are, have no copies.
+    known = {(node.name, node.op_type) for node in load_model(prepared.saved()).graph}
+    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
+    if any((node.name, node.op_type) not in known for node in layers):
         return {}
     copies = write_copies(prepared.saved(), nodes, quantized, quantized.with_name("copies.onnx"))
     return int8_errors(copies, samples, settings)
-
-
-def _has_new_nodes(prepared: Path, quantized: Path) -> bool:
-    """Return whether layers were rewritten before they were quantized, as those in float16 are: they have no copies."""
-    known = {(node.name, node.op_type) for node in load_model(prepared).graph}
-    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
-    return any((node.name, node.op_type) not in known for node in layers)
 
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:

@@ -234,7 +234,9 @@ class _LayerChooser:
     def choose(self) -> None:
         for node in self._model.graph.all_nodes():
             if _may_follow(node, self._settings):
-                self._follow(node)
+                described = _described(node, follows=True)
+                if node.graph is self._model.graph and described is not None and described.output not in self._excluded:
+                    self.nodes.append(described)
             elif self._is_layer(node):
                 self._choose_layer(node)
 
@@ -244,11 +246,6 @@ class _LayerChooser:
             is_embedding = table is not None and table.dtype is not None and table.dtype.is_floating_point()
             return is_embedding and "Gather" in self._settings.wanted_op_types
         return op_name(node) in (*LAYER_OP_TYPES, *QUANTIZED_OP_TYPES) or is_op(node, *self._settings.wanted_op_types)
-
-    def _follow(self, node: ir.Node) -> None:
-        described = _described(node, follows=True)
-        if node.graph is self._model.graph and described is not None and described.output not in self._excluded:
-            self.nodes.append(described)
 
     def _choose_layer(self, node: ir.Node) -> None:
         self.layers += is_op(node, *self._settings.wanted_op_types)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -110,16 +110,12 @@ def _run(whole: Whole, inside: Sequence[str]) -> Iterator[dict[str, Array]]:
     if not inside and not fed:
         yield from given
         return
-    wanted = list(dict.fromkeys([*fed, *_at_once(whole, inside, given)]))
+    # Small tensors are captured all at once, because other parts will need them.
+    places = [place for place in tensors_of(whole.path) if place.can_be_captured]
+    sizes = tensor_bytes(whole.path, places, given[0], _SETTINGS) if not whole.is_sequence else {}
+    known = bool(sizes) and prod((sum(sizes.values()), len(given))) <= _ALL_AT_ONCE_BYTES
+    wanted = list(dict.fromkeys([*fed, *([place.name for place in places] if known else list(inside))]))
     session = open_inside(path, wanted, _SETTINGS)
     for arrays in given:
         inputs, outputs = states.run(session, arrays)
         yield {**inputs, **{name: value for name, value in outputs.items() if value is not None}}
-
-
-def _at_once(whole: Whole, inside: Sequence[str], given: Sequence[Mapping[str, Array]]) -> list[str]:
-    """Return the tensors to capture: all if they are small, because other parts will need them."""
-    places = [place for place in tensors_of(whole.path) if place.can_be_captured]
-    sizes = tensor_bytes(whole.path, places, given[0], _SETTINGS) if not whole.is_sequence else {}
-    known = bool(sizes) and prod((sum(sizes.values()), len(given))) <= _ALL_AT_ONCE_BYTES
-    return [place.name for place in places] if known else list(inside)

@@ -38,7 +38,10 @@ class Samples:
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
         """The origin of the values of the first sample, and what happened to a file's, a line for each input."""
-        self.notes = _with_notes_on_files(note_assumed(first), source.notes)
+        # Caveats on distortion are replaced by the ones that count files.
+        counted = {f"input {short_name(name)}: ": note for name, note in source.notes.items()}
+        kept = (note for note in note_assumed(first) if DISTORTED not in note or not note.startswith(tuple(counted)))
+        self.notes = (*kept, *(f"{start}{note}" for start, note in counted.items()))
         """Caveats: reasons why results on the samples are less reliable than they seem."""
 
     def __len__(self) -> int:
@@ -53,23 +56,13 @@ class Samples:
                     f"only {i} of {self._count} samples were found: their files changed during the step."
                 )
             feeds = complete_feeds(self._wanted, read, self._seed + i)
-            yield Sample(self._label(label, i), feeds)
-
-    def _label(self, read: str, i: int) -> str:
-        seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
-        return ", ".join(word for word in (read, seeded) if word) or f"sample {i}"
+            seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
+            yield Sample(", ".join(word for word in (label, seeded) if word) or f"sample {i}", feeds)
 
 
 def describe_origins(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
     """Return a line for each input with the origin of its values."""
     return tuple(f"input {short_name(name)}: {feed.description}" for name, feed in feeds.items())
-
-
-def _with_notes_on_files(of_first: Sequence[str], of_files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the caveats of the first sample; those on distortion are replaced by the ones that count files."""
-    counted = {f"input {short_name(name)}: ": note for name, note in of_files.items()}
-    kept = (note for note in of_first if DISTORTED not in note or not note.startswith(tuple(counted)))
-    return (*kept, *(f"{start}{note}" for start, note in counted.items()))
 
 
 def make_samples(

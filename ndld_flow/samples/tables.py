@@ -45,7 +45,8 @@ def open_table(path: Path, wanted: WantedInput) -> StoredArray:
     if wanted.name in names:
         columns, rows = [names.index(wanted.name)], rows[1:]
     else:
-        columns = list(range(_width(wanted)))
+        last = wanted.pattern[-1] if wanted.pattern is not None and len(wanted.pattern) > 1 else 1
+        columns = list(range(last if isinstance(last, int) else 1))
         if len(header) != len(columns):
             raise RequestError(
                 f"{where} has the columns {', '.join(short_name(name, 40) for name in names[:8])}"
@@ -77,11 +78,6 @@ def _rows(path: Path, name: str) -> Iterator[tuple[int, Sequence[str]]]:
             yield from ((reader.line_num, row) for row in reader if row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RequestError(f'input "{name}": {path} cannot be read as a table: {error}') from None
-
-
-def _width(wanted: WantedInput) -> int:
-    last = wanted.pattern[-1] if wanted.pattern is not None and len(wanted.pattern) > 1 else 1
-    return last if isinstance(last, int) else 1
 
 
 def _is_number(cell: str) -> bool:

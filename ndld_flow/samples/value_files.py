@@ -147,7 +147,11 @@ def sliced(values: Array, rows: int) -> Iterator[Array]:
 
 def _open_npz(path: Path, name: str) -> StoredArray:
     with zipfile.ZipFile(path) as archive:
-        chosen = _choose(archive, name)
+        arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
+        if name not in arrays and len(arrays) != 1:
+            held = ", ".join(short_name(array, 40) for array in list(arrays)[:5]) or "nothing"
+            raise ValueError(f"it contains {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
+        chosen = arrays[name] if name in arrays else next(iter(arrays.values()))
         shown = short_name(chosen.filename)
         if chosen.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{shown} in it is compressed with a method that numpy does not use")
@@ -176,14 +180,6 @@ def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
                 yield from sliced(values.reshape(shape, order="F" if header.fortran_order else "C"), rows)
             else:
                 yield values.reshape(shape)
-
-
-def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
-    if name not in arrays and len(arrays) != 1:
-        held = ", ".join(short_name(array, 40) for array in list(arrays)[:5]) or "nothing"
-        raise ValueError(f"it contains {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
-    return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,10 @@ class HillClimb:
         """Move until there are points to request."""
         while not self._waiting and not self._untried.exhausted_because:
             if not self._climb():
-                self._restart()
+                drawn = self._untried.draw()
+                self._neighbours = [] if drawn is None else [drawn]
+                self._waiting = list(self._neighbours)
+                self._here, self._stride = None, 0
 
     def _climb(self) -> bool:
         """Move to the best neighbour, or reduce the stride; False if none is better at the smallest stride."""
@@ -73,12 +76,6 @@ class HillClimb:
         self._waiting = [place for place in around if self._untried.take(place)]
         self._neighbours = [place for place in around if place in self._known or place in self._waiting]
         return True
-
-    def _restart(self) -> None:
-        drawn = self._untried.draw()
-        self._neighbours = [] if drawn is None else [drawn]
-        self._waiting = list(self._neighbours)
-        self._here, self._stride = None, 0
 
 
 def _strides(axes: Sequence[AxisValues]) -> Iterator[float]:

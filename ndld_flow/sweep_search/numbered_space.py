@@ -57,7 +57,7 @@ class NumberedSpace:
 
     def number(self, place: Place) -> int | None:
         """Return the number of the point at a place; None if it is excluded."""
-        if self._excludes(place):
+        if any(all(place[depth] in at for depth, at in named.items()) for named in self._exclusions):
             return None
         listed = zip(self.axes, place, strict=True)
         return self._numbers.get(tuple(0 if axis.count is None else int(position) for axis, position in listed))
@@ -91,9 +91,6 @@ class NumberedSpace:
             depths[name]: {at for value in values if (at := self.axes[depths[name]].position(value)) is not None}
             for name, values in named.items()
         }
-
-    def _excludes(self, place: Place) -> bool:
-        return any(all(place[depth] in at for depth, at in named.items()) for named in self._exclusions)
 
     def _excludes_listed(self, place: Place) -> bool:
         """Return whether a place is excluded whatever its positions on continuous axes are."""

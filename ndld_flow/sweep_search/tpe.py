@@ -94,13 +94,10 @@ class Tpe:
             self._trials.append(trial)
             return place
         self._study.tell(trial, state=TrialState.FAIL)
-        return self._enqueue(self._instead_of(place))
-
-    def _instead_of(self, place: Place) -> Place | None:
         near = list(neighbours_of(place, self._space.axes))
         self._random.shuffle(near)
         free = next((place for place in near if self._untried.take(place)), None)
-        return free if free is not None else self._untried.draw()
+        return self._enqueue(free if free is not None else self._untried.draw())
 
     def _enqueue(self, place: Place | None) -> Place | None:
         if place is None:

@@ -95,7 +95,11 @@ def choose(choice: Choice, selection: TensorSelection) -> list[str]:
     for pattern in selection.patterns:
         chosen |= _matching(choice, pattern)
     for op_type in selection.op_types:
-        chosen |= _of_type(choice.places, op_type)
+        names = {place.name for place in choice.places if place.op_type == op_type and not place.in_body}
+        if not names:
+            near = suggest(op_type, [place.op_type for place in choice.places])
+            raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
+        chosen |= names
     return [name for name in (*choice.inputs, *(place.name for place in choice.places)) if name in chosen]
 
 
@@ -117,14 +121,6 @@ def _matching(choice: Choice, pattern: str) -> set[str]:
     names = [name for place in choice.places for name in (place.name, place.node) if name]
     near = suggest(pattern, [*choice.inputs, *names])
     raise RequestError(f'tensors: the model has no tensor and no node "{pattern}"; {near}')
-
-
-def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:
-    names = {place.name for place in places if place.op_type == op_type and not place.in_body}
-    if not names:
-        near = suggest(op_type, [place.op_type for place in places])
-        raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
-    return names
 
 
 def _spread(choice: Choice) -> list[str]:

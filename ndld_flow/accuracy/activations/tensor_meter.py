@@ -114,17 +114,13 @@ def _output_place(node: ir.Node, places: Mapping[str, str]) -> str:
     if node.op_type in _CHANNELS_LAST:
         return "last"
     if node.op_type == "Transpose":
-        return _transposed(tuple(node.attributes.get_ints("perm", ())), read)
+        perm = tuple(node.attributes.get_ints("perm", ()))
+        if perm in _TO_LAST and read == "first":
+            return "transposed"
+        if perm in _TO_FIRST and read in ("last", "transposed"):
+            return "first"
+        return ""
     return "" if node.op_type in _LAYOUT_UNKNOWN else read
-
-
-def _transposed(perm: tuple[int, ...], read: str) -> str:
-    """Return the place of the channels after a Transpose."""
-    if perm in _TO_LAST and read == "first":
-        return "transposed"
-    if perm in _TO_FIRST and read in ("last", "transposed"):
-        return "first"
-    return ""
 
 
 Bounds = tuple[float, ...]

@@ -80,7 +80,11 @@ class RangeMeter:
 
     def _count_small(self, size: Array) -> None:
         """Count small non-zero values. Half of the smallest number rounds to 0, which is even."""
-        smallest = _smallest_above_zero(size)
+        # Bits of positive floats have the order of the floats; those of 0, minus 1, come last.
+        bits: Any = size.view(np.uint32 if size.dtype == np.float32 else np.uint64)
+        least = int((bits - bits.dtype.type(1)).min())
+        none = least == np.iinfo(bits.dtype).max
+        smallest = math.inf if none else float(np.array(least + 1, bits.dtype).view(size.dtype))
         self._smallest = min(self._smallest, smallest)
         if smallest < self._limits.smallest_normal:
             zeros = size.size - int(np.count_nonzero(size))
@@ -95,17 +99,6 @@ def _chunks(flat: Array) -> Iterator[Array]:
         if chunk.dtype not in (np.float32, np.float64):
             chunk = chunk.astype(np.float64 if chunk.dtype.kind in "biu" else np.float32)
         yield chunk
-
-
-def _smallest_above_zero(size: Array) -> float:
-    """Return the smallest value above 0, or infinity if all are 0.
-
-    Bits of positive floats have the order of the floats; those of 0, minus 1, come last.
-    """
-    bits: Any = size.view(np.uint32 if size.dtype == np.float32 else np.uint64)
-    least = int((bits - bits.dtype.type(1)).min())
-    none = least == np.iinfo(bits.dtype).max
-    return math.inf if none else float(np.array(least + 1, bits.dtype).view(size.dtype))
 
 
 class LayerAgreement:
@@ -129,7 +122,9 @@ class LayerAgreement:
                 c = flat_c[start : start + CHUNK].astype(np.float64)
                 difference = sums.add(r, c)
                 if difference is None:
-                    finite = self._finite_in_both(r, c)
+                    in_reference, in_candidate = np.isfinite(r), np.isfinite(c)
+                    self.nonfinite += int(np.count_nonzero(in_reference & ~in_candidate))
+                    finite: Array = in_reference & in_candidate
                     difference = sums.add(r[finite], c[finite])
                 if difference is not None and difference.size:
                     largest = max(largest, float(difference.max()), -float(difference.min()))
@@ -152,9 +147,3 @@ class LayerAgreement:
         Empty if no value was finite on both sides.
         """
         return {name: min(value, sys.float_info.max) for name, value in self._worst.items()}
-
-    def _finite_in_both(self, r: Array, c: Array) -> Array:
-        in_reference, in_candidate = np.isfinite(r), np.isfinite(c)
-        self.nonfinite += int(np.count_nonzero(in_reference & ~in_candidate))
-        both: Array = in_reference & in_candidate
-        return both

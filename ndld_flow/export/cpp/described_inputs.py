@@ -100,7 +100,12 @@ def describe_inputs(
 
 def _described(spec: TensorSpec, given: InputSpec, feed: Feed, arrays: Collection[str]) -> DescribedInput:
     file = find_files(given.data_patterns)[0].path if given.data_patterns else None
-    left_out = _not_in_cpp(given, file)
+    # Settings and kinds of files that the program does not have.
+    settings = [name for name in _NOT_IN_CPP if getattr(given, name) is not None]
+    found = [f"`{'from' if name == 'fed_from' else name}: {getattr(given, name)}`" for name in settings]
+    suffix = file.suffix.lower() if file else ""
+    kind = next((kind for suffixes, kind in _KINDS if suffix in suffixes and suffix not in _READ_IMAGES), "")
+    left_out = ", ".join([*([f"{kind} ({suffix})"] if kind else []), *found])
     is_changed = any(getattr(given, name) != fields_of(InputSpec)[name].default for name in _OF_IMAGES)
     image = None
     if spec.name not in arrays and not left_out and (is_changed or (file and _is_image(file))):
@@ -125,15 +130,6 @@ def _described(spec: TensorSpec, given: InputSpec, feed: Feed, arrays: Collectio
 
 def _is_image(file: Path) -> bool:
     return file.suffix.lower() in _READ_IMAGES
-
-
-def _not_in_cpp(given: InputSpec, file: Path | None) -> str:
-    """Return settings and kinds of files that the program does not have; empty if there are none."""
-    settings = [name for name in _NOT_IN_CPP if getattr(given, name) is not None]
-    found = [f"`{'from' if name == 'fed_from' else name}: {getattr(given, name)}`" for name in settings]
-    suffix = file.suffix.lower() if file else ""
-    kind = next((kind for suffixes, kind in _KINDS if suffix in suffixes and suffix not in _READ_IMAGES), "")
-    return ", ".join([*([f"{kind} ({suffix})"] if kind else []), *found])
 
 
 def _first_changed(given: InputSpec) -> str:

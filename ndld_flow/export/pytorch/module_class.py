@@ -115,7 +115,11 @@ class ModuleClass:
         self._current: ir.Node | None = None
         for value in inputs:
             self._add_input(value, value.name or "x")
-        self._emit_parts(scope.parts)
+        for part in scope.parts:
+            if isinstance(part, Scope):
+                self._emit_scope(part)
+            else:
+                self._emit(part)
         self.returned = [self.expression(value) for value in self.outputs]
 
     # What emitters call.
@@ -166,13 +170,6 @@ class ModuleClass:
         return [self.expression(value) for value in graph.outputs]
 
     # How the statements come to be.
-
-    def _emit_parts(self, parts: Sequence[ir.Node | Scope]) -> None:
-        for part in parts:
-            if isinstance(part, Scope):
-                self._emit_scope(part)
-            else:
-                self._emit(part)
 
     def _emit_scope(self, scope: Scope) -> None:
         inside = set(scope.nodes())

@@ -78,7 +78,10 @@ class NodeSelector:
         named = tuple(node for node in matching if rule.by == "name" and node.name == rule.pattern)
         if named or rule.precision == "none":
             return Selected(named or tuple(matching))
-        obstacles = self._obstacles_of(rule.precision)
+        if rule.precision not in self._obstacles:
+            by_type = self._not_integer if rule.precision in INTEGERS else self._not_floating
+            self._obstacles[rule.precision] = by_type(rule.precision)
+        obstacles = self._obstacles[rule.precision]
         if rule.by == "name" and rule.precision in _NARROW:
             obstacles = {node: why for node in matching if (why := why_sensitive(node))} | obstacles
         able = [node for node in matching if node not in obstacles]
@@ -103,13 +106,6 @@ class NodeSelector:
             return f"this model has no {rule.pattern}"
         near = suggest(rule.pattern, [*map(op_name, self._nodes), *known_op_types()])
         return f"there is no operator {rule.pattern!r}: {near}"
-
-    def _obstacles_of(self, precision: str) -> dict[ir.Node, str]:
-        """Return node -> why it cannot have the precision; nodes that can are absent."""
-        if precision not in self._obstacles:
-            by_type = self._not_integer if precision in INTEGERS else self._not_floating
-            self._obstacles[precision] = by_type(precision)
-        return self._obstacles[precision]
 
     def _not_integer(self, precision: str) -> dict[ir.Node, str]:
         element = INTEGERS[precision].name.lower()

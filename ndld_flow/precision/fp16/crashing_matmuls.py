@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
@@ -48,15 +48,11 @@ def _chains(
         if perm is not None and len(perm) != len(own):
             return
         perm = own if perm is None else tuple(own[axis] for axis in perm)
-        if _moves_first(perm):
+        # The first axis moves behind the other batch axes, or behind all.
+        rank = len(perm)
+        if rank > 2 and tuple(perm) in ((*range(1, rank - 1), 0, rank - 1), (*range(1, rank), 0)):
             yield chain
     elif not is_op(node, *_PASSED):
         return
     for source in node.inputs:
         yield from _chains(source, perm, chain)
-
-
-def _moves_first(perm: Sequence[int]) -> bool:
-    """Return whether a permutation moves the first axis behind the other batch axes, or behind all."""
-    rank = len(perm)
-    return rank > 2 and tuple(perm) in ((*range(1, rank - 1), 0, rank - 1), (*range(1, rank), 0))

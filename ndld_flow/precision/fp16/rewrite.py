@@ -232,7 +232,11 @@ class Rewriter:
             origin = self._cast_source_of_type(value, wanted)
             _redirect(uses, origin or self._cast(value, wanted))
             if origin is not None:
-                self._remove_unread_cast(value)
+                # The model's own Cast is removed once nothing reads it.
+                cast, graph = value.producer(), value.graph
+                if cast is not None and graph is not None and not (value.uses() or value.is_graph_output()):
+                    graph.remove(cast, safe=True)
+                    self.casts_removed += 1
 
     def _cast_source_of_type(self, value: ir.Value, wanted: ir.DataType) -> ir.Value | None:
         """Return the source of the Cast that computes the value, if it has the wanted type."""
@@ -251,13 +255,6 @@ class Rewriter:
         insert_after_producer(source, node, graph_of(source))
         self.casts_added += 1
         return cast
-
-    def _remove_unread_cast(self, value: ir.Value) -> None:
-        """Remove the model's own Cast that computes a value once nothing reads it."""
-        cast, graph = value.producer(), value.graph
-        if cast is not None and graph is not None and not (value.uses() or value.is_graph_output()):
-            graph.remove(cast, safe=True)
-            self.casts_removed += 1
 
     def _cast_source(self, value: ir.Value) -> ir.Value | None:
         """Return the source of the Cast that computes a value, unless it has strings: few runtimes cast strings to

@@ -191,7 +191,9 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield from _machines(profiles)
     yield from _versions(profiles)
     yield from _clocks(profiles)
-    yield from _timing(profiles)
+    yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
+    yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
+    yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
     yield from _inputs(profiles)
     yield _fact(profiles, "provider", "backend", lambda profile: profile.backend)
     yield _fact(
@@ -336,13 +338,6 @@ def _of_gpus(profile: Profile, name: str) -> str:
 def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> str:
     inside = conditions.get(section)
     return _text(inside[name]) if isinstance(inside, dict) and name in inside else ""
-
-
-def _timing(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """Yield what the latency includes."""
-    yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
-    yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
-    yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
 
 
 def _copies(profile: Profile) -> str:

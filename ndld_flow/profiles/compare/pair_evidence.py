@@ -127,16 +127,12 @@ class _Looks:
         """Return whether dimensions differ only as padding or, in matrix products, another batch makes them differ."""
         if self._sides[0].kinds[ours] == "matmul" and len(dims) == len(others):
             return dims[0] == others[0]
-        return _is_padded(dims, others)
-
-
-def _is_padded(dims: Dims, others: Dims) -> bool:
-    """Return whether only one size differs, as by channels that are filled up to a block."""
-    rest = [*(Counter(dims) - Counter(others)).elements()], [*(Counter(others) - Counter(dims)).elements()]
-    if len(dims) != len(others) or len(rest[0]) != 1 or len(rest[1]) != 1:
-        return False
-    less, more = sorted((rest[0][0], rest[1][0]))
-    return more <= -(-less // _PADDED_TO) * _PADDED_TO
+        # Only one size may differ, as by channels that are filled up to a block.
+        rest = [*(Counter(dims) - Counter(others)).elements()], [*(Counter(others) - Counter(dims)).elements()]
+        if len(dims) != len(others) or len(rest[0]) != 1 or len(rest[1]) != 1:
+            return False
+        less, more = sorted((rest[0][0], rest[1][0]))
+        return more <= -(-less // _PADDED_TO) * _PADDED_TO
 
 
 def score_weights(first: LayerFeatures, second: LayerFeatures) -> Scores:

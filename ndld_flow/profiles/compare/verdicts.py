@@ -153,21 +153,16 @@ def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bou
         return RatioInterval(1.0, 1.0, 1.0)
     fewest = min(len(base), len(candidate))
     if fewest < FEW_RUNS:
-        return _assumed_spread(base, candidate, bounds.single_run_threshold)
+        # The runs are too few to show their own spread. That of single runs is learned or assumed, and shrinks with the
+        # root of their number; the interval is never narrower than the range of the runs.
+        seen = unpaired_ratio(base, candidate)
+        half = math.log1p(bounds.single_run_threshold) * math.sqrt((1 / len(base) + 1 / len(candidate)) / 2)
+        return RatioInterval(
+            seen.ratio, min(seen.low, seen.ratio * math.exp(-half)), max(seen.high, seen.ratio * math.exp(half))
+        )
     if _in_pairs(base, candidate, bounds):
         return paired_ratio(base, candidate)
     return unpaired_ratio(base, candidate)
-
-
-def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_run: float) -> RatioInterval:
-    """Return the interval for runs too few to show their own spread. The difference of single runs is learned or
-    assumed and shrinks with the root of the number of runs. The interval is never narrower than the range of the runs.
-    """
-    seen = unpaired_ratio(base, candidate)
-    half = math.log1p(single_run) * math.sqrt((1 / len(base) + 1 / len(candidate)) / 2)
-    return RatioInterval(
-        seen.ratio, min(seen.low, seen.ratio * math.exp(-half)), max(seen.high, seen.ratio * math.exp(half))
-    )
 
 
 def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
@@ -199,13 +194,9 @@ def middle_pair(base: Sequence[float], candidate: Sequence[float]) -> tuple[floa
     The medians of each side do not have this ratio: if the machine drifts, they come from different times, and their
     quotient may contradict that of the pairs.
     """
-    pairs = _middle(sorted(zip(base, candidate, strict=True), key=lambda pair: pair[1] / pair[0]))
+    values = sorted(zip(base, candidate, strict=True), key=lambda pair: pair[1] / pair[0])
+    pairs = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
     return statistics.geometric_mean(a for a, _ in pairs), statistics.geometric_mean(b for _, b in pairs)
-
-
-def _middle(values: Sequence[_Item]) -> Sequence[_Item]:
-    """Return the middle value, or the middle two of an even number."""
-    return values[(len(values) - 1) // 2 : len(values) // 2 + 1]
 
 
 def _in_pairs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> bool:

@@ -267,7 +267,11 @@ def profile_of_tensorrt(source: Source) -> Profile:
     passes = measured_passes(exports.times, exports.log)
     layers = join_layers(exports.engine, exports.layer_times)
     if not passes.runs and not layers.layers:
-        raise RequestError(_nothing_in(source, exports))
+        why = f" ({'; '.join(exports.notes)})" if exports.notes else ""
+        raise RequestError(
+            f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
+            "--exportProfile and --exportLayerInfo"
+        )
     spans, basis = timeline(passes.median_pass, layers.layers)
     inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
     # trtexec reports only the GPU.
@@ -353,14 +357,6 @@ def _merged(first: TrtexecLog, second: TrtexecLog) -> TrtexecLog:
         started=second.started or first.started,
         inputs=first.inputs | second.inputs,
         outputs=first.outputs | second.outputs,
-    )
-
-
-def _nothing_in(source: Source, exports: _Exports) -> str:
-    why = f" ({'; '.join(exports.notes)})" if exports.notes else ""
-    return (
-        f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
-        "--exportProfile and --exportLayerInfo"
     )
 
 
