@@ -241,8 +241,6 @@ def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> 
 
 
 _INFINITE = 1e30
-_INFINITE_SCALAR = 1e9
-"""Larger values stand for infinity in masks: clamping them is intended."""
 
 
 @dataclass
@@ -260,7 +258,7 @@ class Survey:
 def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
     """Survey every value of an fp32 tensor, in pieces."""
     result = Survey()
-    end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
+    end = 1e9 if tensor.size == 1 else _INFINITE  # larger values stand for infinity in masks: clamping them is intended
     for piece in array_pieces(tensor):
         size = np.abs(piece)
         result.count += int(np.count_nonzero(size))

@@ -22,10 +22,7 @@ from ndld_flow.models.shape_inference import infer_proto, is_invented_name, ligh
 _SIZES = (320, 2, 641, 127, 3, 10007, 449, 1009, 640, 67, 191, 99991, 5003, 30, 960, 401, 2001)
 """A prime number of sizes, so that those of several symbols meet in all combinations."""
 _MOST_SYMBOLS = 4
-_MOST_NODES = 3_000
-"""Larger models keep unknown dimensions: inferring the shapes of more for each size takes several seconds."""
 _MOST_TERMS = 3
-_DIVISORS = (2, 4, 8, 16, 32, 64)
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 Sizes = Mapping[str, int]
@@ -36,7 +33,8 @@ def name_computed_dims(model: ir.Model) -> None:
     """Name unknown dimensions of computed tensors in the main graph by their formulas. Shapes must be inferred."""
     values = [value for node in model.graph for value in node.outputs if value.name and _unknown(value)]
     symbols = _symbols(model)
-    if not values or not 0 < len(symbols) <= _MOST_SYMBOLS or len(model.graph) > _MOST_NODES:
+    # Larger models keep unknown dimensions: inferring the shapes of more for each size takes several seconds.
+    if not values or not 0 < len(symbols) <= _MOST_SYMBOLS or len(model.graph) > 3_000:
         return
     try:
         proto = light_proto(model)
@@ -109,7 +107,7 @@ class _Formulas:
         self._rounded = [
             {
                 f"{word}({name}/{divisor})": [(sample[name] + offset) // divisor for sample in samples]
-                for divisor in _DIVISORS
+                for divisor in (2, 4, 8, 16, 32, 64)
                 for word, offset in (("ceil", divisor - 1), ("floor", 0))
             }
             for name in symbols
