@@ -12,9 +12,6 @@ from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.runtimes.protocol import Timing
 
-_FEWEST_TO_TRUST = 5
-"""The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 % confidence."""
-
 
 @dataclass(frozen=True)
 class MeasuringPlan:
@@ -79,7 +76,9 @@ class Tally:
 
     @property
     def is_stable(self) -> bool:
-        if not self.plan.stable or len(self.medians_ms) < max(self.least, _FEWEST_TO_TRUST):
+        # The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 %
+        # confidence.
+        if not self.plan.stable or len(self.medians_ms) < max(self.least, 5):
             return False
         reached = spread(self.medians_ms)
         return reached is not None and reached <= self.plan.stable

@@ -16,8 +16,6 @@ from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin
 
 _LONGEST_SIDE = 320
 """Pixels to which a larger picture is reduced."""
-_MOST_IMAGES = 8
-_QUALITY = 85
 
 
 def write_received_images(feeds: Mapping[str, Feed], folder: Path) -> None:
@@ -26,7 +24,7 @@ def write_received_images(feeds: Mapping[str, Feed], folder: Path) -> None:
     """
     images = [_describe(name, feed, feed.image) for name, feed in feeds.items() if feed.image is not None]
     if images:
-        document = ReceivedInputs(images=tuple(images[:_MOST_IMAGES]))
+        document = ReceivedInputs(images=tuple(images[:8]))
         (folder / INPUTS_FILE).write_text(document.to_json(), encoding="utf-8")
 
 
@@ -53,6 +51,6 @@ def _encode(pixels: Array) -> str:
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
     picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=_QUALITY)
+    picture.save(file, "JPEG", quality=85)
     encoded = base64.b64encode(file.getvalue()).decode("ascii")
     return encoded if len(encoded) <= MOST_ENCODED else ""

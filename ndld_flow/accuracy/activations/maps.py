@@ -20,8 +20,6 @@ PlaneShape = tuple[int, int, int]
 """Channels x height x width."""
 BYTES = 2
 """Bytes of a code."""
-_SMALL_SIDE = 64
-"""Maps are not pooled below this height and width before channels are dropped."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ def fit(shape: PlaneShape, channels: int, side: int, most: int) -> MapSize:
     """
     shown, scale = min(shape[0], channels), max(1, -(-max(shape[1:]) // side))
     size = _pooled(shape, shown, scale)
-    while size.size > most and max(size.height, size.width) > _SMALL_SIDE:
+    # Maps are not pooled below this height and width before channels are dropped.
+    while size.size > most and max(size.height, size.width) > 64:
         scale += 1
         size = _pooled(shape, shown, scale)
     while size.plane > most and max(size.height, size.width) > 1:

@@ -9,7 +9,6 @@ import onnx_ir as ir
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import is_constant
 
-_REASON = "ONNX Runtime crashes when it fuses this Transpose and MatMul in fp16"
 _PASSED = ("Cast", "Concat", "Div", "Dropout", "Identity", "Mul")
 """Operators past which ONNX Runtime moves a Transpose before it fuses it with a MatMul."""
 _FARTHEST = 16
@@ -22,7 +21,7 @@ def crashing_matmuls(model: ir.Model) -> dict[ir.Node, str]:
     before a MatMul by a weight. The MatMul alone in fp32 is not enough: the fusion also looks through Casts.
     """
     return {
-        node: _REASON
+        node: "ONNX Runtime crashes when it fuses this Transpose and MatMul in fp16"
         for matmul in model.graph.all_nodes()
         if is_op(matmul, "MatMul") and _by_weight(matmul)
         for chain in _chains(matmul.inputs[0], None, (matmul,))

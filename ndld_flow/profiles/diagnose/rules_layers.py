@@ -70,7 +70,6 @@ ELEMENTWISE = frozenset(
         "Where",
     )
 )
-_LONG_CHAIN = 2
 
 
 def far_from_roof(subject: Subject) -> Iterator[Insight]:
@@ -139,7 +138,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     Each reads and writes all its data; fused into one layer or into the preceding one, they would move it once
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "pointwise fusion").
     """
-    chains = [chain for chain in _chains(subject) if len(chain) >= _LONG_CHAIN]
+    chains = [chain for chain in _chains(subject) if len(chain) >= 2]
     saved = sum(subject.share(chain) - subject.share(subject.longest_first(chain)[:1]) for chain in chains)
     if saved < _NOTABLE_SHARE:
         return
@@ -208,8 +207,6 @@ def _reasons(layer: Layer) -> str:
     return ", ".join(reasons)
 
 
-_DOMINATES = 0.25
-_TYPE_DOMINATES = 0.6
 _FEWEST_LAYERS = 4
 """Minimum number of layers; in a model of three, one always dominates."""
 
@@ -224,7 +221,7 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
         return
     longest = subject.longest_first(range(len(subject.layers)))[:1]
     part = subject.share(longest)
-    if part < _DOMINATES:
+    if part < 0.25:
         return
     layer, nearer = subject.layers[longest[0]], subject.peaks.shares(longest[0]).nearer
     if nearer is None:
@@ -255,7 +252,7 @@ def one_type(subject: Subject) -> Iterator[Insight]:
     kind, sum_ms = times.most_common(1)[0]
     positions = subject.where(lambda layer: layer.type == kind)
     part = subject.share(positions)
-    if part < _TYPE_DOMINATES:
+    if part < 0.6:
         return
     called = one_line(kind)
     yield Insight(
