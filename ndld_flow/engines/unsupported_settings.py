@@ -251,16 +251,11 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
         yield Limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
 
 
-def capability_member(capability: str) -> str:
-    """Return `SM86`, the member of ComputeCapability, for `8.6`."""
-    return f"SM{capability.replace('.', '')}"
-
-
 def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[Limit]:
     known = [member for member in members(names, "ComputeCapability") if member.startswith("SM")]
     has = ", ".join(sorted((f"{member[2:-1]}.{member[-1]}" for member in known), key=float))
     for capability in settings.compute_capabilities:
-        if not names.has("ComputeCapability", capability_member(capability)):
+        if not names.has("ComputeCapability", f"SM{capability.replace('.', '')}"):
             instead = "use one of these, or `backend: tensorrt` on such a GPU"
             yield Limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
 

@@ -77,16 +77,6 @@ def rounded_bytes(twin: Twin) -> int:
     return sum(weight.source.nbytes for weight in large)
 
 
-def add_twins(model: ir.Model, dtype: ir.DataType) -> list[Twin]:
-    """Add a twin to each node of the main graph that can have the precision, in place; return them in the order of
-    nodes.
-    """
-    maker = _TwinMaker(model, dtype)
-    nodes = list(enumerate(model.graph.all_nodes()))
-    reduced_outputs = (maker.twin(node, position) for position, node in nodes if node.graph is model.graph)
-    return [twin for twin in reduced_outputs if twin is not None]
-
-
 class _TwinMaker:
     def __init__(self, model: ir.Model, dtype: ir.DataType) -> None:
         self._graph = model.graph
@@ -225,7 +215,10 @@ def local_errors(
             f"{source}: bf16 requires opset {_FIRST_OPSET_OF_BF16} or later, but the model has {opset}. Convert it "
             "first (step edit, operation set_opset)."
         )
-    twins = add_twins(model, dtype)
+    maker = _TwinMaker(model, dtype)
+    nodes = list(enumerate(model.graph.all_nodes()))
+    reduced_outputs = (maker.twin(node, position) for position, node in nodes if node.graph is model.graph)
+    twins = [twin for twin in reduced_outputs if twin is not None]
     measured = _Measured(twins, dtype)
     first = next(iter(samples), None)
     if first is None or not twins:

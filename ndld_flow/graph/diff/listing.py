@@ -91,11 +91,6 @@ _ELEMENT_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "stash_type"
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def is_graph(attribute: ir.Attr) -> bool:
-    """Return whether an attribute contains graphs, which are compared node by node instead."""
-    return not attribute.is_ref() and attribute.type in _GRAPHS
-
-
 def attribute_key(attribute: ir.Attr) -> Hashable:
     """Return a key that only equal attributes share; for graphs, only their number."""
     if attribute.is_ref():
@@ -123,20 +118,16 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
         return f"@{attribute.ref_attr_name}"
     value: Any = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
-        return tensor_text(held_tensor(attribute))
+        tensor = held_tensor(attribute)
+        return f"{dtype_name(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
     if attribute.type == ir.AttributeType.INT and attribute.name in _ELEMENT_TYPES:
         return element_type_text(value)
-    if is_graph(attribute):
+    if not attribute.is_ref() and attribute.type in _GRAPHS:  # they are compared node by node
         return "a graph" if attribute.type == ir.AttributeType.GRAPH else f"{len(value)} graphs"
     if isinstance(value, list | tuple):
         elements = [_scalar(element) for element in value[:_SHOWN]]
         return f"[{', '.join([*elements, f'… {len(value)}'] if len(value) > _SHOWN else elements)}]"
     return _scalar(value)
-
-
-def tensor_text(tensor: ir.TensorProtocol) -> str:
-    """Return `float32 1x3 [1, 2, 3]`."""
-    return f"{dtype_name(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
 
 
 def _scalar(value: object) -> str:

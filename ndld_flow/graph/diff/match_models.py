@@ -144,14 +144,6 @@ def match_outputs(before: ir.Graph, after: ir.Graph, is_body: bool, matches: Mat
             pairs.join(*pair, "position")
 
 
-def match_outputs_by_source(before: ir.Graph, after: ir.Graph, matches: Matches) -> None:
-    """Match remaining outputs whose tensors are partners."""
-    pairs = matches.outputs
-    mine, theirs = pairs.lone(_ports(before)), pairs.lone(_ports(after))
-    for pair in unique_pairs(mine, theirs, lambda port: matches.values.number(output_of(port))):
-        pairs.join(*pair, "neighbours")
-
-
 def match_weights(before: ir.Graph, after: ir.Graph, labelling: Labelling) -> None:
     """Match weights by name and contents, then by name, unless names were reassigned, and by contents."""
     pairs, mine, theirs = labelling.matches.values, weights_of(before), weights_of(after)
@@ -463,7 +455,10 @@ def _match_graph(
     nodes = NodeMatching(before, after, matches, labelling).run()
     match_read_values(nodes, matches)
     match_equal_weights(weights_of(before), weights_of(after), labelling)
-    match_outputs_by_source(before, after, matches)
+    pairs = matches.outputs
+    mine, theirs = pairs.lone(_ports(before)), pairs.lone(_ports(after))
+    for pair in unique_pairs(mine, theirs, lambda port: matches.values.number(output_of(port))):
+        pairs.join(*pair, "neighbours")
     return nodes
 
 

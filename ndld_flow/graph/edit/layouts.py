@@ -397,14 +397,6 @@ def _count(edits: OperationEdits) -> int:
     return sum(node.op_type == "Transpose" for graph in edits.graphs() for node in graph)
 
 
-def other_layout(layout: str) -> str:
-    """Return `NHWC` for `NCHW` and vice versa."""
-    rest = layout.replace(_CHANNELS, "").removeprefix("N")
-    batch = "N" if layout.startswith("N") else ""
-    last = layout.endswith(_CHANNELS)
-    return f"{batch}{_CHANNELS}{rest}" if last else f"{batch}{rest}{_CHANNELS}"
-
-
 def order(source: str, target: str) -> tuple[int, ...]:
     """Return the permutation from one layout to another: `NCHW` to `NHWC` is (0, 2, 3, 1)."""
     return tuple(source.index(axis) for axis in target)
@@ -428,7 +420,11 @@ def change_layouts(
     chosen_outputs = _chosen("output", list(dict.fromkeys(graph.outputs)), outputs)
     for value in (*chosen_inputs, *chosen_outputs):
         _check_rank(value, layout)
-    inside = other_layout(layout)
+    # `NHWC` for `NCHW` and vice versa.
+    rest = layout.replace(_CHANNELS, "").removeprefix("N")
+    batch = "N" if layout.startswith("N") else ""
+    last = layout.endswith(_CHANNELS)
+    inside = f"{batch}{_CHANNELS}{rest}" if last else f"{batch}{rest}{_CHANNELS}"
     for value in chosen_inputs:
         if value.is_graph_output():
             raise RequestError(f"input {value.name} is also an output of the model: its layout cannot change alone")

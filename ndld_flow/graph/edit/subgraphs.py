@@ -69,12 +69,6 @@ def find_subgraph(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
     raise RequestError(f"there is no subgraph {scope!r} in this model; {nearest}")
 
 
-def is_in_function(model: ir.Model, graph: ir.Graph) -> bool:
-    """Return whether a graph is the body of a local function, or a subgraph in one."""
-    functions = model.functions.values()
-    return any(graph is function.graph or graph in set(function.subgraphs()) for function in functions)
-
-
 def read_subgraph(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
     """Return a subgraph from ONNX text, in which undefined names are tensors of the graphs around the node.
 
@@ -161,7 +155,9 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     Raises `RequestError` if the node requires other inputs or outputs, and in a function for weights on disk.
     """
     assert isinstance(node.graph, ir.Graph)
-    if is_in_function(edited.model, node.graph):
+    # Also if the graph is a subgraph in a function's body.
+    functions = edited.model.functions.values()
+    if any(node.graph is function.graph or node.graph in set(function.subgraphs()) for function in functions):
         _check_weights_inside(graph)
     _check_signature(node, attribute, graph, types_by_signatures(edited.model))
     old = node.attributes.pop(attribute, None)

@@ -56,9 +56,6 @@ class Edits:
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the main graph, its subgraphs, then functions' bodies."""
         yield from self.model.graphs()
-        yield from self.function_graphs()
-
-    def function_graphs(self) -> Iterator[ir.Graph]:
         for function in self.model.functions.values():
             yield function.graph
             yield from function.subgraphs()

@@ -162,7 +162,8 @@ class LayerFeatures:
 
     def looks(self, at: int) -> tuple[Hashable, ...]:
         """Return everything that a layer is compared by, but for its names, its weights' values and its place."""
-        type_ = plain_type(self.layers[at]) if self.classes[at] == "passing" else ""
+        # TensorRT calls a reformat that costs nothing `NoOp`.
+        type_ = self.layers[at].type.replace("NoOp", "Reformat") if self.classes[at] == "passing" else ""
         kind, output, input_ = self.kinds[at], self.outputs[at], self.inputs[at]
         return kind, type_, output, input_, self.windows[at], self.largest[at]
 
@@ -236,8 +237,3 @@ class LayerFeatures:
     def _computes_sizes(self, at: int) -> bool:
         outputs = self.layers[at].outputs
         return bool(outputs) and outputs[0].dtype in ("int64", "int32")
-
-
-def plain_type(layer: Layer) -> str:
-    """Return the type of a layer; TensorRT calls a reformat that costs nothing `NoOp`."""
-    return layer.type.replace("NoOp", "Reformat")
