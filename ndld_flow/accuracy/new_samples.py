@@ -38,8 +38,8 @@ def largest_expected(errors: Sequence[float]) -> float | None:
     spread = math.sqrt(statistics.fmean((each - median) ** 2 for each in logarithms if each >= median))
     freedom = min(max(count / 4, _LEAST_FREEDOM), _MOST_FREEDOM)
     scale = spread / math.sqrt(freedom / (freedom - 2))  # the root is the deviation of Student's t
-    # A quantile of Student's t, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
-    # Probability that any of the new samples exceeds the bound.
+    # The quantile of Student's t that any of the new samples exceeds with a probability of 5 %, by its expansion about
+    # the normal one (Abramowitz and Stegun, 26.7.5).
     z, n = statistics.NormalDist().inv_cdf(1 - 0.05 / count), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -26,13 +26,12 @@ from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import function_address, node_label, own_subgraphs, scopes_of
-from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
+from ndld_flow.models.shape_inference import infer_shapes, recorded_dims
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.symbolic_dims import name_computed_dims
 from ndld_flow.models.tensor_statistics import first_values, tensor_bytes, tensor_statistics
 from ndld_flow.records.inspection import (
     DataFileEntry,
-    Dims,
     InspectedNode,
     InspectedTensor,
     Inspection,
@@ -82,7 +81,7 @@ class Views:
         return Port(
             name=value.name,
             dtype=value_dtype(value),
-            shape=_dims(value.shape),
+            shape=recorded_dims(value.shape),
             made_by=self._maker(value),
             read_by=tuple(self._readers(value)),
         )
@@ -145,12 +144,6 @@ class Views:
         scope = self._address(node)
         here = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         return node_label(node) if scope == here else f"{scope}: {node_label(node)}"
-
-
-def _dims(shape: ir.Shape | None) -> Dims | None:
-    if shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else None if is_invented_name(dim) else dim.value for dim in shape)
 
 
 GroupBy = Literal["op_type", "domain", "precision", "scope", "dtype"]

@@ -240,6 +240,13 @@ def is_invented_name(dim: object) -> bool:
     return isinstance(dim, ir.SymbolicDim) and str(dim.value).startswith("unk__")
 
 
+def recorded_dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
+    """Return the dimensions of a shape, with None for those that are unknown or whose name inference invented."""
+    if shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else None if is_invented_name(dim) else dim.value for dim in shape)
+
+
 def drop_invented_names(value: ir.Value) -> None:
     """Clear dimensions whose names inference invented."""
     if value.shape is not None and any(is_invented_name(dim) for dim in value.shape):

@@ -120,8 +120,8 @@ class FloatSuspect:
                 )
         for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
             for tensor in ranges:
-                # Smallest share of values becoming 0 that is reported as underflow.
-                # Numbers smaller than this multiple of the smallest one have at most 4 bits of precision.
+                # Underflow: a tenth of the values become 0, or numbers below 16 times the smallest one, which have at
+                # most 4 bits of precision, are usual.
                 if tensor.vanishing_share >= 0.1 or 0 < tensor.rms < 16 * limits.smallest:
                     yield _vanishing(place, tensor, limits)
 

@@ -26,8 +26,7 @@ from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_sha
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import model_inputs, save_model
-from ndld_flow.models.foreign_shapes import can_infer
-from ndld_flow.models.input_shapes import real_inputs
+from ndld_flow.models.input_shapes import forget_computed_shapes, real_inputs
 from ndld_flow.models.scopes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array, TensorSpec
@@ -64,10 +63,7 @@ def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
         axis = batch.axes.get(value.name or "")
         if axis is not None and value.shape is not None:
             value.shape = ir.Shape([size if place == axis else dim for place, dim in enumerate(value.shape)])
-    for graph in model.graphs():
-        for node in graph:
-            for value in node.outputs if can_infer(node) else ():
-                value.shape = None
+    forget_computed_shapes(model)
     infer_shapes(model)
     outputs = (value for graph in model.graphs() for node in graph for value in node.outputs)
     return {value: dims_of(value) for value in (*real_inputs(model), *outputs)}

@@ -12,7 +12,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import add_initializer, make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
-from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type
+from ndld_flow.graph.edit.interface import infer_edges
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
@@ -23,7 +23,7 @@ from ndld_flow.graph.edit.node_groups import (
     outputs_of,
     replace_uses,
 )
-from ndld_flow.graph.edit.nodes import Given, NewNode, NodeMaker
+from ndld_flow.graph.edit.nodes import Given, NewNode, NodeMaker, declare_outputs
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.wiring import prune_values, remove_node
 from ndld_flow.models.files import all_graphs
@@ -77,7 +77,7 @@ def replace_nodes(edited: EditedModel, nodes: Sequence[ir.Node], new: Replacemen
         if any(other.name == new.name for graph in edited.graphs() for other in graph if other is not node):
             raise RequestError(f"there is already a node {new.name!r}; choose another name")
         node.name = new.name
-    _declare(node, new.types)
+    declare_outputs(node.outputs, new.types)
     return node
 
 
@@ -148,11 +148,3 @@ def _replace_outputs(
     place = list(graph.outputs).index(gone[0])
     rest = [value for value in graph.outputs if value not in gone]
     graph.outputs[:] = [*rest[:place], *added, *rest[place:]]
-
-
-def _declare(node: ir.Node, types: Mapping[str, str]) -> None:
-    known = {value.name or "": value for value in node.outputs}
-    for name, text in types.items():
-        if name not in known:
-            raise RequestError(f"`types`: the node has no output {name!r}; {suggest(name, known)}")
-        known[name].type, known[name].shape = parse_tensor_type(text)

@@ -240,7 +240,7 @@ class NodeMaker:
         _check_free(self._edited, new, graph)
         name = new.name or self._edited.fresh_name(new.op_type)
         outputs = [ir.Value(name=output) for output in _output_names(self._edited, new, operator, name)]
-        _declare(outputs, new.types)
+        declare_outputs(outputs, new.types)
         self._schemas.import_domain(graph, new.domain)
         node = ir.Node(new.domain, new.op_type, inputs, attributes, outputs=outputs, name=name)
         graph.append(node)
@@ -281,7 +281,8 @@ def _check_free(edited: EditedModel, new: NewNode, graph: ir.Graph) -> None:
     edited.names().update(name for name in (new.name, *new.outputs) if name)
 
 
-def _declare(outputs: Sequence[ir.Value], types: Mapping[str, str]) -> None:
+def declare_outputs(outputs: Sequence[ir.Value], types: Mapping[str, str]) -> None:
+    """Set the types and shapes of outputs by name. Raises `RequestError` for a name that none has."""
     known = {value.name or "": value for value in outputs}
     for name, text in types.items():
         if name not in known:

@@ -92,7 +92,16 @@ def _reject_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
             raise ValueError(f'`{setting}` is an empty list, which matches nothing; `"*"` means all')
 
 
-class NodeSelect(Settings):
+class _Criteria(Settings):
+    """Criteria of which records and reports show only the given ones."""
+
+    @model_serializer(mode="wrap")
+    def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write only the given criteria: records and reports show these."""
+        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
+
+
+class NodeSelect(_Criteria):
     """Nodes that meet all of the given criteria.
 
     If a criterion is a list of patterns, one of them must match. Subgraphs and local functions are searched too. A bare
@@ -146,11 +155,6 @@ class NodeSelect(Settings):
             raise ValueError("`hops` goes with `near`")
         return self
 
-    @model_serializer(mode="wrap")
-    def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write only the given criteria: records and reports show these."""
-        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
-
 
 Select = Annotated[NodeSelect, Shorthand(_as_names, ("text", "texts"))]
 """A setting that selects nodes; a bare pattern selects by name."""
@@ -158,7 +162,7 @@ Select = Annotated[NodeSelect, Shorthand(_as_names, ("text", "texts"))]
 NodeSelect.model_rebuild()
 
 
-class TensorSelect(Settings):
+class TensorSelect(_Criteria):
     """Initializers that meet all of the given criteria.
 
     If a criterion is a list of patterns, one of them must match. Subgraphs are searched too. A bare pattern, or a list
@@ -197,11 +201,6 @@ class TensorSelect(Settings):
             raise ValueError('select tensors with `name`, `dtype`, `larger_than`, ...; `"*"` means all')
         _reject_empty_lists(self, ("name", "dtype", "scope"))
         return self
-
-    @model_serializer(mode="wrap")
-    def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write only the given criteria: records and reports show these."""
-        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
 
 
 SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]

@@ -107,11 +107,12 @@ class Assert(Operation):
         from ndld_flow.graph.edit.interface import more_exact
         from ndld_flow.models.element_types import value_dtype
         from ndld_flow.models.input_shapes import show_shape
+        from ndld_flow.models.shape_inference import recorded_dims
 
         values = {name: _tensor(edited, name) for name in (*self.shapes, *self.dtypes)}
         declared = {value: value.shape for value in values.values()}
         with known_shapes(edited.model):
-            shapes = {name: _dims(more_exact(value.shape, declared[value])) for name, value in values.items()}
+            shapes = {name: recorded_dims(more_exact(value.shape, declared[value])) for name, value in values.items()}
             dtypes = {name: value_dtype(value) or "of unknown type" for name, value in values.items()}
         for name, wanted in self.shapes.items():
             own = shapes[name]
@@ -156,14 +157,6 @@ def _tensor(edited: EditedModel, name: str) -> ir.Value:
     if int(index) >= len(edges[edge]):
         raise RequestError(f"there is no {name!r}: the model has {len(edges[edge])} {edge}")
     return edges[edge][int(index)]
-
-
-def _dims(shape: ir.Shape | None) -> Dims | None:
-    from ndld_flow.models.shape_inference import is_invented_name
-
-    if shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else None if is_invented_name(dim) else dim.value for dim in shape)
 
 
 def _matches(own: Dims | None, wanted: Dims) -> bool:
