@@ -19,7 +19,11 @@ def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: 
     Each move goes to the median of the connected vertices, as far as neighbours allow, so that no move lengthens the
     edges in total.
     """
-    left, right = _sides(graph)
+    # The left and right neighbour of each vertex in its layer; -1 for none.
+    left, right = [-1] * len(graph.above), [-1] * len(graph.above)
+    for layer in graph.layers:
+        for one, other in pairwise(layer):
+            right[one], left[other] = other, one
     pieces = _pieces(graph, across, spine)
     joined = [_joined(graph, piece) for piece in pieces]
     for number in range(_ROUNDS):
@@ -30,15 +34,6 @@ def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: 
                 moved |= _move(pieces[place], joined[place], across, widths, (left, right))
         if not moved:
             break
-
-
-def _sides(graph: Layered) -> tuple[list[int], list[int]]:
-    """Return the left and right neighbour of each vertex in its layer; -1 for none."""
-    left, right = [-1] * len(graph.above), [-1] * len(graph.above)
-    for layer in graph.layers:
-        for one, other in pairwise(layer):
-            right[one], left[other] = other, one
-    return left, right
 
 
 def _pieces(graph: Layered, across: Sequence[float], spine: Sequence[int]) -> list[list[int]]:

@@ -50,7 +50,11 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
     if answer is None:
         raise _died(request, library, ended)
     if answer.error:
-        raise _error(answer, request)
+        if answer.number:
+            raise OSError(answer.number, answer.message, str(request.out))
+        kind: type[NdldFlowError] = getattr(errors, answer.error)
+        # A missing shape is explained in full; the log has more on an error of the library.
+        raise kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
     build = Build.model_validate_json((request.out / Engine.build).read_bytes())
     versions = library.version, build.version  # the key has the former; one may be shorter
     if not (is_of_release(*versions) or is_of_release(*reversed(versions))):
@@ -75,14 +79,6 @@ def see_one_gpu(device: int) -> dict[str, str]:
             f"{'' if len(seen) == 1 else 's'}, counted from 0; choose one of them, or make more visible."
         )
     return {"CUDA_VISIBLE_DEVICES": seen[device]}
-
-
-def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
-    if answer.number:
-        return OSError(answer.number, answer.message, str(request.out))
-    kind: type[NdldFlowError] = getattr(errors, answer.error)
-    # A missing shape is explained in full; the log has more on an error of the library.
-    return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
 
 
 def _keep_log(request: BuildRequest) -> str:

@@ -25,7 +25,9 @@ def mark_outputs(parsed: ParsedNetwork, model: Path, patterns: Sequence[str]) ->
     if not patterns:
         return (), []
     known = {tensor.name for tensor in parsed.outputs()}
-    chosen = [name for name in _select(model, patterns) if name not in known]
+    places = [place for place in tensors_of(model) if place.can_be_captured and place.op_type != "Constant"]
+    selected = set().union(*(_matching(places, pattern) for pattern in patterns))
+    chosen = [place.name for place in places if place.name in selected and place.name not in known]
     tensors = {tensor.name: tensor for tensor in _markable(parsed)}
     marked = tuple(name for name in chosen if name in tensors)
     if not marked:
@@ -36,13 +38,6 @@ def mark_outputs(parsed: ParsedNetwork, model: Path, patterns: Sequence[str]) ->
     for name in marked:
         parsed.network.mark_output(tensors[name])
     return marked, list(_notes(marked, [name for name in chosen if name not in tensors]))
-
-
-def _select(model: Path, patterns: Sequence[str]) -> list[str]:
-    """Return the tensors of the main graph that patterns select, in the order of execution."""
-    places = [place for place in tensors_of(model) if place.can_be_captured and place.op_type != "Constant"]
-    chosen = set().union(*(_matching(places, pattern) for pattern in patterns))
-    return [place.name for place in places if place.name in chosen]
 
 
 def _matching(places: Sequence[TensorPlace], pattern: str) -> set[str]:

@@ -32,7 +32,8 @@ _Monomial = tuple[str, ...]
 def name_computed_dims(model: ir.Model) -> None:
     """Name unknown dimensions of computed tensors in the main graph by their formulas. Shapes must be inferred."""
     values = [value for node in model.graph for value in node.outputs if value.name and _unknown(value)]
-    symbols = _symbols(model)
+    named = [dim for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
+    symbols = list(dict.fromkeys(dim.value for dim in named if dim.value and _NAME.fullmatch(dim.value)))
     # Larger models keep unknown dimensions: inferring the shapes of more for each size takes several seconds.
     if not values or not 0 < len(symbols) <= _MOST_SYMBOLS or len(model.graph) > 3_000:
         return
@@ -62,11 +63,6 @@ def _unknown(value: ir.Value) -> list[int]:
         if not isinstance(dim, int)
         and (dim.value is None or is_invented_name(dim) or _NAME.fullmatch(dim.value) is None)
     ]
-
-
-def _symbols(model: ir.Model) -> list[str]:
-    dims = [dim for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
-    return list(dict.fromkeys(dim.value for dim in dims if dim.value and _NAME.fullmatch(dim.value)))
 
 
 def _samples(symbols: Sequence[str]) -> Iterator[Sizes]:

@@ -154,7 +154,10 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
         notes += [f"op_types: this model has no {op_type}" for op_type, nodes in typed.items() if not nodes]
     notes += _unfolded_notes(model)
     LiftConstantsToInitializersPass(lift_all_constants=False)(model)
-    _own_all_weights(model)
+    if (model.ir_version or 0) < _IR_WITHOUT_WEIGHT_INPUTS:  # IR version 3 had to list weights as inputs
+        model.ir_version = _IR_WITHOUT_WEIGHT_INPUTS
+        for value in [each for each in model.graph.inputs if each.name in model.graph.initializers]:
+            model.graph.inputs.remove(value)
     notes += _convert_opset(model, source, settings.least_opset)
     UniqueNames(model).name_all(model)
     infer_shapes(model)
@@ -180,15 +183,6 @@ def _convert_opset(model: ir.Model, source: Path, least: int) -> list[str]:
         return []
     convert_opset(EditedModel(model, source), least)
     return [f"opset {opset} -> {least}, for the quantized operators"]
-
-
-def _own_all_weights(model: ir.Model) -> None:
-    """Remove weights from the inputs of a model of IR version 3, which had to list them there."""
-    if (model.ir_version or 0) >= _IR_WITHOUT_WEIGHT_INPUTS:
-        return
-    model.ir_version = _IR_WITHOUT_WEIGHT_INPUTS
-    for value in [each for each in model.graph.inputs if each.name in model.graph.initializers]:
-        model.graph.inputs.remove(value)
 
 
 def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:

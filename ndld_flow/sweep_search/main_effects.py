@@ -95,18 +95,13 @@ def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Point]) ->
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in present
     ):
         return Effect(axis, _grouped(axis, points), paired=False)
-    blocks = _complete_blocks(axis, len(present), points)
+    by_others: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
+    for each in points:
+        by_others[tuple(text for name, text in sorted(each.texts.items()) if name != axis)].append(each)
+    blocks = [block for block in by_others.values() if len(block) == len(present)]
     paired = _are_enough(axis, blocks, points)
     observed = _paired(axis, blocks) if paired else _plain(axis, points)
     return Effect(axis, tuple(Level((value,), tuple(sorted(observed[_text(value)]))) for value in present), paired)
-
-
-def _complete_blocks(axis: str, levels: int, points: Sequence[_Point]) -> list[list[_Point]]:
-    """Return blocks of points that are equal on the other axes and have every value of this one."""
-    blocks: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
-    for point in points:
-        blocks[tuple(text for name, text in sorted(point.texts.items()) if name != axis)].append(point)
-    return [block for block in blocks.values() if len(block) == levels]
 
 
 def _are_enough(axis: str, blocks: Sequence[Sequence[_Point]], points: Sequence[_Point]) -> bool:

@@ -133,13 +133,10 @@ class LayerAgreement:
                 worse = min if higher_is_better(name) else max
                 self._worst[name] = worse(self._worst.get(name, value), value)
             if self._by_slice:
-                self._add_slices(reference, candidate, equal=not sums.noise)
-
-    def _add_slices(self, reference: Array, candidate: Array, equal: bool) -> None:
-        finite = bool(np.isfinite(reference).all() and np.isfinite(candidate).all())
-        worst = slice_error(reference, candidate) if finite and not equal else Worst(0.0)
-        if worst.value >= self._worst.get("slice_rms", 0.0):
-            self._worst["slice_rms"], self.worst_slice = worst.value, worst.place
+                are_finite = bool(np.isfinite(reference).all() and np.isfinite(candidate).all())
+                worst = slice_error(reference, candidate) if are_finite and sums.noise else Worst(0.0)
+                if worst.value >= self._worst.get("slice_rms", 0.0):
+                    self._worst["slice_rms"], self.worst_slice = worst.value, worst.place
 
     def metrics(self) -> dict[str, float]:
         """Return `cosine`, `snr_db`, `relative_rms`, `max_abs`, and `slice_rms` if requested.

@@ -154,7 +154,11 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     Raises `RequestError` if dtype or shape of a new input or output is not known, and for nodes of a function that
     take attributes from its calls.
     """
-    _check_no_references(part)
+    for inner in deep_nodes(part.nodes):
+        if any(attribute.is_ref() for attribute in inner.attributes.values()):
+            raise RequestError(
+                f"{node_label(inner)!r} refers to attributes of its function's calls: use `extract_function` first"
+            )
     type_edges(edited.model, [*part.inputs, *part.outputs], types)
     graph = part.graph
     imports = dict(Imports(edited.model).of(graph))
@@ -181,14 +185,6 @@ def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(not value.is_graph_input() for value in graph.initializers.values()):
         model.ir_version = max(model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
-
-
-def _check_no_references(part: Part) -> None:
-    for node in deep_nodes(part.nodes):
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
-            raise RequestError(
-                f"{node_label(node)!r} refers to attributes of its function's calls: use `extract_function` first"
-            )
 
 
 def common_graph(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:

@@ -198,7 +198,12 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
         if value.name in given:
             value.type, value.shape = parse_tensor_type(given[value.name or ""])
     infer_edges([value for value in edges if value.name not in given], model)
-    _add_dtypes(model, edges)
+    # Where shape inference stops, operators' signatures give the types.
+    untyped = [edge for edge in edges if edge.type is None]
+    types = types_by_signatures(model) if untyped else {}
+    for edge in untyped:
+        if types.get(edge, "").startswith("tensor("):
+            edge.type = ir.TensorType(dtype_of(types[edge]))
     _check_known(edges)
 
 
@@ -222,15 +227,6 @@ def more_exact(inferred: ir.Shape | None, recorded: ir.Shape | None) -> ir.Shape
     if recorded is None or len(recorded) != len(inferred):
         return ir.Shape([None if is_invented_name(dim) else dim for dim in inferred])
     return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(inferred, recorded, strict=True)])
-
-
-def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
-    """Set types from operators' signatures, where shape inference stops."""
-    untyped = [value for value in edges if value.type is None]
-    types = types_by_signatures(model) if untyped else {}
-    for value in untyped:
-        if types.get(value, "").startswith("tensor("):
-            value.type = ir.TensorType(dtype_of(types[value]))
 
 
 def _check_known(edges: Iterable[ir.Value]) -> None:

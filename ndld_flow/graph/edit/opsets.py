@@ -140,7 +140,12 @@ def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int)
     if opset + 1 == 11:  # the opset that introduced negative axes
         _make_axes_positive(node, graph)
     if node.op_type == "Constant" and opset == 11:
-        _make_tensor_attribute(node)
+        # A tensor replaces the plain numbers of a Constant.
+        given = node.attribute[0]
+        kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+        if given.name in kinds:
+            tensor = numpy_helper.from_array(np.array(_value(given), dtype=kinds[given.name]))
+            given.CopyFrom(onnx.helper.make_attribute("value", tensor))
     if node.op_type == "Split" and opset == 17:
         _drop_equal_parts(node, graph)
 
@@ -206,15 +211,6 @@ def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
         if value.name == name and value.type.tensor_type.HasField("shape"):
             return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     return next((list(tensor.dims) for tensor in graph.initializer if tensor.name == name), None)
-
-
-def _make_tensor_attribute(node: onnx.NodeProto) -> None:
-    """Replace the plain numbers of a Constant with a tensor."""
-    attribute = node.attribute[0]
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if attribute.name in kinds:
-        tensor = numpy_helper.from_array(np.array(_value(attribute), dtype=kinds[attribute.name]))
-        attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
 
 
 def _drop_equal_parts(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:

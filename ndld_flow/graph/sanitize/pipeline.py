@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -99,17 +99,15 @@ def sanitize_file(
     notes += [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
     notes += left_unfolded(edits)
     notes += [f"excluded because it failed: {name}" for name in sorted(skipped)]
-    notes += _lost_constraints(constraints_before, constraints_of(model))
+    constraints = constraints_of(model)
+    # Fusing and merging never lose any.
+    lost = [f"{node!r} ({precision})" for node, precision in constraints_before.items() if node not in constraints]
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        notes.append(
+            f"removed {counted(len(lost), 'node')} with a precision constraint: {', '.join(lost[:_NAMED])}{more}"
+        )
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
-
-
-def _lost_constraints(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return a note on precision constraints lost with their nodes. Fusing and merging never lose any."""
-    lost = [f"{node!r} ({precision})" for node, precision in before.items() if node not in after]
-    if not lost:
-        return []
-    more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    return [f"removed {counted(len(lost), 'node')} with a precision constraint: {', '.join(lost[:_NAMED])}{more}"]
 
 
 def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -> Edits:

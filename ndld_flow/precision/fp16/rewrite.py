@@ -229,7 +229,9 @@ class Rewriter:
                 value.name = self._names.value(f"{name}_{FORMATS[produced].precision}")
                 _redirect(uses, self._cast(value, wanted, name))
                 continue
-            origin = self._cast_source_of_type(value, wanted)
+            origin = self._cast_source(value)
+            if origin is not None and self._type(origin) != tensor_of(wanted):
+                origin = None
             _redirect(uses, origin or self._cast(value, wanted))
             if origin is not None:
                 # The model's own Cast is removed once nothing reads it.
@@ -237,11 +239,6 @@ class Rewriter:
                 if cast is not None and graph is not None and not (value.uses() or value.is_graph_output()):
                     graph.remove(cast, safe=True)
                     self.casts_removed += 1
-
-    def _cast_source_of_type(self, value: ir.Value, wanted: ir.DataType) -> ir.Value | None:
-        """Return the source of the Cast that computes the value, if it has the wanted type."""
-        origin = self._cast_source(value)
-        return origin if origin is not None and self._type(origin) == tensor_of(wanted) else None
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, name: str = "") -> ir.Value:
         """Return the output of a Cast right after the value's producer; never a Cast of a Cast, never a duplicate."""

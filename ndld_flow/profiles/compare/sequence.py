@@ -17,7 +17,10 @@ def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[i
     positions are considered, 6 in long sequences. Hunt and Szymanski, 1977, A fast algorithm for computing longest
     common subsequences.
     """
-    head, tail = _equal_ends(first, second)
+    shorter = min(len(first), len(second))
+    head = next((i for i in range(shorter) if first[i] != second[i]), shorter)
+    rest = shorter - head
+    tail = next((i for i in range(rest) if first[-1 - i] != second[-1 - i]), rest)
     pairs = [(position, position) for position in range(head)]
     middle = _longest(first[head : len(first) - tail], second[head : len(second) - tail])
     pairs += [(a + head, b + head) for a, b in middle]
@@ -29,14 +32,6 @@ def longest_increasing(values: Sequence[int]) -> list[int]:
     """Return the positions of a longest strictly increasing subsequence."""
     chains = _chains((position, value) for position, value in enumerate(values))
     return [position for position, _ in chains]
-
-
-def _equal_ends(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[int, int]:
-    shorter = min(len(first), len(second))
-    head = next((i for i in range(shorter) if first[i] != second[i]), shorter)
-    rest = shorter - head
-    tail = next((i for i in range(rest) if first[-1 - i] != second[-1 - i]), rest)
-    return head, tail
 
 
 def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
