@@ -112,9 +112,9 @@ def _output_place(node: ir.Node, places: Mapping[str, str]) -> str:
         return "last"
     if node.op_type == "Transpose":
         perm = tuple(node.attributes.get_ints("perm", ()))
-        if perm in ((0, 2, 3, 1), (0, 2, 1)) and read == "first":
+        if perm in ((0, 2, 3, 1), (0, 2, 1)) and read == "first":  # channels become the last axis
             return "transposed"
-        if perm in ((0, 3, 1, 2), (0, 2, 1)) and read in ("last", "transposed"):
+        if perm in ((0, 3, 1, 2), (0, 2, 1)) and read in ("last", "transposed"):  # and the first here
             return "first"
         return ""
     return "" if node.op_type in {"Flatten", "Reshape", "Squeeze", "Unsqueeze"} else read
