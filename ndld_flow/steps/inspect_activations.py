@@ -17,8 +17,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.noise_settings import Noise
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import Noise, SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import ActivationsDocument, Onnx
 

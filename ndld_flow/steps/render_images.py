@@ -14,8 +14,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.rendering.overlay_settings import OverlaySettings
 from ndld_flow.rendering.settings import ImageName, ImageSettings
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
-from ndld_flow.samples.noise_settings import Noise
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import Noise, SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, SampleData, Step, metrics
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 

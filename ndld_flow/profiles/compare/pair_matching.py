@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ndld_flow.profiles.compare.alignment import posterior
 from ndld_flow.profiles.compare.layer_features import LayerClass, LayerFeatures
 from ndld_flow.profiles.compare.pair_evidence import NEVER, Scores, score_looks, score_names, score_nodes, score_weights
-from ndld_flow.profiles.compare.sequence import align
+from ndld_flow.profiles.compare.sequence import align, posterior
 from ndld_flow.records.comparison import MatchMethod
 from ndld_flow.records.profile import Layer
 
