@@ -1,13 +1,14 @@
 """The operators of ONNX as PyTorch code: one small function each, in the order of subjects.
 
 An emitter returns the Python expression of a node's output; a new operator is a new function with `@emits`. What
-PyTorch defines otherwise is a function of `onnx_operators.py`. Each emitter is tested with every case that the onnx
-package has for its operator.
+PyTorch defines otherwise is a function of `onnx_operators.py`; `_FUNCTIONS` lists the operators that need no more than
+a call of one. Each emitter is tested with every case that the onnx package has for its operator.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -26,6 +27,46 @@ from ndld_flow.export.pytorch.call import (
 )
 
 __all__ = ["EMITTERS"]
+
+# --- calls of one function --------------------------------------------------------------------------------------------
+
+
+class _Function(NamedTuple):
+    """A function of `onnx_operators.py` that takes the first inputs of a node, and then some of its attributes."""
+
+    name: str
+    inputs: int
+    attributes: tuple[str, ...] = ()
+    since: int = 1
+
+
+_FUNCTIONS = {
+    "Compress": _Function("compress", 2, ("axis",)),
+    "GatherElements": _Function("gather_elements", 2, ("axis",)),
+    "HardSigmoid": _Function("hard_sigmoid", 1, ("alpha", "beta"), since=6),
+    "InstanceNormalization": _Function("instance_normalization", 3, ("epsilon",), since=6),
+    "IsInf": _Function("is_inf", 1, ("detect_negative", "detect_positive")),
+    "LRN": _Function("local_response_normalization", 1, ("size", "alpha", "beta", "bias")),
+    "LpNormalization": _Function("lp_normalization", 1, ("axis", "p")),
+    "MatMulInteger": _Function("matmul_integer", 4),
+    "Mod": _Function("mod", 2, ("fmod",)),
+    "NonMaxSuppression": _Function("non_max_suppression", 5, ("center_point_box",)),
+    "PRelu": _Function("prelu", 2, since=7),
+    "ReverseSequence": _Function("reverse_sequence", 2, ("batch_axis", "time_axis")),
+    "Selu": _Function("selu", 1, ("alpha", "gamma"), since=6),
+    "Shrink": _Function("shrink", 1, ("lambd", "bias")),
+    "SpaceToDepth": _Function("space_to_depth", 1, ("blocksize",)),
+}
+
+
+def _call_function(call: Call) -> Emitted:
+    function = _FUNCTIONS[call.node.op_type]
+    inputs = [call.x(index) for index in range(function.inputs)]
+    return call.use(function.name, *inputs, *(literal(call.attribute(name)) for name in function.attributes))
+
+
+for _op_type, _function in _FUNCTIONS.items():
+    emits(_op_type, since=_function.since)(_call_function)
 
 # --- elements ---------------------------------------------------------------------------------------------------------
 
@@ -71,11 +112,6 @@ def div(call: Call) -> Emitted:
     if call.dtype() in FLOATS:
         return f"{call.operand(0)} / {call.operand(1)}"
     return call.use("div", call.x(0), call.x(1))
-
-
-@emits("Mod")
-def mod(call: Call) -> Emitted:
-    return call.use("mod", call.x(0), call.x(1), literal(call.attribute("fmod")))
 
 
 @emits("Pow", since=7)
@@ -127,16 +163,6 @@ def elu(call: Call) -> Emitted:
     return f"F.{call.node.op_type.lower()}({call.x()}, {literal(call.attribute('alpha'))})"
 
 
-@emits("Selu", since=6)
-def selu(call: Call) -> Emitted:
-    return call.use("selu", call.x(), literal(call.attribute("alpha")), literal(call.attribute("gamma")))
-
-
-@emits("HardSigmoid", since=6)
-def hard_sigmoid(call: Call) -> Emitted:
-    return call.use("hard_sigmoid", call.x(), literal(call.attribute("alpha")), literal(call.attribute("beta")))
-
-
 @emits("ThresholdedRelu")
 def thresholded_relu(call: Call) -> Emitted:
     return f"F.threshold({call.x()}, {literal(call.attribute('alpha'))}, 0.0)"
@@ -150,23 +176,6 @@ def gelu(call: Call) -> Emitted:
 @emits("Swish")
 def swish(call: Call) -> Emitted:
     return f"{call.x()} * torch.sigmoid({literal(call.attribute('alpha'))} * {call.x()})"
-
-
-@emits("Shrink")
-def shrink(call: Call) -> Emitted:
-    return call.use("shrink", call.x(), literal(call.attribute("lambd")), literal(call.attribute("bias")))
-
-
-@emits("PRelu", since=7)
-def prelu(call: Call) -> Emitted:
-    return call.use("prelu", call.x(0), call.x(1))
-
-
-@emits("IsInf")
-def is_inf(call: Call) -> Emitted:
-    return call.use(
-        "is_inf", call.x(), literal(call.attribute("detect_negative")), literal(call.attribute("detect_positive"))
-    )
 
 
 @emits("Cast", since=6)
@@ -292,11 +301,6 @@ def einsum(call: Call) -> Emitted:
     if not equation.isascii() or any(letter not in " ,.->" and not letter.isalpha() for letter in equation):
         raise Unsupported("an equation of other signs than letters")
     return f"torch.einsum({literal(equation)}, {', '.join(call.xs())})"
-
-
-@emits("MatMulInteger")
-def matmul_integer(call: Call) -> Emitted:
-    return call.use("matmul_integer", *(call.x(index) for index in range(4)))
 
 
 # --- convolutions and windows -----------------------------------------------------------------------------------------
@@ -490,12 +494,6 @@ def batch_normalization(call: Call) -> Emitted:
     return f"{call.module(pieces, weights, extra=['num_batches_tracked'])}({call.x(0)})"
 
 
-@emits("InstanceNormalization", since=6)
-def instance_normalization(call: Call) -> Emitted:
-    epsilon = literal(call.attribute("epsilon"))
-    return call.use("instance_normalization", call.x(0), call.x(1), call.x(2), epsilon)
-
-
 @emits("LayerNormalization")
 def layer_normalization(call: Call) -> Emitted:
     axis, epsilon, stash = (call.attribute(name) for name in ("axis", "epsilon", "stash_type"))
@@ -519,17 +517,6 @@ def group_normalization(call: Call) -> Emitted:
     groups, epsilon = call.attribute("num_groups"), call.attribute("epsilon")
     call.attribute("stash_type")
     return call.use("group_normalization", call.x(0), call.x(1), call.x(2), literal(groups), literal(epsilon))
-
-
-@emits("LRN")
-def local_response_normalization(call: Call) -> Emitted:
-    names = ("size", "alpha", "beta", "bias")
-    return call.use("local_response_normalization", call.x(), *(literal(call.attribute(name)) for name in names))
-
-
-@emits("LpNormalization")
-def lp_normalization(call: Call) -> Emitted:
-    return call.use("lp_normalization", call.x(), literal(call.attribute("axis")), literal(call.attribute("p")))
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -560,14 +547,9 @@ def transpose(call: Call) -> Emitted:
     return f"{call.x()}.permute({literal(order)})"
 
 
-@emits("Squeeze")
+@emits("Squeeze", "Unsqueeze")
 def squeeze(call: Call) -> Emitted:
-    return call.use("squeeze", call.x(), call.axes(1))
-
-
-@emits("Unsqueeze")
-def unsqueeze(call: Call) -> Emitted:
-    return call.use("unsqueeze", call.x(), call.axes(1))
+    return call.use(call.node.op_type.lower(), call.x(), call.axes(1))
 
 
 @emits("Concat", since=4)
@@ -599,11 +581,6 @@ def gather(call: Call) -> Emitted:
     if index is not None and not index.ndim:
         return f"{call.x()}.select({literal(axis)}, {literal(int(index))})"
     return call.use("gather", call.x(0), call.x(1), literal(axis))
-
-
-@emits("GatherElements")
-def gather_elements(call: Call) -> Emitted:
-    return call.use("gather_elements", call.x(0), call.x(1), literal(call.attribute("axis")))
 
 
 @emits("GatherND")
@@ -678,11 +655,6 @@ def one_hot(call: Call) -> Emitted:
     return call.use("one_hot", call.x(0), call.integer(1), call.x(2), literal(call.attribute("axis")))
 
 
-@emits("Compress")
-def compress(call: Call) -> Emitted:
-    return call.use("compress", call.x(0), call.x(1), literal(call.attribute("axis")))
-
-
 @emits("Trilu")
 def trilu(call: Call) -> Emitted:
     return call.use("trilu", call.x(), call.integer(1, 0), literal(call.attribute("upper")))
@@ -692,17 +664,6 @@ def trilu(call: Call) -> Emitted:
 def depth_to_space(call: Call) -> Emitted:
     mode = "DCR" if call.version < 11 else call.text("mode", "DCR", "CRD")
     return call.use("depth_to_space", call.x(), literal(call.attribute("blocksize")), literal(mode))
-
-
-@emits("SpaceToDepth")
-def space_to_depth(call: Call) -> Emitted:
-    return call.use("space_to_depth", call.x(), literal(call.attribute("blocksize")))
-
-
-@emits("ReverseSequence")
-def reverse_sequence(call: Call) -> Emitted:
-    axes = (literal(call.attribute(name)) for name in ("batch_axis", "time_axis"))
-    return call.use("reverse_sequence", call.x(0), call.x(1), *axes)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -754,12 +715,6 @@ def grid_sample(call: Call) -> Emitted:
     padding = call.text("padding_mode", "zeros", "border", "reflection")
     arguments = (literal(mode), literal(padding), literal(call.attribute("align_corners")))
     return call.use("grid_sample", call.x(0), call.x(1), *arguments)
-
-
-@emits("NonMaxSuppression")
-def non_max_suppression(call: Call) -> Emitted:
-    inputs = (call.x(index) for index in range(5))
-    return call.use("non_max_suppression", *inputs, literal(call.attribute("center_point_box")))
 
 
 # --- quantization -----------------------------------------------------------------------------------------------------
