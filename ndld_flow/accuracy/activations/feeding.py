@@ -105,14 +105,6 @@ _FAR = (-1.0, 2.0)
 """Normalized pixels are 0 to 1; values this far outside are not normalized pixels, and are stretched instead."""
 
 
-def _write_picture(pixels: Array, path: Path) -> None:
-    """Write an image as PNG, reduced to `LARGEST_SIDE`."""
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    path.parent.mkdir(exist_ok=True)
-    image.save(path, format="PNG")
-
-
 def _pixels(values: Array, given: InputSpec) -> Array | None:
     """Return uint8 [height, width, channels] of the first item of a batch, with `scale`, `mean`, `std` and `color`
     undone; None for values of another rank, or with other than 1, 3 or 4 channels.
@@ -257,7 +249,11 @@ class Feeding:
         for input_name, feed in sample.feeds.items():
             pixels = self.pixels(input_name, feed)
             if pixels is not None:
-                _write_picture(pixels, out / name)
+                path = out / name
+                image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+                image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+                path.parent.mkdir(exist_ok=True)
+                image.save(path, format="PNG")
                 return name
         return ""
 
