@@ -124,6 +124,8 @@ class _Feeds(Collection[Mapping[str, Array]]):
         return any(feeds is sample for sample in self)
 
 
+_MOST_OUTPUTS = 16
+"""Models with more outputs have no metrics of single outputs: the list would be too long to read."""
 LITTLE_EVIDENCE = "is weak evidence"
 """Phrase that marks the notes that belong in the summary line."""
 _NAMED = 4
@@ -148,8 +150,7 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     is_ruined = any(bool(o.failed) and "float" in o.dtype and "cosine" not in o.metrics for o in outputs)
     ruined = _NO_AGREEMENT if is_ruined else {}
     metrics = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
-    # Models with more outputs have no metrics of single outputs: the list would be too long to read.
-    if 1 < len(accuracy.outputs) <= 16:
+    if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
         for output in accuracy.outputs:
             if output.output.isidentifier() and not keyword.iskeyword(output.output):
                 metrics |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
@@ -317,6 +318,9 @@ def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:
         yield from (f"in {ran.library}{computed}" for computed in [*places][-1:])
 
 
+_MOST_UNSEEN = 1000
+
+
 @dataclass(frozen=True)
 class Criteria:
     """The metrics to measure on outputs, and their tolerances."""
@@ -368,7 +372,7 @@ class Criteria:
             slice_axis=None if slices is None else slices.layout.axis,
             slice_count=0 if slices is None or slices.features is None else len(slices.features.seen),
             worst_slices=places,
-            unseen=unseen[:1000],
+            unseen=unseen[:_MOST_UNSEEN],
             unseen_count=len(unseen),
             failed=wrong,
             undecided=_NO_VALUES if bounds and not wrong and output.agreement.is_without_values else "",

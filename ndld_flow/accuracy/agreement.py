@@ -47,6 +47,10 @@ Samples = Callable[[], Iterable[Array]]
 """Yields an output's values, sample by sample; may be called more than once."""
 
 _MOST_CLASSES = 256
+_LEAST_ELEMENTS = 30
+"""Minimum number of elements for each class of a class map, on average."""
+_LEVELS = 64
+"""If neighbours differ, an 8-bit output with more distinct values than this is an image or a quantized tensor."""
 _EQUAL_NEIGHBOURS = 0.5
 
 
@@ -78,7 +82,7 @@ def _is_class_map(samples: Samples) -> bool:
         classes.update(np.unique(array).tolist())
         if len(classes) > _MOST_CLASSES:
             return False
-    return elements >= 30 * max(1, len(classes))  # minimum number of elements for each class of a class map, on average
+    return elements >= _LEAST_ELEMENTS * max(1, len(classes))
 
 
 def _has_levels(first: Array, samples: Samples) -> bool:
@@ -91,8 +95,7 @@ def _has_levels(first: Array, samples: Samples) -> bool:
         levels.update(np.unique(array).tolist())
         equal += int(np.count_nonzero(array[..., 1:] == array[..., :-1]))
         steps += array[..., 1:].size
-    # If neighbours differ, an 8-bit output with more distinct values than this is an image or a quantized tensor.
-    return len(levels) > 64 and equal < _EQUAL_NEIGHBOURS * steps
+    return len(levels) > _LEVELS and equal < _EQUAL_NEIGHBOURS * steps
 
 
 class ClassOverlap:
@@ -143,6 +146,8 @@ class Measuring:
     """The values are logits: `kl` is computed on their softmax."""
 
 
+_SUM_MAY_BE_OFF = 0.01
+"""Tolerance of a distribution's sum of 1: fp16 and int8 outputs of a softmax are only near it."""
 _ROWS_CHUNK = 1 << 18
 
 
@@ -179,8 +184,7 @@ def diverge_rows(reference: Array, candidate: Array, measuring: Measuring) -> Di
         p, q = (_softmax(r), _softmax(c)) if measuring.softmax else (r, c)
         usable = np.isfinite(p).all(axis=-1) & np.isfinite(q).all(axis=-1)
         p, q = p[usable], q[usable]
-        # Tolerance of a distribution's sum of 1: fp16 and int8 outputs of a softmax are only near it.
-        if (p < 0).any() or (np.abs(p.sum(axis=-1) - 1) > 0.01).any():
+        if (p < 0).any() or (np.abs(p.sum(axis=-1) - 1) > _SUM_MAY_BE_OFF).any():
             return Divergence(meaningless=True)
         # The divergence of a row is sum(p log(p / q)), both scaled to a sum of 1.
         p, q = _normalized(p), np.maximum(_normalized(np.maximum(q, 0.0)), SMALLEST)

@@ -356,6 +356,9 @@ def _with_sample(where: str) -> Iterator[None]:
         raise RequestError(f"{error} ({where}).") from error.__cause__
 
 
+_LABEL_LENGTH = 80
+
+
 @dataclass(frozen=True)
 class LabelledJudgement:
     """The metric's values for both models."""
@@ -387,7 +390,7 @@ class LabelledComparison:
         candidate = self._score(compared.candidate.side.label, compared.samples, compared.kept_candidate)
         self._check_names(reference, candidate)
         metrics = (self._judged(name, value, candidate.values[name]) for name, value in reference.values.items())
-        labels = tuple(shortened(str(label), 80) for label in self.labels)
+        labels = tuple(shortened(str(label), _LABEL_LENGTH) for label in self.labels)
         return LabelledJudgement(self.metric.path.name, tuple(metrics), labels, reference, candidate)
 
     def _score(self, model: str, samples: Sequence[str], outputs: StoredOutputs) -> Scores:

@@ -40,6 +40,9 @@ from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed
 
+_HELD_BYTES = 64 * 2**20
+"""Outputs up to this size in total stay in memory: sequences have thousands of small ones."""
+
 
 class StoredOutputs:
     """Stored outputs, sample by sample, in the order they were stored: the first ones in memory, others in files."""
@@ -56,8 +59,7 @@ class StoredOutputs:
         self._samples.append(kept)
 
     def _keep(self, array: Array, number: int) -> Path | Array:
-        # Outputs up to this size in total stay in memory: sequences have thousands of small ones.
-        if self._held_bytes + array.nbytes <= 64 * 2**20:
+        if self._held_bytes + array.nbytes <= _HELD_BYTES:
             self._held_bytes += array.nbytes
             held = array.view()
             held.flags.writeable = False  # as a mapped file is: a user's metric gets it

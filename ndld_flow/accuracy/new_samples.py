@@ -19,6 +19,10 @@ from collections.abc import Sequence
 
 FEWEST = 8
 """Number of samples from which their spread is estimated."""
+_RISK = 0.05
+"""Probability that any of the new samples exceeds the bound."""
+_SPREAD = 1e-3
+"""Smaller errors than this share of the largest count as this: zeros have no logarithm."""
 _MOST_FREEDOM, _LEAST_FREEDOM = 8.0, 3.0
 
 
@@ -32,15 +36,13 @@ def largest_expected(errors: Sequence[float]) -> float | None:
     largest = max(errors)
     if largest <= 0:
         return 0.0
-    # Smaller errors than this share of the largest count as this: zeros have no logarithm.
-    logarithms = [math.log(max(error, 1e-3 * largest)) for error in errors]
+    logarithms = [math.log(max(error, _SPREAD * largest)) for error in errors]
     median, count = statistics.median(logarithms), len(logarithms)
     spread = math.sqrt(statistics.fmean((each - median) ** 2 for each in logarithms if each >= median))
     freedom = min(max(count / 4, _LEAST_FREEDOM), _MOST_FREEDOM)
     scale = spread / math.sqrt(freedom / (freedom - 2))  # the root is the deviation of Student's t
-    # The quantile of Student's t that any of the new samples exceeds with a probability of 5 %, by its expansion about
-    # the normal one (Abramowitz and Stegun, 26.7.5).
-    z, n = statistics.NormalDist().inv_cdf(1 - 0.05 / count), freedom
+    # A quantile of Student's t, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
+    z, n = statistics.NormalDist().inv_cdf(1 - _RISK / count), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384

@@ -29,12 +29,18 @@ from ndld_flow.samples.generated_values import is_float
 WEAK = "is weak evidence"
 _FEW_STEPS = 32
 _WINDOWS = 10
+_WINDOW_STEPS = 8
+"""Minimum number of steps of a window: the std of fewer means little."""
 _WINDOW_FLOOR, _UNIT_WINDOW_FLOOR = 0.05, 0.25
 _CONSTANT = 0.02
 _GROWS = 4.0
+_REACH = 10.0
+"""An error that grows is noted if it would exceed its bound at so many times its size."""
 _MOST_SERIES = 16
 _MOST_FLIPPED = 1000
 _SUM_MAY_BE_OFF = 0.02
+_REPEATS = 8
+"""Greedy decoding may end in a loop; it is noted if each token was chosen this many times or more."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +178,7 @@ class _OutputSteps:
     def notes(self, agreement: SequenceAgreement) -> list[str]:
         """Return the reasons why agreement is weaker evidence than it seems."""
         distinct = len(self._reading.tokens)
-        # Greedy decoding may end in a loop; it is noted if each token was chosen this many times or more.
-        if distinct and self._count >= _FEW_STEPS and distinct * 8 <= self._count:
+        if distinct and self._count >= _FEW_STEPS and distinct * _REPEATS <= self._count:
             repeated = f"the reference chose {counted(distinct, 'token')} of {short_name(self.name)}"
             return [f"{repeated} in {self._count:,} steps, so that agreement {WEAK} for other text", *self._growth()]
         return self._growth()
@@ -182,8 +187,7 @@ class _OutputSteps:
         early, late = self._early_and_late()
         if self._bound is None or higher_is_better(self._metric) or early is None or late is None or self.beyond:
             return []
-        # An error that grows is noted if it would exceed its bound at so many times its size.
-        if late < _GROWS * early or late * 10.0 < self._bound:
+        if late < _GROWS * early or late * _REACH < self._bound:
             return []
         return [
             f"the error of {short_name(self.name)} grows from {percent(early)} in the first quarter of the steps to "
@@ -328,7 +332,7 @@ class _Reading:
 
 def _windows_of(steps: int) -> int:
     """Return the number of windows; 0 for too few steps."""
-    windows = min(_WINDOWS, steps // 8)  # minimum number of steps of a window: the std of fewer means little
+    windows = min(_WINDOWS, steps // _WINDOW_STEPS)
     return windows if windows > 1 else 0
 
 

@@ -15,6 +15,12 @@ from ndld_flow.drawing.families import Family
 
 FEWEST, MOST = 60, 3000
 """A graph of fewer nodes is readable without blocks, and one of more nodes has too many blocks to be read either."""
+_MOST_BLOCKS = 120
+"""Blocks of modules: the deepest level of names with at most this many."""
+_LEAST_GAIN = 0.6
+"""Blocks are worth it if there are at most this many for each node."""
+_NAMED = 0.8
+"""Part of the nodes whose names must show their module."""
 HEADS: frozenset[Family] = frozenset({"convolution", "matmul", "control"})
 """Families that start a block; other nodes join the block that they read."""
 
@@ -31,8 +37,7 @@ def find_blocks(names: Sequence[str], families: Sequence[Family], edges: Sequenc
         return None
     candidates: list[Sequence[Hashable]] = [*_modules(names), _chains(families, edges)]
     for numbered in map(_numbered, candidates):
-        # Blocks are worth it if there are at most this many for each node.
-        if 1 < max(numbered) + 1 <= 0.6 * count and _is_acyclic(numbered, edges):
+        if 1 < max(numbered) + 1 <= _LEAST_GAIN * count and _is_acyclic(numbered, edges):
             return numbered
     return None
 
@@ -49,11 +54,11 @@ def block_title(names: Sequence[str]) -> str:
 def _modules(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield the modules of all nodes by their names, deepest level first."""
     paths = [_path(name) for name in names]
-    if sum(map(bool, paths)) < 0.8 * len(paths):  # part of the nodes whose names must show their module
+    if sum(map(bool, paths)) < _NAMED * len(paths):
         return
     for depth in range(min(max(map(len, paths)), 12), 0, -1):
         modules = ["/".join(path[:depth]) for path in paths]
-        if len(set(modules)) <= 120:  # blocks of modules: the deepest level of names with at most this many
+        if len(set(modules)) <= _MOST_BLOCKS:
             yield modules
 
 

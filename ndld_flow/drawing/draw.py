@@ -23,6 +23,7 @@ _BEHIND = 4.0
 """Offset of the second sheet behind a composite node."""
 _GRID = 24.0
 _MOST_LETTERS = 34
+_MOST_TITLE = 90
 _MOST_TOOLTIP = 400
 
 
@@ -99,7 +100,7 @@ class _Composer:
         colours = self.colours
         if self.graph.title:
             self.top += 16
-            yield Text(_MARGIN, self.top, shown(self.graph.title, 90), 17, colours.ink, True, "start")
+            yield Text(_MARGIN, self.top, shown(self.graph.title, _MOST_TITLE), 17, colours.ink, True, "start")
             self.top += 8
         if self.graph.subtitle:
             self.top += 12
@@ -183,6 +184,8 @@ def _heading(points: tuple[Point, ...], style: Style) -> Point:
 
 
 FORMATS = {".svg": "SVG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+_ASPECT = 1.6
+"""Width over height, similar to a screen."""
 _LARGEST_SCALE = 20.0
 
 
@@ -206,8 +209,7 @@ def picture_bytes(graph: DrawnGraph, suffix: str, look: Look) -> bytes:
     """
     check_look(suffix, look)
     colours = colours_for(look.background, look.palette)
-    # Width over height, similar to a screen.
-    style = Style(colours, look.direction, 1.6 if look.columns else None, look.grid, look.legend)
+    style = Style(colours, look.direction, _ASPECT if look.columns else None, look.grid, look.legend)
     picture = compose(graph, style)
     file_format = FORMATS[suffix.lower()]
     if file_format == "SVG":

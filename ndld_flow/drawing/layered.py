@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 Edge = tuple[int, int]
+_ROUNDS = 12
+"""Maximum rounds of moving whole blocks; real models converge after three or four."""
 
 
 def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int]]:
@@ -63,7 +65,7 @@ def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
     for node in reversed(order):
         if len(after[node]) > len(before[node]):  # moving it to a later layer shortens more edges than it lengthens
             layer[node] = min(layer[neighbour] for neighbour in after[node]) - 1
-    for _ in range(12):  # maximum rounds of moving whole blocks; real models converge after three or four
+    for _ in range(_ROUNDS):
         if not _move_blocks(layer, edges):
             break
     return layer
@@ -112,6 +114,10 @@ def _blocks(layer: Sequence[int], edges: Sequence[Edge]) -> list[int]:
 
 
 _PASSAGES_PER_NODE = 6
+_FREE_PASSAGES = 20_000
+"""Maximum number of reserved places for edges. Beyond it the layout takes too long; the longest edges get none."""
+_WAY_PER_PLACE = 10
+"""Maximum total length of all routes, as a multiple of the reserved places, which edges share."""
 
 
 @dataclass
@@ -181,13 +187,11 @@ def _longest_chain(edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[H
     spans = [layer[target] - layer[source] for source, target in edges]
     for key, span in zip(keys, spans, strict=True):
         trunks[key] = max(trunks.get(key, 0), span)
-    # Maximum number of reserved places for edges. Beyond it the layout takes too long; the longest edges get none.
-    places = _PASSAGES_PER_NODE * len(layer) + 20_000
+    places = _PASSAGES_PER_NODE * len(layer) + _FREE_PASSAGES
     longest = max(spans, default=0)
-    # Maximum total length of all routes, as a multiple of the reserved places, which edges share.
     while longest > 1 and (
         sum([min(span, longest) for span in trunks.values()]) - len(trunks) > places
-        or sum([min(span, longest) for span in spans]) > 10 * places
+        or sum([min(span, longest) for span in spans]) > _WAY_PER_PLACE * places
     ):
         longest = longest * 3 // 4
     return longest
@@ -238,14 +242,22 @@ def _mark(start: int, number: int, part: list[int], neighbours: Sequence[Sequenc
                 waiting.append(neighbour)
 
 
+_SWEEPS = 8
+_FEW_SWEEPS = 4
+_PATIENCE = 2
+"""Number of sweeps (down or up) without improvement before stopping."""
+_LARGE = 6_000
+"""Number of vertices above which fewer sweeps are made."""
+
+
 def reduce_crossings(graph: Layered) -> None:
     """Reorder `graph.layers` in place: sweep down and up, keep the order with the fewest crossings."""
     _first_order(graph)
     best, fewest = [list(layer) for layer in graph.layers], count_crossings(graph)
-    sweeps = 8 if len(graph.above) < 6_000 else 4  # number of vertices above which fewer sweeps are made
+    sweeps = _SWEEPS if len(graph.above) < _LARGE else _FEW_SWEEPS
     in_vain = 0
     for sweep in range(sweeps):
-        if fewest == 0 or in_vain == 2:  # number of sweeps (down or up) without improvement before stopping
+        if fewest == 0 or in_vain == _PATIENCE:
             break
         if sweep % 2 == 0:
             _sweep(graph.layers, graph.above)

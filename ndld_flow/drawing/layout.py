@@ -21,8 +21,17 @@ from ndld_flow.drawing.placing import find_spines, place_across
 _LANE = 9.0
 """Distance between parallel lines that run from one column to the next."""
 _MARGIN = 16.0
+_MOST_COLUMNS = 24
+_MOST_CARRIED = 24
+"""Maximum number of lines carried over a cut; a graph is not cut where more would cross."""
+_SHORT = 1400.0
+"""A graph of this length or less is not cut."""
+_SPREAD = 1.05
+"""Width of a column relative to its widest layer; layers are not centred, so a column is slightly wider."""
 _SEARCHED = 0.3
 """Part of a column's height, around its end, that is searched for a good place to cut."""
+_COST_OF_A_LINE = 0.035
+"""Part of a column's height that a cut may move to carry one line less."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +63,11 @@ def choose_cuts(graph: Layered, widths: Sequence[float], heights: Sequence[float
     `widths` has one value per vertex, `heights` one per layer including the gap after it. Coordinates are not needed.
     """
     ends = list(accumulate(heights))
-    if ends[-1] <= 1400.0:  # a graph of this length or less is not cut
+    if ends[-1] <= _SHORT:
         return []
     wide = [sum([widths[vertex] for vertex in layer]) for layer in graph.layers]
     lines = [sum([len(graph.below[vertex]) for vertex in layer]) for layer in graph.layers]
-    candidates = [_cuts(ends, lines, count) for count in range(1, min(24, len(ends)) + 1)]
+    candidates = [_cuts(ends, lines, count) for count in range(1, min(_MOST_COLUMNS, len(ends)) + 1)]
     return min(candidates, key=lambda cuts: _off(cuts, ends, wide, lines, aspect))
 
 
@@ -67,8 +76,7 @@ def _off(
 ) -> float:
     """Return the distance of these columns from the requested aspect."""
     starts = [0, *(cut + 1 for cut in cuts), len(ends)]
-    # Width of a column relative to its widest layer; layers are not centred, so a column is slightly wider.
-    width = sum(1.05 * max(wide[start:end]) for start, end in pairwise(starts))
+    width = sum(_SPREAD * max(wide[start:end]) for start, end in pairwise(starts))
     width += sum(2 * _MARGIN + _LANE * lines[cut] for cut in cuts)
     height = max(ends[end - 1] - (ends[start - 1] if start else 0.0) for start, end in pairwise(starts))
     return abs(math.log(width / height / aspect))
@@ -82,11 +90,10 @@ def _cuts(ends: Sequence[float], lines: Sequence[int], count: int) -> list[int]:
         ideal = number * column
         first = bisect_left(ends, ideal - _SEARCHED * column)
         last = bisect_left(ends, ideal + _SEARCHED * column)
-        # Part of a column's height that a cut may move to carry one line less.
         near = [
-            (abs(ends[k] - ideal) / column + 0.035 * lines[k], k)
+            (abs(ends[k] - ideal) / column + _COST_OF_A_LINE * lines[k], k)
             for k in range(max(first, cuts[-1] + 1 if cuts else 0), min(last, len(ends) - 1))
-            if lines[k] <= 24  # maximum number of lines carried over a cut; a graph is not cut where more would cross
+            if lines[k] <= _MOST_CARRIED
         ]
         if near:
             cuts.append(min(near)[1])
@@ -150,6 +157,8 @@ _GAP_OF_PASSAGE = 14.0
 _GAP_BETWEEN_LAYERS = 26.0
 _WIDEST_GAP = 84.0
 _GAP_OF_PARTS = 40.0
+_INSET = 9.0
+"""Minimum distance between a node's corner and the end of an edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +316,7 @@ class _Router:
             points += [(self.x[lower], self.top[lower]), (self.x[lower], self.bottom[lower])]
         corners = self.carried.get((chain[-2], last), ())
         points += corners
-        inset = min(9.0, end.width / 2)  # minimum distance between a node's corner and the end of an edge
+        inset = min(_INSET, end.width / 2)
         arrival = min(max(points[-1][0], end.x + inset), end.x + end.width - inset)
         if corners:
             arrival = self.x[last]

@@ -15,6 +15,8 @@ from ndld_flow.drawing.graph import Point
 from ndld_flow.drawing.palettes import parts
 
 Anchor = Literal["start", "middle"]
+_CORNER = 7.0
+"""Radius of a line's corners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def _turns(before: Point, corner: Point, after: Point) -> bool:
 def _towards(corner: Point, other: Point) -> Point:
     dx, dy = other[0] - corner[0], other[1] - corner[1]
     length = abs(dx) + abs(dy)
-    part = min(7.0, length / 2) / length  # radius of a line's corners
+    part = min(_CORNER, length / 2) / length
     return corner[0] + dx * part, corner[1] + dy * part
 
 

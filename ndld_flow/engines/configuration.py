@@ -201,6 +201,8 @@ _PLAIN = (
     "runtime_platform",
     "tiling_optimization_level",
 )
+_UNREAD_OF_RTX = ("hardware_compatibility_level",)
+"""Attributes that make TensorRT-RTX print a warning when they are read."""
 
 
 def read_flags(trt: Bindings, config: Bound) -> tuple[str, ...]:
@@ -216,8 +218,7 @@ def read_network_flags(trt: Bindings, network: Bound) -> tuple[str, ...]:
 
 def read_applied(trt: Bindings, builder: Bound, config: Bound, parser: Bound) -> dict[str, JsonValue]:
     """Return all other settings by TensorRT's names, except those that this release lacks."""
-    # Attributes that make TensorRT-RTX print a warning when they are read.
-    unread = ("hardware_compatibility_level",) if hasattr(trt, "ComputeCapability") else ()
+    unread = _UNREAD_OF_RTX if hasattr(trt, "ComputeCapability") else ()
     applied: dict[str, JsonValue] = {
         name: _json_value(getattr(config, name)) for name in _PLAIN if name not in unread and hasattr(config, name)
     }

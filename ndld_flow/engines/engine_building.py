@@ -52,6 +52,7 @@ from ndld_flow.runtimes.tensorrt.release_names import names_of_bindings
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine
 
+_MAX_WARNINGS = 100
 _NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
 
 
@@ -302,7 +303,7 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
         "engine_digest": digest_file(out / Engine.main),
         "parse_s": parsed.parse_s,
         "build_s": built.build_s,
-        "warnings": building.log.warnings[:100],
+        "warnings": building.log.warnings[:_MAX_WARNINGS],
         "notes": tuple(building.notes),
     }
 

@@ -14,6 +14,7 @@ from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.runtimes.tensorrt.library import Bound
 
 _NAMED = 5
+_CONSTANT = "CONSTANT"
 
 
 def mark_outputs(parsed: ParsedNetwork, model: Path, patterns: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -53,7 +54,7 @@ def _matching(places: Sequence[TensorPlace], pattern: str) -> set[str]:
 def _markable(parsed: ParsedNetwork) -> Iterator[Bound]:
     """Yield the network's tensors whose values exist once in an inference, on the device."""
     for layer in parsed.layers():
-        if layer.type.name != "CONSTANT":
+        if layer.type.name != _CONSTANT:
             tensors = (layer.get_output(index) for index in range(layer.num_outputs))
             yield from (tensor for tensor in tensors if tensor is not None and not tensor.is_shape_tensor)
 

@@ -20,7 +20,10 @@ from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _SHOWN_ERRORS = 5
+_NAMED_AS_UNKNOWN = b"\x12\x01?"
+"""Field 2 of a dimension, its name, in the bytes of a model: a string of one character."""
 _NO_PLUGIN = re.compile(r"plugin not found|plugin creator", re.IGNORECASE)
+_NO_REASON = ("", "false")
 _INVALID_NODE = re.compile(r"^Invalid Node - \S*\s*")
 _NOISE = re.compile(r"\[checkMacros\.cpp::catchCudaError.*")
 _ASSERTION = re.compile(r"^Assertion failed: (?P<condition>.*?)(?::\s+(?P<words>[A-Z].*))?$", re.DOTALL)
@@ -65,8 +68,7 @@ def _parse(parser: Bound, model: Path) -> bool:
 
     The names cannot be changed later: the network's shapes refer to them.
     """
-    # Field 2 of a dimension, its name, in the bytes of a model: a string of one character.
-    if mentions(model, b"\x12\x01?"):
+    if mentions(model, _NAMED_AS_UNKNOWN):
         proto = read_proto(model)
         if unname_dims(proto):
             return bool(parser.parse(proto.SerializeToString(), str(model)))
@@ -113,7 +115,7 @@ def _reason(text: str) -> str:
         return "TensorRT has no such operator, and no plugin of that name is loaded"
     lines = [_NOISE.sub("", line).strip() for line in text.splitlines()]
     reasons = [reason_of(line) for line in lines if not _INVALID_NODE.match(line) and line]
-    if all(reason in ("", "false") for reason in reasons):
+    if all(reason in _NO_REASON for reason in reasons):
         return "TensorRT does not support this operator"
     reason = join_reasons(reasons)
     if assertion := _ASSERTION.match(reason):

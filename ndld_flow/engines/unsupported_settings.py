@@ -152,6 +152,7 @@ def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
 
 
 _MORE_WEAK_FLAGS = ("INT4", "FP4")  # in addition to those with a setting of their own
+_LIBRARIES = ("cublas", "cublas_lt", "cudnn")
 
 
 def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
@@ -201,7 +202,7 @@ def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
     hardware = f"hardware_compatibility: {settings.hardware_compatibility}"
     compatible = [hardware] if settings.hardware_compatibility != "none" else []
     for source in settings.tactic_sources or ():
-        if source in ("cublas", "cublas_lt", "cudnn") and compatible:
+        if source in _LIBRARIES and compatible:
             yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does not use it: remove one"
     compatible += ["version_compatible: true"] if settings.version_compatible else []
     if settings.native_instance_norm is False and compatible:

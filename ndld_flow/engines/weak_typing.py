@@ -18,6 +18,8 @@ from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
 """Precisions that a builder must be allowed to use, as members of BuilderFlag."""
+_NO_LAYER = "no layer of the network comes from this node"
+"""The node was fused into others or has no effect, so that it has no layer whose precision could be set."""
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _INTEGERS = ("INT32", "INT64", "INT8", "INT4", "UINT8", "BOOL")
 
@@ -62,8 +64,7 @@ def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
     if precision == "none":
         return "no precision constraint"
     if not layers:
-        # The node was fused into others or has no effect, so that it has no layer whose precision could be set.
-        return "no layer of the network comes from this node"
+        return _NO_LAYER
     wanted = DATA_TYPES[precision]
     count = sum(_set_layer(trt, layer, wanted) for layer in layers)
     if not count:

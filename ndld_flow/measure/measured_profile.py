@@ -26,6 +26,8 @@ from ndld_flow.samples.feeds import Feed, note_assumed
 from ndld_flow.store.digest import digest_file
 
 _LONG_FIRST_PASS_MS = 1000.0
+_LONG_FIRST_PASS = 20.0
+"""Times the median of later passes."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _first_pass_note(measured: Measured) -> list[str]:
     timings = [answer.timings[0] for answer in measured.answers]
     first_ms = statistics.median(timing.first_pass_ms for timing in timings)
     usual_ms = statistics.median(statistics.median(timing.latency_ms) for timing in timings)
-    if first_ms < _LONG_FIRST_PASS_MS or first_ms < 20.0 * usual_ms:  # times the median of later passes
+    if first_ms < _LONG_FIRST_PASS_MS or first_ms < _LONG_FIRST_PASS * usual_ms:
         return []
     return [
         f"the first pass of a process takes {seconds(first_ms / 1e3)}, a later one {milliseconds(usual_ms)}: the "

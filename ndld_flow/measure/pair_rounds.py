@@ -27,9 +27,16 @@ from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.noise import FEWEST_ROUNDS, Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds
 
+_WARMUP_TURNS = 4
+_TURN_MS = 2.0
+"""Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
+cold."""
 _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
 """Fewer cycles do not suffice on a busy machine; more are cheap if they take less time than starting the processes."""
+_SLOW_CYCLES = 8
+"""Minimum number of cycles for slow passes, for which the budget allows no more: each averages over much of the
+disturbance."""
 
 
 @dataclass
@@ -83,7 +90,7 @@ class PairMeasurement:
         with self._opened(dice):
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
-            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(4)]
+            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
             cycles, passes = plan_cycles(turns, self._round_ms)
             for cycle, order in enumerate(turn_orders(cycles, dice)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
@@ -133,14 +140,10 @@ def plan_cycles(turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: flo
     """
     quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
     cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
-    # Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
-    # cold.
-    passes = min(_MOST_PASSES, math.ceil(2.0 / quickest_ms))
+    passes = min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms))
     cycles_ms = _CYCLES_MS if wanted_ms is None else wanted_ms
     wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(cycles_ms / (passes * cycle_ms))))
-    # Minimum number of cycles for slow passes, for which the budget allows no more: each averages over much of the
-    # disturbance.
-    affordable = max(8, int(round_ms / (passes * cycle_ms)))
+    affordable = max(_SLOW_CYCLES, int(round_ms / (passes * cycle_ms)))
     return min(wanted, affordable), passes
 
 

@@ -14,7 +14,13 @@ from pydantic import JsonValue
 from ndld_flow.machine.description import describe_machine, read_conditions
 from ndld_flow.measure import worker
 
+_BUSY_LOAD = 0.5
+"""Load per CPU from which it is reported; it includes this process's last minute."""
+_BUSY_SHARE = 0.1
+"""Share of the CPUs used by other processes from which it is reported."""
+_BUSY_GPU_PERCENT = 5
 _PROC = Path("/proc")
+_MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
 _GPU_FIELDS = (
     "name",
     "utilization.gpu",
@@ -89,7 +95,7 @@ def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
     """Return a sentence if other processes used the CPUs during the measurement; else none."""
     cpus = describe_machine().cpu_count or 1
     others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
-    if others + host < 0.1 * cpus:  # share of the CPUs used by other processes from which it is reported
+    if others + host < _BUSY_SHARE * cpus:
         return ()
     return (f"while measuring, other processes used {others + host:.1f} of {_cpus(cpus)}: expect noise",)
 
@@ -97,8 +103,7 @@ def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
 def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
     cpus = describe_machine().cpu_count or 1
     load = conditions.get("load_average")
-    # Load per CPU from which it is reported; it includes this process's last minute.
-    if isinstance(load, list) and _number(load[0]) >= 0.5 * cpus:
+    if isinstance(load, list) and _number(load[0]) >= _BUSY_LOAD * cpus:
         yield f"the machine is busy: load {_number(load[0]):.1f} on {_cpus(cpus)}; expect noise"
     governors = [name for name in _list(conditions, "governors") if name != "performance"]
     if governors:
@@ -111,7 +116,7 @@ def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
     if others:
         yield f"other measurements are running: {', '.join(map(str, others))}"
     for gpu in _list(conditions, "gpus"):
-        if isinstance(gpu, dict) and _number(gpu.get("utilization.gpu")) >= 5:
+        if isinstance(gpu, dict) and _number(gpu.get("utilization.gpu")) >= _BUSY_GPU_PERCENT:
             yield f"GPU {gpu['name']} is busy: {gpu['utilization.gpu']} % used; expect noise"
 
 
@@ -143,7 +148,7 @@ def _measuring_processes() -> list[str]:
         program = Path(words[0]).name
         if worker.__name__ in words:
             program = "ndld-flow"
-        elif program not in ("trtexec", "onnxruntime_perf_test", "perf_analyzer"):
+        elif program not in _MEASURING_PROGRAMS:
             continue
         processes.append(f"{program} (process {folder.name})")
     return sorted(processes)

@@ -33,6 +33,9 @@ from ndld_flow.samples.feeds import Feed, make_feeds
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
 
+_LARGEST_GRAPH = 64 << 20
+"""Bytes of a graph that is kept: a release that cannot write weights to another file writes them into the graph."""
+
 
 @dataclass
 class _Measuring:
@@ -184,8 +187,7 @@ def _layers(model: _Measuring) -> LayerPass:
     timings = [answer.timings[0] for answer in answers]
     session, target = model.request.session, model.side.graph
     ran = session.executed_graph(recordings) if target is not None else None
-    # Bytes of a graph that is kept: a release that cannot write weights to another file writes them into the graph.
-    if ran is not None and target is not None and ran.stat().st_size <= 64 << 20:
+    if ran is not None and target is not None and ran.stat().st_size <= _LARGEST_GRAPH:
         shutil.copyfile(ran, target)  # without the file of its weights
     return session.read_layers(model.request.path, recordings, model.runs.layers, timings)
 

@@ -24,6 +24,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.records.noise import Round
 from ndld_flow.runtimes.protocol import Binding, Session, SessionRequest
 
+_WARMUP_TURNS = 4
 _CYCLES_MS = 100.0
 
 
@@ -62,7 +63,7 @@ def _measure_round(
             bindings[side] = opened[-1].bind(values, on_device=True)
             bindings[side].run()  # libraries start threads with the first pass
             threads[side] = count_threads() - before + 1
-        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(4)]
+        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
         cycles, passes = plan_cycles(warm, round_ms, _CYCLES_MS)
         turns: tuple[list[Turn], list[Turn]] = ([], [])
         for order in turn_orders(cycles, dice):

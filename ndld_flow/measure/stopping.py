@@ -12,6 +12,9 @@ from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.runtimes.protocol import Timing
 
+_FEWEST_TO_TRUST = 5
+"""The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 % confidence."""
+
 
 @dataclass(frozen=True)
 class MeasuringPlan:
@@ -76,9 +79,7 @@ class Tally:
 
     @property
     def is_stable(self) -> bool:
-        # The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 %
-        # confidence.
-        if not self.plan.stable or len(self.medians_ms) < max(self.least, 5):
+        if not self.plan.stable or len(self.medians_ms) < max(self.least, _FEWEST_TO_TRUST):
             return False
         reached = spread(self.medians_ms)
         return reached is not None and reached <= self.plan.stable

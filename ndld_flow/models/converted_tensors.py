@@ -241,6 +241,8 @@ def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> 
 
 
 _INFINITE = 1e30
+_INFINITE_SCALAR = 1e9
+"""Larger values stand for infinity in masks: clamping them is intended."""
 
 
 @dataclass
@@ -258,7 +260,7 @@ class Survey:
 def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
     """Survey every value of an fp32 tensor, in pieces."""
     result = Survey()
-    end = 1e9 if tensor.size == 1 else _INFINITE  # larger values stand for infinity in masks: clamping them is intended
+    end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
     for piece in array_pieces(tensor):
         size = np.abs(piece)
         result.count += int(np.count_nonzero(size))

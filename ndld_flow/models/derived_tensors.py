@@ -125,6 +125,8 @@ _PIECE_ELEMENTS = 2**18
 """Part of what the seed determines: another size would give other numbers. A multiple of the elements that fill whole
 bytes."""
 _LARGEST_INTEGER = 100
+_ON_DISK_BYTES = 64 * 2**20
+"""Larger tensors belong in a data file."""
 
 KINDS = ("normal", "zeros", "ones", "uniform_positive", "uniform_negative")
 
@@ -145,7 +147,7 @@ class GeneratedTensor(StreamedTensor):
         super().__init__(dtype, shape, name)
         self._draw = _INTEGER[kind](dtype) if _is_integral(dtype) else _floating(kind, dtype)
         self._seed = (seed, zlib.crc32(name.encode()))
-        self.belongs_outside = self.nbytes > 64 * 2**20  # larger tensors belong in a data file
+        self.belongs_outside = self.nbytes > _ON_DISK_BYTES
         """True if it goes to a data file; set it for a tensor that replaces an external one."""
 
     @property

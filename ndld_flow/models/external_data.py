@@ -25,10 +25,14 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 
 INLINE_LIMIT_BYTES = 3 * 2**29
 """A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
+_SMALL_TENSOR_BYTES = 1024
+"""Shapes and axes stay inline: shape inference needs them."""
 ALIGNMENT = 4096
 """Offsets are multiples of a page, as mapping and block sharing require."""
 _PLACEMENT = "ndld_flow.placement"
 _LOCATION = "ndld_flow.location"
+_WORTH_CLONING = 0.9
+"""Copy a whole data file if at least this share of it is still in use."""
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**24
 
@@ -280,8 +284,7 @@ def _slots_to_move(model: ir.Model) -> list[_Slot]:
     slots = [slot for slot in _initializer_slots(model) if slot.file is not None or on_disk(slot.tensor)]
     inside = [slot for slot in slots if slot.placement is None and not on_disk(slot.tensor)]
     if sum(slot.tensor.nbytes for slot in inside) > INLINE_LIMIT_BYTES:
-        # Shapes and axes stay inline: shape inference needs them.
-        inside = [slot for slot in inside if slot.tensor.nbytes <= 1024]
+        inside = [slot for slot in inside if slot.tensor.nbytes <= _SMALL_TENSOR_BYTES]
     stay = {id(slot) for slot in inside}
     return [*(slot for slot in slots if id(slot) not in stay), *_attribute_slots(model)]
 
@@ -403,8 +406,7 @@ def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
     if not used or not all(slot.is_aligned for slot in slots):
         return None
     path, count = used.most_common(1)[0]
-    # Copy a whole data file if at least this share of it is still in use.
-    return Path(path) if count >= 0.9 * Path(path).stat().st_size else None
+    return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None
 
 
 def _reflinked(old: int, new: int) -> bool:

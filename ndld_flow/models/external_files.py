@@ -32,6 +32,8 @@ _FIELDS: dict[str, dict[int, str]] = {
 _SNAPSHOTS, _BLOBS, _REPOSITORY = "snapshots", "blobs", "models--"
 """Names in the cache of Hugging Face: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
 _HARD_LINKS = "has several hard links, which onnx rejects as unsafe. Copy the file instead."
+_MAX_DEPTH = 100
+"""Protobuf's own limit on nested messages."""
 
 
 class _BrokenError(Exception):
@@ -152,7 +154,7 @@ def _mapped(descriptor: int, path: Path) -> mmap.mmap:
 
 
 def _locations(data: mmap.mmap, start: int, end: int, message: str, depth: int) -> Iterator[str]:
-    if depth > 100:  # Protobuf's own limit on nested messages
+    if depth > _MAX_DEPTH:
         raise _BrokenError
     fields = _FIELDS[message]
     for number, first, last in _messages(data, start, end):

@@ -44,10 +44,14 @@ MAX_OPSET = 26
 """Newest version of the default domain that ONNX Runtime 1.31 loads."""
 OLDEST_OPSET = 7
 """Oldest version of the default domain that ONNX Runtime guarantees to run."""
+_MIN_IR_VERSION = 3
+"""Older versions have no opset imports."""
 DEFAULT_DOMAIN = "ai.onnx"
 """The other name of ONNX's domain, `""`."""
 _GRAPH_NAME = "graph"
 _REPAIRS = "ndld_flow.repairs"
+_MOST_BYTES = 2**31 - 1
+"""Largest protobuf message."""
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
 
@@ -221,7 +225,7 @@ def repairs_of(model: ir.Model) -> list[str]:
 def read_proto(path: Path) -> onnx.ModelProto:
     """Read a model as written, without external data. Raises `ModelError` as `load_model` does for the file."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > 2**31 - 1:  # largest protobuf message
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise ModelError(f"{path}: an ONNX model cannot be larger than 2 GiB without its external data.")
         try:
             data = file.read()
@@ -270,7 +274,7 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
     """Serialize a model within the context `weights`; the model is restored afterwards."""
     sparse = sparse_placeholders(model)
     kept_ir_version = model.ir_version
-    model.ir_version = min(max(model.ir_version or 0, 3), MAX_IR_VERSION)  # older versions have no opset imports
+    model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
     try:
         with weights:
             for value, (_, marker) in sparse.items():

@@ -18,6 +18,12 @@ import onnx_ir as ir
 from ndld_flow.machine.operator_libraries import register_libraries
 from ndld_flow.models.element_types import dtype_of
 
+_MOST_ROUNDS = 8
+"""Maximum number of times that onnx and ONNX Runtime continue from each other's results."""
+_IR_VERSION = 10
+"""The oldest version with everything that the copy contains, since any ONNX Runtime loads it."""
+_OPSET = 13
+"""Version of the default domain in models that do not import it, for `Shape`."""
 _PREFIX = "ndld_rank_of_"
 _HIDDEN = "ndld_flow.hidden"
 """Domain of nodes of ONNX's own domain whose shapes ONNX Runtime infers, as onnx's rule for them is wrong."""
@@ -34,7 +40,7 @@ def infer_foreign(model: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onn
     functions = {(function.domain, function.name) for function in model.functions}
     if not any(_is_foreign(node, functions) for graph in graphs_of(model.graph) for node in graph.node):
         return model
-    for _ in range(8):  # maximum number of times that onnx and ONNX Runtime continue from each other's results
+    for _ in range(_MOST_ROUNDS):
         if not _learn(model, model.graph, _Scope(), functions):
             break
         model = infer(model)
@@ -207,11 +213,9 @@ def _copy(
     cut: Set[tuple[str, str]],
 ) -> onnx.ModelProto:
     """Return the part of a graph that ONNX Runtime can load, with the wanted nodes' outputs and ranks as outputs."""
-    # The oldest version with everything that the copy contains, since any ONNX Runtime loads it.
-    copy = onnx.ModelProto(ir_version=10, functions=model.functions, opset_import=model.opset_import)
+    copy = onnx.ModelProto(ir_version=_IR_VERSION, functions=model.functions, opset_import=model.opset_import)
     if not any(item.domain in ("", "ai.onnx") for item in copy.opset_import):
-        # Version of the default domain in models that do not import it, for `Shape`.
-        copy.opset_import.add(domain="", version=13)
+        copy.opset_import.add(domain="", version=_OPSET)
     copy.graph.name = "shapes"
     names = {name for node in wanted for name in node.output if name}
     computed = _add_nodes(copy.graph, graph, scope, names, cut)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+_INDEX_TYPES = (TensorProto.INT32, TensorProto.INT64)
 _PASSING = frozenset(
     ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice", "Gather", "Tile")
 )
@@ -41,7 +42,7 @@ def indexed_rows(graph: onnx.GraphProto) -> dict[str, int]:
     inputs = {
         value.name: value.name
         for value in graph.input
-        if value.name not in weights and value.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+        if value.name not in weights and value.type.tensor_type.elem_type in _INDEX_TYPES
     }
     if not inputs:
         return {}

@@ -7,6 +7,8 @@ from collections import defaultdict
 import onnx
 from onnx import TensorProto
 
+_KNOWN = ("cats_strings", "keys_strings", "pool_strings")
+"""Attributes of OneHotEncoder, CategoryMapper, LabelEncoder and TfIdfVectorizer."""
 _PASSING = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "StringNormalizer"))
 """Operators whose result has the texts of their first input, or the same in another case."""
 
@@ -24,8 +26,7 @@ def known_texts(graph: onnx.GraphProto) -> dict[str, tuple[str, ...]]:
         if node.op_type in _PASSING and not node.domain:
             origins[node.output[0]] = origin
         for attribute in node.attribute:
-            # Attributes of OneHotEncoder, CategoryMapper, LabelEncoder and TfIdfVectorizer.
-            if attribute.name in ("cats_strings", "keys_strings", "pool_strings"):
+            if attribute.name in _KNOWN:
                 texts = (item.decode(errors="replace") for item in attribute.strings)
                 found[origin].update(dict.fromkeys(texts))
     return {name: tuple(texts) for name, texts in found.items() if texts}

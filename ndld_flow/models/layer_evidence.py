@@ -17,6 +17,12 @@ from ndld_flow.models.scopes import node_label
 from ndld_flow.models.tensor_contents import sample_digest
 from ndld_flow.records.profile import Layer, LayerWeight
 
+_WINDOW = ("kernel_shape", "strides", "dilations", "group")
+_DIGITS = 16
+"""64 bits of a digest: no two of a model's weights are the same by chance."""
+_MOST_WEIGHTS = 32
+"""Limit for one layer: a fused subgraph may have thousands, and a few identify it."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -31,8 +37,7 @@ def evidence_of(origins: Iterable[ir.Node]) -> Evidence:
     values = {value.name: value for node in origins for value in node.inputs if value is not None}
     weights = (weight for value in values.values() if (weight := _weight(value)) is not None)
     windows = (window for node in origins if (window := _window(node)))
-    # Limit for one layer: a fused subgraph may have thousands, and a few identify it.
-    kept = [weight for _, weight in zip(range(32), weights, strict=False)]
+    kept = [weight for _, weight in zip(range(_MOST_WEIGHTS), weights, strict=False)]
     return Evidence(tuple(kept), next(windows, ()))
 
 
@@ -72,8 +77,7 @@ def _weight(value: ir.Value) -> LayerWeight | None:
 def _digest(tensor: ir.TensorProtocol) -> str:
     """Return a digest; empty if the values cannot be read, such as from a missing file."""
     try:
-        # 64 bits of a digest: no two of a model's weights are the same by chance.
-        return sample_digest(tensor).hex()[:16]
+        return sample_digest(tensor).hex()[:_DIGITS]
     except (OSError, ValueError):
         return ""
 
@@ -81,7 +85,7 @@ def _digest(tensor: ir.TensorProtocol) -> str:
 def _window(node: ir.Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the integers of the attributes that describe a window; empty for a node without one."""
     found: list[tuple[str, tuple[int, ...]]] = []
-    for name in ("kernel_shape", "strides", "dilations", "group"):
+    for name in _WINDOW:
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
             value = attribute.value

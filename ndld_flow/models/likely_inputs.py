@@ -21,6 +21,7 @@ from ndld_flow.inputs import shape_override
 from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
 
+_CONFIGS = ("config.json", "preprocessor_config.json")
 _MOST_CONFIG_BYTES = 2**20
 _IMAGE_SIDES = (
     *((224, 224), (640, 640), (320, 320), (48, 320), (32, 320), (256, 256), (512, 512)),
@@ -347,7 +348,7 @@ def _read_configs(path: Path) -> dict[str, Any]:
     """Return the contents of Hugging Face's files in the model's folder, or in its parent if it is named `onnx`."""
     folders = [path.parent, path.parent.parent] if path.absolute().parent.name == "onnx" else [path.parent]
     config: dict[str, Any] = {}
-    for file in (folder / name for folder in folders for name in ("config.json", "preprocessor_config.json")):
+    for file in (folder / name for folder in folders for name in _CONFIGS):
         try:
             if file.stat().st_size <= _MOST_CONFIG_BYTES:
                 values = json.loads(file.read_bytes())

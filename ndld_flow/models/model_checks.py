@@ -18,6 +18,8 @@ from ndld_flow.models.sparse_tensors import SparseInitializer, refuse_external
 MOST_NODES = 1_000_000
 """Maximum number of nodes with all local functions inlined, as in runtimes: a few functions that call each other twice
 could exceed any memory."""
+_MOST_OPSET = 2**31 - 1
+"""onnx stores versions in 32 bits."""
 
 _Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
@@ -27,7 +29,7 @@ def check_versions(proto: onnx.ModelProto, path: Path) -> None:
     """Raise `ModelError` for opset versions that no library can represent."""
     for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
         for opset in imports:
-            if not 0 <= opset.version <= 2**31 - 1:  # onnx stores versions in 32 bits
+            if not 0 <= opset.version <= _MOST_OPSET:
                 raise ModelError(
                     f"{path}: it imports version {opset.version} of the operators of "
                     f"{short_name(opset.domain or 'ai.onnx')!r}, which is impossible. The model is damaged."

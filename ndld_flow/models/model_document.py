@@ -66,6 +66,8 @@ _LIMIT_TOGETHER_BYTES = 512 * 2**20
 _SHOWN, _SHOWN_OF_MANY = 64, 16
 """Number of elements shown per tensor: a page with many thousand tensors must still open quickly."""
 _MANY = 1000
+_LONGEST = 80
+"""Longest text of one element."""
 
 
 class ContentsReader:
@@ -120,7 +122,7 @@ class ContentsReader:
             contents.size_bytes,
             contents.numbers,
             contents.unread,
-            tuple(shortened(scalar_text(element), 80) for element in first),  # longest text of one element
+            tuple(shortened(scalar_text(element), _LONGEST) for element in first),
             location_of(tensor) if isinstance(tensor, ir.ExternalTensor) else "",
         )
 

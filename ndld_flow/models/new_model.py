@@ -10,6 +10,8 @@ from ndld_flow.models.files import MAX_IR_VERSION
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """Newest version of the default domain that the installed onnx knows."""
+_LEAST_IR_VERSION = 8
+"""Earlier versions have no local functions, and before 4 every initializer is an input. It allows any opset."""
 CONTRIB_DOMAIN = "com.microsoft"
 
 
@@ -21,8 +23,7 @@ def make_model(opset: int, contrib: bool = False) -> ir.Model:
     reject_unknown_opset(opset)
     imports = {"": opset} | ({CONTRIB_DOMAIN: 1} if contrib else {})
     graph = ir.Graph([], [], nodes=[], opset_imports=imports, name="graph")
-    # Earlier versions have no local functions, and before 4 every initializer is an input. It allows any opset.
-    return ir.Model(graph, ir_version=max(8, oldest_ir_version(opset)), producer_name="ndld_flow")
+    return ir.Model(graph, ir_version=max(_LEAST_IR_VERSION, oldest_ir_version(opset)), producer_name="ndld_flow")
 
 
 def reject_unknown_opset(opset: int) -> None:

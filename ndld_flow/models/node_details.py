@@ -13,6 +13,7 @@ from ndld_flow.base.quantities import TIMES, count
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import MissingTensor
 
+_MOST_DETAILS = 3
 _SHORT = 6
 """Longest list of integers that is printed in full."""
 _MOST_DIMS = 8
@@ -35,7 +36,7 @@ _SECOND_INPUT = {
 def node_details(node: ir.Node) -> tuple[str, ...]:
     """Return at most three lines about a node."""
     lines = (_kernel(node), _slice(node) if node.op_type == "Slice" else _other_details(node), _weights(node))
-    return tuple(line for line in lines if line)[:3]
+    return tuple(line for line in lines if line)[:_MOST_DETAILS]
 
 
 def is_constant(node: ir.Node) -> bool:

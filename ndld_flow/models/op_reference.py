@@ -34,6 +34,7 @@ DEFAULT_DOMAIN = "ai.onnx"
 
 Value = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 PortKind = Literal["required", "optional", "variadic"]
+_EMPTY_DOC = "(not documented)"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class OperatorVersion:
     def summary(self) -> str:
         """The doc's first sentence, on one line."""
         first = " ".join(self.doc.split("\n\n")[0].split())
-        return f"{first.partition('. ')[0].rstrip('.:')}." if first else "(not documented)"
+        return f"{first.partition('. ')[0].rstrip('.:')}." if first else _EMPTY_DOC
 
     @property
     def variables(self) -> dict[str, tuple[str, ...]]:
@@ -227,6 +228,9 @@ def _clean(doc: str | None) -> str:
     return inspect.cleandoc(doc or "").strip()
 
 
+_USUAL_TYPES = ("tensor(float)", "tensor(int64)", "tensor(bool)")
+
+
 @dataclass(frozen=True)
 class OperatorBody:
     """The definition of an operator as a function."""
@@ -261,9 +265,7 @@ def body_of(version: OperatorVersion) -> OperatorBody | None:
 
 
 def _type(port: onnx.defs.OpSchema.FormalParameter) -> bytes:
-    usual = next(
-        (type_ for type_ in ("tensor(float)", "tensor(int64)", "tensor(bool)") if type_ in port.types), min(port.types)
-    )
+    usual = next((type_ for type_ in _USUAL_TYPES if type_ in port.types), min(port.types))
     proto = onnx.TypeProto()
     if usual.startswith("tensor("):
         proto.tensor_type.elem_type = onnx.TensorProto.DataType.Value(usual[7:-1].upper())

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
 
 def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
     """Return address -> graph: the main graph, each subgraph after the graph that contains it, then local functions.
@@ -32,7 +34,7 @@ def function_address(function: ir.Function) -> str:
 def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield (attribute, graph) of a node's direct subgraphs."""
     for attribute in node.attributes.data.values():  # `data` is much faster, and this runs for every node
-        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) or attribute.is_ref():
+        if attribute.type not in _GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.name, attribute.as_graph()

@@ -19,8 +19,12 @@ from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.foreign_shapes import graphs_of, hide_wrong_rules, import_domains, infer_foreign
 
+_MOST_PLACEHOLDERS = 4_000_000
+"""Maximum number of elements of vectors without data that nodes read: onnx keeps 70 bytes for each."""
 MOST_ELEMENTS = 100_000
 """Maximum number of elements over all values of a model. Shapes have a few per node."""
+_SHAPE_ELEMENTS = 16
+"""More dimensions than any shape has."""
 _PROPAGATES = frozenset(("Add", "Cast", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"))
 """Operators through which onnx propagates data and whose output is no larger than an input; Concat adds its inputs
 up."""
@@ -42,8 +46,7 @@ def propagates_little_data(graph: onnx.GraphProto) -> bool:
         length = _length(node, lengths)
         if node.op_type == "Concat":
             held += length
-        # Maximum number of elements of vectors without data that nodes read: onnx keeps 70 bytes for each.
-        if held > MOST_ELEMENTS or sum(vectors[name] for name in placeholders) > 4_000_000:
+        if held > MOST_ELEMENTS or sum(vectors[name] for name in placeholders) > _MOST_PLACEHOLDERS:
             return False
         lengths.update(dict.fromkeys(node.output, length))
         if not all(propagates_little_data(attribute.g) for attribute in node.attribute if attribute.HasField("g")):
@@ -66,7 +69,7 @@ def _known_lengths(graph: onnx.GraphProto) -> tuple[dict[str, int], dict[str, in
 def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:
     """Return the number of known elements of a node's output; 0 if nothing is propagated."""
     if node.op_type == "Shape":
-        return 16  # more dimensions than any shape has
+        return _SHAPE_ELEMENTS
     if node.op_type == "Constant":
         return max((math.prod(item.t.dims) for item in node.attribute if item.HasField("t")), default=1)
     read = [lengths.get(name, 0) for name in node.input]
@@ -80,6 +83,8 @@ _READ_BYTES = 1024
 
 _PROPAGATION_BYTES = 1 << 29
 """Memory that data propagation may take: nodes such as ConstantOfShape make vectors of any length of a few bytes."""
+_UNPROPAGATED = "Invalid rank for"
+"""Message of data propagation on `[160, 1] + [1, 475]`, which it cannot compute. The shapes may well be right."""
 _REFUSALS = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -159,8 +164,7 @@ def _infer_propagating(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, strict, strict, True)
     except onnx.shape_inference.InferenceError as error:
-        # Message of data propagation on `[160, 1] + [1, 475]`, which it cannot compute. The shapes may well be right.
-        if "Invalid rank for" not in str(error):
+        if _UNPROPAGATED not in str(error):
             raise
     onnx.shape_inference.infer_shapes(proto, strict, strict, False)
     return onnx.shape_inference.infer_shapes(proto, False, False, True)

@@ -20,6 +20,8 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
 
 _MARK = "ndld_flow:sparse:"
+_MAX_DENSE_BYTES = 2**31
+"""A few hostile bytes can declare any dense size: reject sizes that no model needs."""
 
 
 class SparseInitializer(ir.LazyTensor):
@@ -50,8 +52,7 @@ def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     refuse_external(proto)
     values = numpy_helper.to_array(proto.values)
     size = math.prod(proto.dims)
-    # A few hostile bytes can declare any dense size: reject sizes that no model needs.
-    if size * values.itemsize > 2**31:
+    if size * values.itemsize > _MAX_DENSE_BYTES:
         raise ModelError(
             f"Sparse initializer {proto.values.name!r} would be {size * values.itemsize} bytes as a dense tensor; "
             "the limit is 2 GiB. Its declared shape is probably wrong."

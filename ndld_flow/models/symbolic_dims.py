@@ -22,7 +22,10 @@ from ndld_flow.models.shape_inference import infer_proto, is_invented_name, ligh
 _SIZES = (320, 2, 641, 127, 3, 10007, 449, 1009, 640, 67, 191, 99991, 5003, 30, 960, 401, 2001)
 """A prime number of sizes, so that those of several symbols meet in all combinations."""
 _MOST_SYMBOLS = 4
+_MOST_NODES = 3_000
+"""Larger models keep unknown dimensions: inferring the shapes of more for each size takes several seconds."""
 _MOST_TERMS = 3
+_DIVISORS = (2, 4, 8, 16, 32, 64)
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 Sizes = Mapping[str, int]
@@ -34,8 +37,7 @@ def name_computed_dims(model: ir.Model) -> None:
     values = [value for node in model.graph for value in node.outputs if value.name and _unknown(value)]
     named = [dim for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)]
     symbols = list(dict.fromkeys(dim.value for dim in named if dim.value and _NAME.fullmatch(dim.value)))
-    # Larger models keep unknown dimensions: inferring the shapes of more for each size takes several seconds.
-    if not values or not 0 < len(symbols) <= _MOST_SYMBOLS or len(model.graph) > 3_000:
+    if not values or not 0 < len(symbols) <= _MOST_SYMBOLS or len(model.graph) > _MOST_NODES:
         return
     try:
         proto = light_proto(model)
@@ -103,7 +105,7 @@ class _Formulas:
         self._rounded = [
             {
                 f"{word}({name}/{divisor})": [(sample[name] + offset) // divisor for sample in samples]
-                for divisor in (2, 4, 8, 16, 32, 64)
+                for divisor in _DIVISORS
                 for word, offset in (("ceil", divisor - 1), ("floor", 0))
             }
             for name in symbols

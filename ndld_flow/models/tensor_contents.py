@@ -22,6 +22,10 @@ from ndld_flow.models.tensor_statistics import element_pieces, first_values
 _PIECE_BYTES = 2**22
 _PIECE_ELEMENTS = 3 * 2**16
 _SAMPLE_BYTES = 4096
+_SHOWN = 6
+"""Number of elements printed of a longer tensor."""
+_SHOWN_WHOLE = 10
+"""Largest tensor that is printed as a whole."""
 
 _Array = npt.NDArray[Any]
 
@@ -96,8 +100,7 @@ def values_text(tensor: ir.TensorProtocol) -> str:
     """Return `[1, 3, 320, 320]`; only the first of many elements."""
     if isinstance(tensor, SparseInitializer):
         return f"{tensor.stored_count:,} stored values"
-    # Number of elements printed of a longer tensor.
-    shown = first_values(tensor, tensor.size if tensor.size <= 10 else 6)  # largest tensor that is printed as a whole
+    shown = first_values(tensor, tensor.size if tensor.size <= _SHOWN_WHOLE else _SHOWN)
     texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in shown]
     if not shape_of(tensor) and texts:
         return texts[0]

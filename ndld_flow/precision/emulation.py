@@ -269,7 +269,10 @@ class _Rounder:
         return self._narrowed[value, dtype]
 
 
+_STORED = frozenset({"float16", "bfloat16"})
+_NARROW = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _FIRST_OPSET_OF_BF16 = 13
+_RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 @dataclass(frozen=True)
@@ -310,7 +313,7 @@ def _names_narrow_types(message: Message) -> bool:
     """
     for field, value in message.ListFields():
         if field.name in ("data_type", "elem_type", "i"):
-            if value in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+            if value in _NARROW:
                 return True
         elif field.message_type is not None:
             parts = value if field.is_repeated else [value]
@@ -323,7 +326,7 @@ def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | Non
     tidy(model, source)
     types = infer_types(model)
     # A sequence has the type of its tensors.
-    stored = {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in {"float16", "bfloat16"}}
+    stored = {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in _STORED}
     if not stored:
         return None
     refuse_old(model, source)
@@ -353,7 +356,7 @@ def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[
     recurrent = [
         node
         for node in model.graph.all_nodes()
-        if is_op(node, "GRU", "LSTM", "RNN") and any(value in stored for value in node.outputs)
+        if is_op(node, *_RECURRENT) and any(value in stored for value in node.outputs)
     ]
     notes = []
     if recurrent:

@@ -25,6 +25,10 @@ ROUNDING_ERROR: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """The largest relative error of one rounding: half a unit in the last place of the format."""
 _FAR = 20.0
 """A node whose own error exceeds that of this many roundings is a suspect."""
+_VANISHED = 0.1
+"""Smallest share of values becoming 0 that is reported as underflow."""
+_FEW_BITS = 16
+"""Numbers smaller than this multiple of the smallest one have at most 4 bits of precision."""
 
 
 class Suspect(Protocol):
@@ -120,9 +124,7 @@ class FloatSuspect:
                 )
         for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
             for tensor in ranges:
-                # Underflow: a tenth of the values become 0, or numbers below 16 times the smallest one, which have at
-                # most 4 bits of precision, are usual.
-                if tensor.vanishing_share >= 0.1 or 0 < tensor.rms < 16 * limits.smallest:
+                if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest:
                     yield _vanishing(place, tensor, limits)
 
     def _sensitivity(self, error: LocalError, without: str) -> Evidence:
@@ -170,6 +172,8 @@ def percent(fraction: float) -> str:
     return f"{number(float(f'{fraction * 100:.2g}'))} %"
 
 
+_MUCH = 0.25
+"""Error, as a fraction of the output's RMS, above which a node is a suspect."""
 _LOST = 0.5
 """Smallest share of values rounded to 0 that is reported."""
 _STEPS = 255
@@ -249,8 +253,7 @@ class Int8Suspect:
         it adds, relative to a quarter of its output."""
         if self.error is not None:
             return self.error.share
-        # Error, as a fraction of the output's RMS, above which a node is a suspect.
-        return max(0.0, self._output_error - self._input_error) / 0.25
+        return max(0.0, self._output_error - self._input_error) / _MUCH
 
     @property
     def _seen(self) -> bool:

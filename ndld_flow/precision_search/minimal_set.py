@@ -162,6 +162,8 @@ def _named(pieces: Sequence[Piece]) -> str:
 _FEW = 8
 """Sets up to this size are shrunk node by node; larger ones are halved first."""
 _REGIONS = 16
+_AS_GOOD = 0.02
+"""Scores closer than this count as equal if the goal cannot be reached."""
 _SUSPECT = 1.0
 
 
@@ -256,8 +258,7 @@ class _Search:
         everything = self._try(frozenset(self._by_index), "op_types", "everything kept")
         if not everything.passed:
             best = self._attempts.best
-            # Scores closer than this count as equal if the goal cannot be reached.
-            self._enough = best.outcome.score - 0.02
+            self._enough = best.outcome.score - _AS_GOOD
             if not self._is_enough(everything):
                 return best.kept
         kept = together(needed_pieces(self._kinds(), self._reaches("op_types")))

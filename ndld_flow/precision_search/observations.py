@@ -27,6 +27,9 @@ from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 
+_DEEPEST = 8
+"""Ifs nested deeper than this stay as they are."""
+
 
 def write_with_taken_branches(
     source: Path, target: Path, samples: Iterable[Mapping[str, Array]], settings: SessionRequest
@@ -39,7 +42,7 @@ def write_with_taken_branches(
     if not any(is_op(node, "If") for node in model.graph):
         return source
     path = source
-    for _ in range(8):  # `If`s nested deeper than this stay as they are
+    for _ in range(_DEEPEST):
         prepare(model, source)
         decided = _constant_branches(path, model, samples, settings)
         if not decided:
@@ -191,6 +194,8 @@ class Observer:
         return diverge(*pair, FewSamples(self.samples), precision=ranged)
 
 
+_NEXT_TO_SUSPECT = 0.9
+"""Severity of a suspect's direct neighbour; `_LESS_PER_STEP` less for each further step."""
 _LESS_PER_STEP = 0.01
 _AFTER, _BEFORE = 2, 40
 """Steps downstream and upstream. A suspect's input may have lost its bits far upstream, as in a running sum."""
@@ -212,8 +217,7 @@ def severities(suspects: Iterable[Suspect]) -> dict[ir.Node, float]:
             edge = {other for node in edge for other in _observed_neighbours(node, by_node, neighbours)} - seen
             seen |= edge
             for node in edge:
-                # Severity of a suspect's direct neighbour; `_LESS_PER_STEP` less for each further step.
-                values[node] = max(values[node], 0.9 - _LESS_PER_STEP * step)
+                values[node] = max(values[node], _NEXT_TO_SUSPECT - _LESS_PER_STEP * step)
     return values
 
 

@@ -29,6 +29,8 @@ from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.files import make_folder, share
 
+_NONFINITE = -50.0
+"""Score of outputs with NaN or infinity, lower than that of any metric."""
 _DECADES = 30.0
 
 
@@ -81,7 +83,7 @@ class Bounds:
             return -math.inf
         bad = sum(judged.nonfinite.values())
         if bad:
-            return -50.0 - math.log10(bad)  # score of outputs with NaN or infinity, lower than that of any metric
+            return _NONFINITE - math.log10(bad)
         return min((self._score(name, metrics) for name, metrics in judged.outputs.items()), default=-math.inf)
 
     def worst(self, judged: TrialResult) -> dict[str, float]:

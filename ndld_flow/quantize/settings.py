@@ -315,6 +315,7 @@ def foresee_hqq() -> Foresight:
     return Foresight(lacks=("`algorithm: hqq` needs PyTorch: `pip install torch`, or use `algorithm: rtn`",))
 
 
+_X86 = ("x86_64", "amd64", "i386", "i686")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -324,7 +325,7 @@ def cpu_saturates() -> bool:
 
     True if an x86 system does not report its flags: a bit less precision is better than wrong sums.
     """
-    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+    if platform.machine().lower() not in _X86:
         return False
     try:
         lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()

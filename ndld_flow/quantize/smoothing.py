@@ -34,6 +34,8 @@ from ndld_flow.runtimes.protocol import SessionRequest
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """The values that are compared if none is given."""
+_WORTHWHILE = 0.8
+"""Smoothing is kept if at most this share of the estimated noise remains: a product more costs time."""
 _LEVELS = 255.0
 _WEIGHT_LEVELS = 127.0
 _LARGEST_FACTOR = 2.0**16
@@ -100,8 +102,7 @@ def smooth_file(
     _measure(groups, model, samples, runtime, workspace)
     writer, smoothed = _Writer(model), []
     for group in groups:
-        # Smoothing is kept if at most this share of the estimated noise remains: a product more costs time.
-        chosen = _choose(group, ALPHAS if alpha is None else (alpha,), at_most=0.8 if alpha is None else np.inf)
+        chosen = _choose(group, ALPHAS if alpha is None else (alpha,), at_most=_WORTHWHILE if alpha is None else np.inf)
         if chosen.alpha:
             writer.smooth(group, chosen.factors)
         layers = tuple(layer.name or "" for layer in group.layers)

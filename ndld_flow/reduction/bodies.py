@@ -27,6 +27,8 @@ from ndld_flow.reduction.cutting import list_nodes, open_whole
 from ndld_flow.reduction.part import CutError, NodeFacts, Opened, Whole
 
 _STANDARD = ("", "ai.onnx")
+_SMALLEST_OPSET = 13
+"""From here on, Unsqueeze and Gather are as they are written here."""
 
 
 def open_node(whole: Whole, kept: Collection[int], index: int, path: Path) -> Opened:
@@ -66,8 +68,7 @@ def _replace(edited: EditedModel, node: ir.Node, whole: Whole) -> None:
     elif node.domain in _STANDARD and node.op_type == "If":
         inline_branches(edited, [node], _branch_taken(node, whole))
     elif node.domain in _STANDARD and node.op_type in ("Loop", "Scan"):
-        # From here on, Unsqueeze and Gather are as they are written here.
-        if (edited.model.graph.opset_imports.get("") or 0) < 13:
+        if (edited.model.graph.opset_imports.get("") or 0) < _SMALLEST_OPSET:
             raise CutError(f"a {node.op_type} of opset {edited.model.graph.opset_imports.get('')} is not opened")
         (_first_of_loop if node.op_type == "Loop" else _first_of_scan)(edited, node)
         inline_branches(edited, [node], "then_branch")

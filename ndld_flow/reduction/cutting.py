@@ -28,6 +28,10 @@ from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.samples.generated_values import is_float, is_integer, random_stream
 
 _VALUES = "values"
+_LARGEST_STORED = 2**24
+"""Size in bytes up to which what a constant node computes is stored instead of the node."""
+_FEWEST_REPLACED = 16
+"""Weights of fewer elements are sizes, axes and scales: they are kept."""
 
 
 def open_whole(path: Path) -> EditedModel:
@@ -152,8 +156,7 @@ def _store_constants(graph: ir.Graph, chosen: Collection[ir.Node], captured: Cap
         return
     for value in read:
         name, values = str(value.name), read_array(files[str(value.name)][0])
-        # Size in bytes up to which what a constant node computes is stored instead of the node.
-        if values.nbytes > 2**24 or values.dtype.kind == "O":
+        if values.nbytes > _LARGEST_STORED or values.dtype.kind == "O":
             continue
         stored = ir.Value(name=f"{name}_stored", type=value.type, shape=value.shape, const_value=ir.tensor(values))
         assert stored.const_value is not None
@@ -256,8 +259,7 @@ def _replace_weights(model: ir.Model, original: Sequence[str] | None) -> list[st
     """Replace weights that need not be the original ones; return the labels of all that can be replaced."""
     labels = []
     for name, value in sorted(model.graph.initializers.items()):
-        # Weights of fewer elements are sizes, axes and scales: they are kept.
-        if value.const_value is None or value.const_value.size < 16:
+        if value.const_value is None or value.const_value.size < _FEWEST_REPLACED:
             continue
         label = f"weight {name}"
         random = _random_like(value.const_value.numpy(), label)

@@ -25,9 +25,15 @@ from ndld_flow.samples.wanted_inputs import Pattern, WantedInput, shape_unknown
 
 MOST_VALUES = 2**28
 """Maximum number of samples of a file, all channels together: 1 GiB of float32, 93 minutes of stereo at 24 kHz."""
+_MOST_CHANNELS = 8
+"""A larger dimension of an input is not that of an audio file's channels."""
+_UNKNOWN_LENGTHS = (0x7FFFF000, 0xFFFFFFFF)
+"""Bytes of samples up to which a program that could not seek, such as FFmpeg in a pipe, sets a header's length."""
 _FORMATS = "wav,flac,ogg,mp3,mov,aac,aiff,w64"
 """Allowed formats; FFmpeg's others include playlists, which name files and addresses to read."""
 _HIGHEST_RATE = 768_000
+_MOST_BYTES = 4
+"""Bytes of a sample of PCM that are read."""
 _MOST_TIMES = 256
 """Maximum ratio of two rates: 768 kHz to 3 kHz. Filters, and files that claim 1 Hz, grow with it."""
 _ZERO_CROSSINGS = 32
@@ -171,8 +177,7 @@ def _find_layout(pattern: Pattern) -> str:
     """Return the layout of an input's shape; empty if it has none for waveforms."""
     if len(pattern) < 3:
         return ("", "T", "NT")[len(pattern)]
-    # A larger dimension of an input is not that of an audio file's channels.
-    channels_first, channels_last = (not isinstance(dim, int) or dim <= 8 for dim in pattern[1:3])
+    channels_first, channels_last = (not isinstance(dim, int) or dim <= _MOST_CHANNELS for dim in pattern[1:3])
     if len(pattern) > 3 or not (channels_first or channels_last):
         return ""
     return "NCT" if channels_first else "NTC"
@@ -239,7 +244,7 @@ def _is_pcm(path: Path, name: str) -> bool:
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).')
     try:
         with path.open("rb") as file, wave.open(file) as reader:
-            return bool(reader.getsampwidth() <= 4)  # bytes of a sample of PCM that are read
+            return bool(reader.getsampwidth() <= _MOST_BYTES)
     except (wave.Error, EOFError, RuntimeError):  # the last one for chunks that end beyond the file
         return False
     except OSError as error:
@@ -250,8 +255,7 @@ def _pcm_frames(reader: wave.Wave_read, file: BinaryIO, path: Path, name: str) -
     """Return the number of samples per channel that a file has, not only declares."""
     size = reader.getsampwidth() * reader.getnchannels()
     declared, left = reader.getnframes(), (path.stat().st_size - file.tell()) // size
-    # Bytes of samples up to which a program that could not seek, such as FFmpeg in a pipe, sets a header's length.
-    open_ended = any(declared >= length // size for length in (0x7FFFF000, 0xFFFFFFFF))
+    open_ended = any(declared >= length // size for length in _UNKNOWN_LENGTHS)
     if declared > left and not open_ended:
         raise RequestError(
             f'input "{name}": {path} is truncated: its header declares {declared} samples, and it has {left}.'

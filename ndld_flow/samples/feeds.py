@@ -32,6 +32,9 @@ from ndld_flow.samples.value_files import cast_to_model
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, named_sizes, want_inputs, with_batch
 from ndld_flow.store.found_files import find_files
 
+_MOST_DIMENSIONS = 64
+"""Maximum number of dimensions of a numpy array."""
+
 _OWN = ", or the same of the step's own `inputs:`"
 """End of a recorded note: a result is reused by recipes that write equal inputs in either place."""
 
@@ -159,7 +162,7 @@ def _name_sizes(pattern: Sequence[int | str | None], sizes: Mapping[str, int]) -
 
 def _check_size(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
     needed, memory = math.prod(shape) * dtype.itemsize, memory_size() or sys.maxsize
-    if needed > memory or len(shape) > 64:  # maximum number of dimensions of a numpy array
+    if needed > memory or len(shape) > _MOST_DIMENSIONS:
         raise RequestError(
             f'input "{short_name(name)}" is {dtype.name} {shortened(shape_text(shape), 100)}, {size(needed)}: more '
             f"than this machine has ({size(memory)}), or than numpy takes. Give a smaller shape in `inputs:`."

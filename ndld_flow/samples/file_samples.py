@@ -190,6 +190,10 @@ class ArrayFile:
         self.wanted.check_shape(shape, f"{self.path} has")
 
 
+_DISTORTION = 0.02
+"""Change of the aspect ratio from which on a stretched image is reported: less is rounding."""
+
+
 @dataclass(frozen=True)
 class ImageFile:
     """An image, or an animation or a video, of which every N-th frame is a sample."""
@@ -242,8 +246,7 @@ class ImageFile:
     def _distortion(self, size: tuple[int, int]) -> str:
         placement = self.picture.placement(size)
         change = size[0] * placement.height / (size[1] * placement.width)
-        # Change of the aspect ratio from which on a stretched image is reported: less is rounding.
-        return self._change(size) if self.wanted.given.resize is None and abs(change - 1) > 0.02 else ""
+        return self._change(size) if self.wanted.given.resize is None and abs(change - 1) > _DISTORTION else ""
 
     @property
     def _is_video(self) -> bool:

@@ -27,7 +27,12 @@ from ndld_flow.samples.wanted_inputs import Pattern, WantedInput, shape_unknown
 if TYPE_CHECKING:
     from av import VideoFrame
 
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
+_ANIMATIONS = ("WEBP", "GIF")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+_DEEP_MODES = ("I", "F")
+"""Pillow's modes of 32 bits, whose range is unknown."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +288,7 @@ def _upright(image: Image.Image) -> SourceImage:
     tiles = str(getattr(image, "tile", ""))
     image.load()
     changes, notes = [], []
-    if image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
+    if image.mode in _SIXTEEN_BITS:
         changes.append("16 bits")
         upright = Image.fromarray(np.asarray(image, np.uint16).astype(np.float32) / np.float32(257))
     else:
@@ -314,7 +319,7 @@ _TURNED = (5, 6, 7, 8)
 
 
 def _frames(image: Image.Image) -> int:
-    return int(getattr(image, "n_frames", 1)) if image.format in ("WEBP", "GIF") else 1
+    return int(getattr(image, "n_frames", 1)) if image.format in _ANIMATIONS else 1
 
 
 @contextlib.contextmanager
@@ -323,9 +328,9 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             # An image over pillow's size limit is rejected, not only warned about.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(path, formats=("PNG", "JPEG", "BMP", "WEBP", "GIF"))
+            opened = Image.open(path, formats=_FORMATS)
         with opened as image:
-            if image.mode in ("I", "F"):  # Pillow's modes of 32 bits, whose range is unknown
+            if image.mode in _DEEP_MODES:
                 raise ValueError(f"its pixels have 32 bits ({image.mode}), whose range is unknown: convert them first")
             yield image
     except FileNotFoundError:
@@ -389,6 +394,10 @@ def _check_colors(conversion: ImageInput, where: str) -> None:
         raise RequestError(f"{where}: `pad` has {len(given.pad)} numbers, the input {channels} channels.")
 
 
+_VIDEO_FORMATS = "avi,matroska,webm,mov,mp4"
+"""Allowed formats; FFmpeg's others include playlists, which name files and addresses to read."""
+
+
 def count_video(path: Path, name: str, every: int, most: int) -> int:
     """Return the number of samples of every N-th frame, counted up to `most`.
 
@@ -415,10 +424,9 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).')
     place = -1
     try:
-        # Allowed formats; FFmpeg's others include playlists, which name files and addresses to read.
         with (
             path.open("rb") as file,
-            av.open(file, mode="r", options={"format_whitelist": "avi,matroska,webm,mov,mp4"}) as container,
+            av.open(file, mode="r", options={"format_whitelist": _VIDEO_FORMATS}) as container,
         ):
             if not container.streams.video:
                 raise RequestError(f'input "{name}": {path} contains no video.')

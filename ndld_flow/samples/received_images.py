@@ -16,6 +16,8 @@ from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin
 
 _LONGEST_SIDE = 320
 """Pixels to which a larger picture is reduced."""
+_MOST_IMAGES = 8
+_QUALITY = 85
 
 
 def write_received_images(feeds: Mapping[str, Feed], folder: Path) -> None:
@@ -24,7 +26,7 @@ def write_received_images(feeds: Mapping[str, Feed], folder: Path) -> None:
     """
     images = [_describe(name, feed, feed.image) for name, feed in feeds.items() if feed.image is not None]
     if images:
-        document = ReceivedInputs(images=tuple(images[:8]))
+        document = ReceivedInputs(images=tuple(images[:_MOST_IMAGES]))
         (folder / INPUTS_FILE).write_text(document.to_json(), encoding="utf-8")
 
 
@@ -51,6 +53,6 @@ def _encode(pixels: Array) -> str:
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
     picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=85)
+    picture.save(file, "JPEG", quality=_QUALITY)
     encoded = base64.b64encode(file.getvalue()).decode("ascii")
     return encoded if len(encoded) <= MOST_ENCODED else ""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 256 * 2**20
 """Maximum size of a text or tokenizer file."""
+_PADDING_TOKENS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,7 @@ class TextFile:
         last = wanted.pattern[-1]
         length = last if isinstance(last, int) else None
         limit = min(filter(None, (length, wanted.given.max_length)), default=None)
-        path = Path(str(wanted.given.tokenizer))
-        require("text", f'input "{wanted.name}": {path}')
-        check_text_size(path, wanted.name)
-        tokenizer = _read_tokenizer(path, path.stat().st_mtime_ns, wanted.name)
+        tokenizer = _load(Path(str(wanted.given.tokenizer)), wanted.name)
         try:
             encoding, tokens = tokenizer.encode(text, limit)
         except Exception as error:  # the package raises Exception itself, such as for a missing unknown token
@@ -119,6 +117,12 @@ def check_text_size(path: Path, name: str) -> None:
         raise RequestError(f'input "{name}": {path} has {size(length)}, more than {size(MOST_BYTES)}.')
 
 
+def _load(path: Path, name: str) -> _Tokens:
+    require("text", f'input "{name}": {path}')
+    check_text_size(path, name)
+    return _read_tokenizer(path, path.stat().st_mtime_ns, name)
+
+
 @dataclass(frozen=True)
 class _Tokens:
     """A tokenizer, and its padding."""
@@ -149,7 +153,7 @@ def _read_tokenizer(path: Path, changed_ns: int, name: str) -> _Tokens:
         reason = short_name(str(error), 200)
         raise RequestError(f'input "{name}": {path} is not a tokenizer of the package tokenizers: {reason}') from None
     declared = tokenizer.padding or {}
-    known = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>"))
+    known = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
     padding = declared.get("pad_id", next((number for number in known if number is not None), 0))
     tokenizer.no_padding()
     return _Tokens(tokenizer, padding, declared.get("direction") == "left")

@@ -25,6 +25,8 @@ from ndld_flow.samples.generated_values import is_float, is_integer
 
 MOST_UNPACKED_BYTES = 4 * 2**30
 """Maximum number of bytes of an archive's array that are unpacked at once: a small file can be all zeros."""
+_HIGHEST_RATIO = 1032
+"""Highest ratio of deflate; data that claim a higher one were not written by it."""
 _MAPPED_FROM_BYTES = 64 * 2**20
 
 NO_HEADER = (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError, RuntimeError)
@@ -155,8 +157,7 @@ def _open_npz(path: Path, name: str) -> StoredArray:
             raise ValueError(f"{shown} in it is compressed with a method that numpy does not use")
         with archive.open(chosen) as file:
             header = _read_header(file)
-            # Highest ratio of deflate; data that claim a higher one were not written by it.
-            if header.stored_bytes > min(chosen.file_size - file.tell(), 1032 * chosen.compress_size):
+            if header.stored_bytes > min(chosen.file_size - file.tell(), _HIGHEST_RATIO * chosen.compress_size):
                 raise ValueError(f"{shown} in it is truncated")
     return StoredArray(header.shape, header.dtype, lambda rows: _unpack(path, chosen, rows))
 

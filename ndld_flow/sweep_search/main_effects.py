@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 _MOST_LEVELS = 8
+_GROUPS = 5
+"""A numeric axis of more than `_MOST_LEVELS` values is divided into this many groups of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,7 @@ def _grouped(axis: str, points: Sequence[_Point]) -> tuple[Level, ...]:
     before = 0
     for _, members in sorted(of_number.items()):
         # The group that contains the middle of these points.
-        # A numeric axis of more than `_MOST_LEVELS` values is divided into this many groups of neighbours.
-        groups[(2 * before + len(members)) * 5 // (2 * len(points))] += members
+        groups[(2 * before + len(members)) * _GROUPS // (2 * len(points))] += members
         before += len(members)
     return tuple(_group_level(axis, group) for group in groups.values())
 

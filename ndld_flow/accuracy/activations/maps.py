@@ -20,6 +20,8 @@ PlaneShape = tuple[int, int, int]
 """Channels x height x width."""
 BYTES = 2
 """Bytes of a code."""
+_SMALL_SIDE = 64
+"""Maps are not pooled below this height and width before channels are dropped."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ def fit(shape: PlaneShape, channels: int, side: int, most: int) -> MapSize:
     """
     shown, scale = min(shape[0], channels), max(1, -(-max(shape[1:]) // side))
     size = _pooled(shape, shown, scale)
-    # Maps are not pooled below this height and width before channels are dropped.
-    while size.size > most and max(size.height, size.width) > 64:
+    while size.size > most and max(size.height, size.width) > _SMALL_SIDE:
         scale += 1
         size = _pooled(shape, shown, scale)
     while size.plane > most and max(size.height, size.width) > 1:

@@ -46,6 +46,9 @@ _CHANNELS_FIRST = {
     "QLinearConv",
 }
 _CHANNELS_LAST = {"Attention", "Gather", "Gemm", "GRU", "LayerNormalization", "LSTM", "MatMul", "QLinearMatMul", "RNN"}
+_LAYOUT_UNKNOWN = {"Flatten", "Reshape", "Squeeze", "Unsqueeze"}
+_TO_LAST = ((0, 2, 3, 1), (0, 2, 1))
+_TO_FIRST = ((0, 3, 1, 2), (0, 2, 1))
 
 
 def channel_places(graph: ir.Graph) -> dict[str, str]:
@@ -112,12 +115,12 @@ def _output_place(node: ir.Node, places: Mapping[str, str]) -> str:
         return "last"
     if node.op_type == "Transpose":
         perm = tuple(node.attributes.get_ints("perm", ()))
-        if perm in ((0, 2, 3, 1), (0, 2, 1)) and read == "first":  # channels become the last axis
+        if perm in _TO_LAST and read == "first":
             return "transposed"
-        if perm in ((0, 3, 1, 2), (0, 2, 1)) and read in ("last", "transposed"):  # and the first here
+        if perm in _TO_FIRST and read in ("last", "transposed"):
             return "first"
         return ""
-    return "" if node.op_type in {"Flatten", "Reshape", "Squeeze", "Unsqueeze"} else read
+    return "" if node.op_type in _LAYOUT_UNKNOWN else read
 
 
 Bounds = tuple[float, ...]

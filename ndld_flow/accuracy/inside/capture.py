@@ -23,6 +23,9 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import free_name
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 
+_SIZE_OPSET = 13
+"""Opset of a model that imports no version of the default domain."""
+
 
 def open_inside(path: Path, tensors: Sequence[str], settings: SessionRequest, changed: bytes | None = None) -> Session:
     """Open a model with these tensors of the main graph as its outputs.
@@ -49,8 +52,7 @@ def count_elements(
     proto.graph.node.extend(helper.make_node("Size", [name], [count]) for count, name in counts.items())
     _set_outputs(proto, [helper.make_tensor_value_info(count, TensorProto.INT64, []) for count in counts])
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
-        # Opset of a model that imports no version of the default domain.
-        proto.opset_import.append(helper.make_opsetid("", 13))
+        proto.opset_import.append(helper.make_opsetid("", _SIZE_OPSET))
     bound = settings.open_changed(path, proto.SerializeToString()).bind(feeds)
     bound.run()
     return {counts[name]: int(size) for name, size in bound.outputs().items() if size is not None}
@@ -89,6 +91,10 @@ def _read_by(node: onnx.NodeProto) -> list[str]:
             read += [name for inner in body.node for name in _read_by(inner)]
             read += [output.name for output in body.output]
     return read
+
+
+_TEXT_BYTES = 64
+"""Assumed bytes of a string."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ def _inferred_counts(path: Path, feeds: Mapping[str, Array]) -> dict[str, int]:
 def _element_bytes(type_: str) -> int:
     element = element_of(type_)
     if element == "string":
-        return 64  # assumed bytes of a string
+        return _TEXT_BYTES
     return -(-ir.DataType[element.upper()].bitwidth // 8) if element else 4
 
 

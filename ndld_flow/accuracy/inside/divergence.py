@@ -87,6 +87,8 @@ def _persistent(layers: Sequence[LayerDivergence], off: set[str]) -> list[LayerD
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""
 Feeds = Mapping[str, Array]
+_FLOATS = ("bfloat16", "double", "float", "float16", "")
+"""Compared element types; the empty string is an unknown type."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +184,8 @@ def _layers(
 ) -> dict[str, _Layer]:
     limits = FORMAT_LIMITS.get(precision)
     theirs = candidate.names()
-    # Compared element types; the empty string is an unknown type.
     return {
         place.name: _Layer(place, None if limits is None else RangeMeter(place.name, limits))
         for place in chosen_places(reference.path, tensors)
-        if place.name in theirs and element_of(place.type) in ("bfloat16", "double", "float", "float16", "")
+        if place.name in theirs and element_of(place.type) in _FLOATS
     }

@@ -12,6 +12,9 @@ from ndld_flow.export.cpp.described_inputs import ENUMERATORS, DescribedInput
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.images import ImageInput
 
+_WIDTH = 100
+"""Maximum length of a line, as in the project's `.clang-format`."""
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -94,8 +97,7 @@ def _function(
 def _statement(name: str, value: str) -> str:
     """Return an assignment, whose value is on a line of its own if it is too long."""
     line = f"  {name} = {value};"
-    # Maximum length of a line, as in the project's `.clang-format`.
-    return line if len(line) <= 100 else f"  {name} =\n      {value};"
+    return line if len(line) <= _WIDTH else f"  {name} =\n      {value};"
 
 
 def _tensor(spec: TensorSpec, name: str) -> Iterator[Assignment]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE = Path(__file__).parent / "project"
 _RENAMED = {"clang-format": ".clang-format"}
+_RUNTIME_CMAKE = "cmake/runtime.cmake"
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _template_files(project: CppProject) -> Iterator[tuple[Path, str]]:
     for path in sorted(_TEMPLATE.rglob("*")):
         relative = path.relative_to(_TEMPLATE).as_posix().removesuffix(".j2")
         if path.is_file() and unused not in path.name:
-            target = "cmake/runtime.cmake" if relative.startswith("cmake/") else relative
+            target = _RUNTIME_CMAKE if relative.startswith("cmake/") else relative
             yield path, _RENAMED.get(target, target)
 
 

@@ -32,6 +32,8 @@ from ndld_flow.models.shape_inference import infer_shapes
 
 CODE, OPERATORS, WEIGHTS, NAMES = "model.py", "onnx_operators.py", "model.safetensors", "names.json"
 _MOST_REFUSALS = 12
+_DEEPEST_DEFINITION = 3
+"""How often definitions of operators name others that are defined by others."""
 _COMPOSITE = (
     "AffineGrid", "Attention", "CenterCropPad", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss",
     "RMSNormalization", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "HammingWindow", "HannWindow", "BlackmanWindow",
@@ -124,7 +126,7 @@ def _prepared(path: Path) -> tuple[ir.Model, frozenset[str]]:
     counts = Counter(held.name for held in constant_tensors(model))
     inline_functions(model, path)
     infer_shapes(model)
-    for _ in range(3):  # how often definitions of operators name others that are defined by others
+    for _ in range(_DEEPEST_DEFINITION):
         composites = [node for node in model.graph.all_nodes() if not node.domain and node.op_type in _COMPOSITE]
         for node in composites:
             # One that cannot be replaced stays, and is refused with all others that have no code.

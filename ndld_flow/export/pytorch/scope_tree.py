@@ -14,6 +14,8 @@ from ndld_flow.models.scopes import inner_graphs
 
 _DEEPEST = 32
 _LONGEST = 4096
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Where PyTorch's exporter writes the scopes of a node."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,7 @@ def scope_tree(graph: ir.Graph) -> Scope:
 
 def scopes_of_node(node: ir.Node) -> tuple[str, ...]:
     """Return the names of a node's scopes, the outermost first: `/layer1/layer1.0/conv1/Conv` -> three of them."""
-    # Where PyTorch's exporter writes the scopes of a node.
-    listed = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+    listed = node.metadata_props.get(_SCOPES, "")
     if listed and len(listed) < _LONGEST:
         try:
             names = ast.literal_eval(listed)

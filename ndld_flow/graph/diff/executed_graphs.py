@@ -14,7 +14,9 @@ import onnx_ir as ir
 
 from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.models.files import all_graphs, load_structure, summarize_model
-from ndld_flow.records.model_diff import GraphChange
+from ndld_flow.records.model_diff import GraphChange, Part
+
+_PARTS: tuple[Part, ...] = ("nodes", "opsets")
 
 
 def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path) -> GraphChange:
@@ -27,7 +29,7 @@ def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path
     summaries = summarize_model(older), summarize_model(newer)
     for model, mark in ((older, ""), (newer, "\N{PRIME}")):
         _remove_inventions(model, known, mark)
-    diff = diff_models(older, newer, compare_values=False).only(("nodes", "opsets"))
+    diff = diff_models(older, newer, compare_values=False).only(_PARTS)
     # A runtime imports every domain that it knows: only those whose operators run are a difference.
     used = {node.domain for model in (older, newer) for graph in all_graphs(model) for node in graph}
     diff = diff.model_copy(update={"opsets": tuple(opset for opset in diff.opsets if opset.domain in used)})

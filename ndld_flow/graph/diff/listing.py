@@ -85,6 +85,7 @@ def _shortened(text: str | None) -> str | None:
     return f"{shortened(text, _LONGEST)} ({len(text):,} characters)"
 
 
+_LONGEST_VALUE = 160
 _SHOWN = 12
 _ELEMENT_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "stash_type")
 """Attributes whose integer is an element type."""
@@ -131,4 +132,4 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
 
 
 def _scalar(value: object) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else shortened(str(value), 160)
+    return f"{value:.9g}" if isinstance(value, float) else shortened(str(value), _LONGEST_VALUE)

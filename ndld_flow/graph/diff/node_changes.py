@@ -26,6 +26,9 @@ from ndld_flow.models.scopes import node_label
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDiff
 
+_FARTHEST = 256
+"""Limit of visited values: a longer path has left the region of one edit."""
+
 
 def follows(before: ir.Value | None, after: ir.Value | None, matches: Matches) -> bool:
     """Return whether added or removed nodes explain that `after` is read instead of `before`.
@@ -55,7 +58,7 @@ def _sources(value: ir.Value | None, matches: Matches) -> set[int] | None:
         new = [source for source in (producer.inputs if producer is not None else ()) if source not in seen]
         seen.update(new)
         pending += new
-        if len(seen) > 256:  # limit of visited values: a longer path has left the region of one edit
+        if len(seen) > _FARTHEST:
             return None
     return sources
 

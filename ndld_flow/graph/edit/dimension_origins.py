@@ -18,6 +18,7 @@ _UNCHANGED = _ACTIVATIONS | {"CumSum", "ReverseSequence", "ScatterElements"}
 _BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Less", "Greater", "And", "Or", "Where"))
 _EXACT = frozenset((ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE))
 """Types that hold every size: FP32 those up to 2**24, and no sequence is longer."""
+_RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
 
 class DimensionOrigins:
@@ -67,7 +68,7 @@ class DimensionOrigins:
             return self._input(node, 0, axis) if value is node.outputs[0] else None
         if node.op_type in _BROADCAST:
             return self._broadcast(node, value, axis)
-        if node.op_type in ("LSTM", "GRU", "RNN"):
+        if node.op_type in _RECURRENT:
             source = {0: 0, 2: 1} if value is node.outputs[0] else {1: 1}
             return self._input(node, 0, source.get(axis)) if int_attribute(node, "layout", 0) == 0 else None
         rule = _SHAPES.get(node.op_type)

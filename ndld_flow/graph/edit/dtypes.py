@@ -23,6 +23,9 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.type_groups import Use, insert_after_producer
 
+_STRING_TARGETS = 6
+"""Before this opset, the target of Cast was a string."""
+
 
 class DtypeConversion:
     """Converts tensors to one type and sums up the losses."""
@@ -214,8 +217,7 @@ def _cast_output(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> No
 def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
     """Return a new Cast. Raises `RequestError` if the operator does not support one of the types."""
     opset = edited.model.opset_imports.get("", 1)
-    # Before this opset, the target of Cast was a string.
-    target = ir.AttrString("to", to.name) if opset < 6 else ir.AttrInt64("to", to)
+    target = ir.AttrString("to", to.name) if opset < _STRING_TARGETS else ir.AttrInt64("to", to)
     name = edited.fresh_name(f"{value.name}_cast")
     node = ir.Node("", "Cast", [value], [target], name=name)
     node.outputs[0].type = ir.TensorType(to)

@@ -20,6 +20,10 @@ from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, scopes_of
 
+_CLOSE = 1e-6
+"""Relative tolerance: attributes are fp32, a recipe has 0.1."""
+_MAX_COMPARED = 1024
+"""Tensor attributes with more elements equal no value of a recipe."""
 _Scopes = Mapping[str, ir.Graph]
 
 
@@ -101,8 +105,7 @@ def has_attribute(node: ir.Node, name: str, wanted: JsonValue) -> bool:
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        # Tensor attributes with more elements equal no value of a recipe.
-        value = tensor.numpy().tolist() if tensor.size <= 1024 else None
+        value = tensor.numpy().tolist() if tensor.size <= _MAX_COMPARED else None
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         value = list(value)
     return _equal(value, wanted)
@@ -112,7 +115,7 @@ def _equal(value: object, wanted: JsonValue) -> bool:
     if isinstance(value, list) and isinstance(wanted, list):
         return len(value) == len(wanted) and all(_equal(a, b) for a, b in zip(value, wanted, strict=True))
     if isinstance(value, float) and isinstance(wanted, int | float):
-        return math.isclose(value, wanted, rel_tol=1e-6)  # relative tolerance: attributes are fp32, a recipe has 0.1
+        return math.isclose(value, wanted, rel_tol=_CLOSE)
     if isinstance(wanted, bool) and isinstance(value, int):
         return bool(value) == wanted
     if isinstance(value, int) and isinstance(wanted, str):

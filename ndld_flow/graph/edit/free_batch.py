@@ -32,12 +32,17 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.samples.feeds import make_feeds
 
+_REGROUPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 Shapes = dict[ir.Value, tuple[Dim, ...] | None]
+_MOST_ROUNDS = 1000
+"""Maximum number of times the shapes are inferred again after changes."""
 _MEASURING = ("Shape", "Size")
 """Operators whose outputs contain the batch size as a number, not as an axis."""
 _ITEMS = 3
 """Items of the batch in the trial."""
 _TOLERANCE = {np.dtype(np.float16): 2e-2}
+_USUAL_TOLERANCE = 1e-3
+"""Relative to the largest value: kernels add in another order for another batch size."""
 _UNSET: dict[str, Any] = {"shape": None, "min": None, "opt": None, "max": None}
 
 
@@ -118,7 +123,7 @@ def outer_counts(axes: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, in
             if axes.axis(value) is None:
                 continue
             count = outer.get(source, 1)
-            if node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
+            if node.op_type in _REGROUPING:
                 ahead, front = (_product((axes.before[each] or ())[: axes.axis(each)]) for each in (source, value))
                 count = ahead * count // front if ahead and front and ahead * count % front == 0 else 1
             outer[value] = count
@@ -254,7 +259,7 @@ def _free(edits: OperationEdits, batch: Batch, freed: Freed) -> BatchAxes:
     """Change nodes in the order of dependence, until none has a fixed batch."""
     model = edits.model
     before = shapes_with(model, batch, batch.size)
-    for _ in range(1000):  # maximum number of times the shapes are inferred again after changes
+    for _ in range(_MOST_ROUNDS):
         axes = BatchAxes(batch, before, shapes_with(model, batch, batch.other))
         axes.outer.update(outer_counts(axes, _nodes(model)))
         changed = [node for node in _nodes(model) if node.op_type in _RULES and _RULES[node.op_type](edits, axes, node)]
@@ -543,6 +548,5 @@ def _close(array: Array, other: Array) -> bool:
     if array.dtype.kind != "f":
         return bool((array == other).all())
     largest = float(np.nanmax(np.abs(other), initial=0))
-    # Relative to the largest value: kernels add in another order for another batch size.
-    allowed = _TOLERANCE.get(array.dtype, 1e-3) * max(largest, 1e-6)
+    allowed = _TOLERANCE.get(array.dtype, _USUAL_TOLERANCE) * max(largest, 1e-6)
     return np.allclose(array, other, rtol=0, atol=allowed, equal_nan=True)

@@ -41,6 +41,11 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
 
 Kinds = npt.NDArray[np.int64]
+_EXAMINED = 256
+"""Maximum number of stretches of a graph to examine, those with the largest savings first."""
+_TRIED = 64
+"""Maximum number of blocks whose connections are compared."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16
 """Maximum size for comparing tensors by value; larger ones are equal only if they are the same object."""
 
@@ -238,8 +243,7 @@ def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[
     seen: dict[tuple[bytes, int], _Candidate] = {}
     for nodes, own in zip(graphs, kinds, strict=True):
         crossing = _crossing(nodes, around)
-        # Maximum number of stretches of a graph to examine, those with the largest savings first.
-        for stretch in _stretches(own, min_nodes)[:256]:
+        for stretch in _stretches(own, min_nodes)[:_EXAMINED]:
             # The block starts where the fewest tensors cross, at a layer instead of two halves.
             begins = range(stretch.first, stretch.first + stretch.slack + 1)
             best = min(begins, key=lambda first: crossing[first] + crossing[first + stretch.block])
@@ -248,8 +252,7 @@ def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[
                 word = own[first : first + stretch.block].tobytes()
                 saves = (sum(_count(word, other) for other in kinds) - 1) * stretch.block
                 seen.setdefault((word, first), _Candidate(nodes[first : first + stretch.block], saves))
-    # Maximum number of blocks whose connections are compared.
-    return sorted(seen.values(), key=lambda candidate: -candidate.saves)[:64]
+    return sorted(seen.values(), key=lambda candidate: -candidate.saves)[:_TRIED]
 
 
 def _count(word: bytes, kinds: Kinds) -> int:
@@ -434,7 +437,7 @@ class _FunctionBuilder:
         repeats = [list(deep_nodes(match.nodes[node] for node in self._nodes)) for match in self._blocks]
         for place in zip(*repeats, strict=True):
             for name, attribute in place[0].attributes.items():
-                if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                if attribute.type in _GRAPHS:
                     continue
                 given = [node.attributes[name] for node in place]
                 keys = tuple(map(_key, given))

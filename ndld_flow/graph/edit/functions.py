@@ -353,11 +353,7 @@ def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: 
     for function in functions:
         calls = calls_of(model, function)
         del model.functions[function.identifier()]
-        # not `str.format`, with which a recipe could read attributes of objects and pad to a gigabyte
-        filled = to.replace("{domain}", function.domain).replace("{name}", function.name)
-        if set("{}") & set(filled):
-            raise RequestError(f"`to`: {to!r} may contain `{{domain}}` and `{{name}}`, but no other braces")
-        name = new_function_name(model, filled)
+        name = new_function_name(model, _filled(to, function))
         for call in calls:
             call.domain, call.op_type = name
             Imports(model).add(call.graph, {name.domain: 1})
@@ -366,6 +362,14 @@ def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: 
         count += len(calls)
     drop_unused_domains(model)
     return count
+
+
+def _filled(to: str, function: ir.Function) -> str:
+    # not `str.format`, with which a recipe could read attributes of objects and pad to a gigabyte
+    filled = to.replace("{domain}", function.domain).replace("{name}", function.name)
+    if set("{}") & set(filled):
+        raise RequestError(f"`to`: {to!r} may contain `{{domain}}` and `{{name}}`, but no other braces")
+    return filled
 
 
 def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdentifier]:

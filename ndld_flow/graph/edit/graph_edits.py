@@ -17,6 +17,8 @@ from ndld_flow.models.node_precision import precision_metadata
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import free_name, identifier
 
+_READ_BYTES = 64 * 2**20
+"""Larger constants are not read to decide whether a rule matches."""
 _NAMED = 5
 _Inputs = Sequence[ir.Value | None]
 _Attributes = Mapping[str, ir._convenience.SupportedAttrTypes] | None
@@ -26,7 +28,7 @@ class OperationEdits(Edits):
     """Edits of a model by an operation. Initializers that are inputs, as all are in IR version 3, become constants."""
 
     def __init__(self, edited: EditedModel) -> None:
-        super().__init__(edited.model, 64 * 2**20)  # larger constants are not read to decide whether a rule matches
+        super().__init__(edited.model, _READ_BYTES)
         self._names = edited.names() | {""}
         detach_initializers_from_inputs(self)
 

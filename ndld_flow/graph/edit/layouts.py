@@ -43,6 +43,8 @@ _BROADCASTING = frozenset((
 _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 )
+_BROADCASTING_OPSET = 7
+"""Before this opset, Add and others broadcast by attributes."""
 Perm = tuple[int, ...]
 _CHANNELS = "C"
 
@@ -84,7 +86,7 @@ def _elementwise(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> R
     new = Renumbered()
     if node.op_type not in _BROADCASTING:
         return new
-    if edits.opset_of(node) < 7:  # before this opset, Add and others broadcast by attributes
+    if edits.opset_of(node) < _BROADCASTING_OPSET:
         return None
     for index, value in enumerate(node.inputs):
         tensor = edits.constant(value)

@@ -15,6 +15,7 @@ from ndld_flow.graph.sanitize.edits import Array
 
 FIRST_OPSET = 11
 """The first that has all operators which are written here."""
+_WITH_AXES_AS_INPUT = 13
 
 
 def replace_by_lstm(edits: OperationEdits, loop: ir.Node, found: LstmLoop) -> None:
@@ -109,7 +110,7 @@ class _Writer:
         return self._with_axis("Unsqueeze", value, axis)
 
     def _with_axis(self, op_type: str, value: ir.Value, axis: int) -> ir.Value:
-        if self.edits.opset_of(self.loop) < 13:  # from this opset on, axes are an input
+        if self.edits.opset_of(self.loop) < _WITH_AXES_AS_INPUT:
             return self.put(op_type, value, axes=[axis])
         return self.put(op_type, value, self.constant(np.array([axis], np.int64), "axes"))
 

@@ -34,9 +34,13 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
 
+_MODERN = 7
+"""Before this opset, broadcasting was set by attributes: only the converter can convert such operators."""
 _FIRST_OF_VALUE_INPUTS = 11
 _VALUE_INPUTS = {"Clip": 1, "Pad": 2}
 """Operator -> the first of its inputs that were attributes before that opset and have the type of its first input."""
+_NEGATIVE_AXES = 11
+"""The opset that introduced negative axes."""
 _OTHER_MEANING = {
     ("DFT", 20): "its axis was counted differently",
     ("GridSample", 20): "its modes had other names",
@@ -48,6 +52,9 @@ _OTHER_MEANING = {
     ("Softmax", 13): "it flattened its input",
 }
 """Operator and the version that changed its meaning without changing its form -> its previous meaning."""
+_FLATTENING = ("Hardmax", "LogSoftmax", "Softmax")
+_READ_BYTES = 2**16
+"""Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape."""
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """The converter does not support subgraphs; all versions of these operators but Scan's first are the same."""
 _MOST_LISTED = 3
@@ -130,14 +137,14 @@ def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int)
     Raises `CannotConvertError` if its operator had another meaning there.
     """
     before = _OTHER_MEANING.get((node.op_type, _version(node, opset + 1)))
-    if node.op_type in ("Hardmax", "LogSoftmax", "Softmax") and before is not None:
+    if node.op_type in _FLATTENING and before is not None:
         # these flattened all axes from their axis on, which is the same for the last axis
         rank = _rank(graph, node.input[0])
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
         before = None if rank is not None and axis in (-1, rank - 1) else before
     if before is not None:
         raise CannotConvertError(f"in opset {opset} {before}")
-    if opset + 1 == 11:  # the opset that introduced negative axes
+    if opset + 1 == _NEGATIVE_AXES:
         _make_axes_positive(node, graph)
     if node.op_type == "Constant" and opset == 11:
         # A tensor replaces the plain numbers of a Constant.
@@ -158,8 +165,7 @@ def _is_unchanged(node: onnx.NodeProto, old: int, new: int) -> bool:
     version = (node.op_type, _version(node, new))
     # other meanings in older opsets are rejected before
     same = new < old or (version not in _OTHER_MEANING and version != ("Split", 18))
-    # Before this opset, broadcasting was set by attributes: only the converter can convert such operators.
-    return min(old, new) >= 7 and not after.deprecated and counts and known and same
+    return min(old, new) >= _MODERN and not after.deprecated and counts and known and same
 
 
 def _keep(node: onnx.NodeProto, old: int, new: int) -> None:
@@ -362,8 +368,7 @@ def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
         return None
-    # Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape.
-    return tensor if tensor.nbytes <= 2**16 else None
+    return tensor if tensor.nbytes <= _READ_BYTES else None
 
 
 def _declared(value: ir.Value, name: str) -> onnx.ValueInfoProto:

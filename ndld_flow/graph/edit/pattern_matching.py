@@ -24,6 +24,8 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
 """Inputs of the pattern's node, each with the candidate's input."""
 Array = npt.NDArray[Any]
+_ALMOST_ZERO = 1e-8
+"""Absolute tolerance of numbers near 0."""
 
 
 class Likeness(Protocol):
@@ -236,8 +238,7 @@ def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool
     array = tensor.numpy().reshape(wanted.shape)
     exact, rounded = (each.astype(np.float64) for each in (wanted, wanted.astype(array.dtype)))
     values = array.astype(np.float64)
-    # Absolute tolerance of numbers near 0.
-    close = np.isclose(values, exact, rtol=tolerance, atol=1e-8 if tolerance else 0.0, equal_nan=True)
+    close = np.isclose(values, exact, rtol=tolerance, atol=_ALMOST_ZERO if tolerance else 0.0, equal_nan=True)
     # an integer constant does not equal 0.5 only because 0.5 rounds to it
     return bool(np.all(close | ((values == rounded) & (array.dtype.kind not in "iub"))))
 

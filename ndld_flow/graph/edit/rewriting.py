@@ -63,6 +63,8 @@ _COMMUTATIVE = frozenset(
     ("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 )
 """Commutative operators of the default domain."""
+_PERMUTED = 4
+"""Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -323,8 +325,7 @@ class _Search:
         if not self._attributes_fit(node, candidate):
             return
         commutative = node.op_type in _COMMUTATIVE and node.domain in DEFAULT_DOMAINS
-        # Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only.
-        permuted = self._matching.commutative and commutative and 1 < len(inputs) <= 4
+        permuted = self._matching.commutative and commutative and 1 < len(inputs) <= _PERMUTED
         for order in itertools.permutations(others) if permuted else [others]:
             pairs = list(zip(inputs, order, strict=True))
             if all(_keeps_rank(value, other, others) for value, other in pairs):

@@ -13,6 +13,8 @@ from ndld_flow.models.files import MAX_OPSET
 from ndld_flow.models.model_defects import looks_like_plugin
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
 
+_FURTHEST = 1000
+"""Maximum number of omitted inputs before a new one, so that a wrong index cannot exhaust the memory."""
 _OF_ONNX = frozenset(("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"))
 
 
@@ -127,8 +129,7 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
         if which < 0 or (operator is not None and which >= _most(operator.inputs)):
             most = "" if operator is None else f"; {operator.name} takes {_shown(operator.inputs)}"
             raise RequestError(f"there is no input {which}{most}")
-        # Maximum number of omitted inputs before a new one, so that a wrong index cannot exhaust the memory.
-        if which > count + 1000:
+        if which > count + _FURTHEST:
             raise RequestError(f"input {which} is far beyond the last one, which is {count - 1}")
         return which
     if operator is None:

@@ -36,6 +36,8 @@ _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryE
 _CONTRIB = "com.microsoft::"
 _OF_ONNXRUNTIME = frozenset(("SimplifiedLayerNormalization",))
 """Operators that ONNX Runtime registers in ONNX's domain."""
+_RMS_NORM_OPSET = 23
+"""First opset with RMSNormalization, ONNX's own form of SimplifiedLayerNormalization."""
 _PIECE_BYTES = 2**24
 _ADVICE = "exclude them with `without: [layer_norm]`"
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
@@ -103,8 +105,7 @@ def _set_operator(node: ir.Node, op_type: str, second: ir.Value | None) -> None:
 
 def _name_rms_norms(model: ir.Model) -> None:
     """Use ONNX's operator for SimplifiedLayerNormalization where the opset has it."""
-    # First opset with RMSNormalization, ONNX's own form of SimplifiedLayerNormalization.
-    if model.opset_imports.get("", 0) >= 23:
+    if model.opset_imports.get("", 0) >= _RMS_NORM_OPSET:
         for node in (node for graph in all_graphs(model) for node in graph):
             if op_name(node) == "SimplifiedLayerNormalization":
                 node.op_type = "RMSNormalization"

@@ -20,6 +20,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array, shape_text
 
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _MOST_NAMED = 20
 _MOST_NAMES_BYTES = 64 * 2**20
 _FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
@@ -44,7 +45,7 @@ def read_weights(files: Sequence[Path], tensors: Sequence[str] = ()) -> dict[str
         raise RequestError(f"there is no file {file} (relative to {Path.cwd()})")
     if file.suffix == ".safetensors":
         return _read_safetensors(file)
-    if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+    if file.suffix in _PICKLES:
         return _read_pickle(file)
     raise RequestError(f"{file}: weights are read from .safetensors, .npy and .pt files")
 

@@ -21,6 +21,10 @@ from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 from ndld_flow.models.files import load_model, read_proto
 from ndld_flow.records.inspection import UNDECIDED, Finding, Findings
 
+_SEVERITIES = ("error", "warning", "info")
+_MOST_OF_A_CHECK = 50
+"""Maximum number of findings listed per check; a broken exporter repeats a mistake at every node."""
+
 
 @cache
 def all_checks() -> tuple[Check, ...]:
@@ -76,7 +80,7 @@ def lint_file(
         except (ValueError, KeyError, OSError, MemoryError, RequestError, ModelError) as error:
             # A model can be too broken for this check: the others report how.
             skipped[check.name] = f"{UNDECIDED}{type(error).__name__}: {error}"
-    findings.sort(key=lambda finding: ("error", "warning", "info").index(finding.severity))
+    findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return Findings(findings=tuple(findings), checks_run=tuple(run), checks_skipped=skipped)
 
 
@@ -110,8 +114,7 @@ def _reason_to_skip(check: Check, settings: LintSettings, subject: Subject, larg
 
 def _shortened(findings: Sequence[Finding]) -> list[Finding]:
     """Return the first findings of a check, and one that counts the rest."""
-    # Maximum number of findings listed per check; a broken exporter repeats a mistake at every node.
-    kept = list(findings[:50])
+    kept = list(findings[:_MOST_OF_A_CHECK])
     more = len(findings) - len(kept)
     if more > 0:
         last = findings[-1]

@@ -21,6 +21,8 @@ Array = npt.NDArray[Any]
 LARGEST_READ = 64 * 2**20
 """Larger constants are not read by default."""
 _FEW_BYTES = 64 * 2**10
+_FIRST_OPSET_OF_ANY_CONSTANT = 9
+"""In earlier opsets Constant supports only floats."""
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
@@ -188,8 +190,9 @@ class Edits:
         graph.register_initializer(new)
 
     def _put_constant_node(self, node: ir.Node, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
-        # In earlier opsets Constant supports only floats.
-        if node.op_type == "Constant" or (self.opset(graph) < 9 and tensor.dtype not in FLOATS):
+        if node.op_type == "Constant" or (
+            self.opset(graph) < _FIRST_OPSET_OF_ANY_CONSTANT and tensor.dtype not in FLOATS
+        ):
             return
         constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
         constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape

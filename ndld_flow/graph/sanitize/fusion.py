@@ -25,6 +25,8 @@ from ndld_flow.graph.sanitize.edits import (
 )
 from ndld_flow.models.node_precision import precision_metadata, same_precision
 
+_ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -49,7 +51,7 @@ def fuse_affine(edits: Edits) -> None:
 def _fuse(edits: Edits, node: ir.Node) -> None:
     for index in range(2 if node.op_type in ("Mul", "Add") else 1):
         data = node.inputs[index]
-        absorber = producer_of_type(data, "Conv", "ConvTranspose", "BatchNormalization")
+        absorber = producer_of_type(data, *_ABSORBERS)
         if data is None or absorber is None or not only_reader(data) or absorber.graph is not node.graph:
             continue
         if not (same_precision(absorber, node) and edits.may_replace(node.outputs[0], data)):
@@ -175,6 +177,7 @@ def _absorb_into_batch_norm(edits: Edits, node: ir.Node, affine: Affine) -> bool
     return True
 
 
+_FIRST_OPSET_OF_LAYER_NORM = 17
 _GEMM_TYPES = FLOATS - {ir.DataType.BFLOAT16}
 
 
@@ -309,7 +312,7 @@ def _fuse_layer_norm_without_bias(edits: Edits, node: ir.Node) -> None:
 
 def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | None) -> bool:
     graph = last.graph
-    if not isinstance(graph, ir.Graph) or edits.opset(graph) < 17:  # the first opset with LayerNormalization
+    if not isinstance(graph, ir.Graph) or edits.opset(graph) < _FIRST_OPSET_OF_LAYER_NORM:
         return False
     for index in (0, 1):
         normal, scale = mul.inputs[index], mul.inputs[1 - index]

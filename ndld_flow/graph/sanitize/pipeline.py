@@ -37,6 +37,9 @@ from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.node_precision import constraints_of
 from ndld_flow.records.model_diff import GraphChange
 
+_MOST_PASSES = 20
+"""Limit against endless loops, never reached in practice: every rule makes the model smaller."""
+
 _NAMED = 10
 """Maximum number of lost constraints that are named."""
 _FINISH = "finish"
@@ -116,8 +119,7 @@ def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -
         return edits
     interface = Interface(edits)
     _prepare(edits, settings, skipped, interface)
-    # Limit against endless loops, never reached in practice: every rule makes the model smaller.
-    for _ in range(20 if settings.passes == "auto" else settings.passes):
+    for _ in range(_MOST_PASSES if settings.passes == "auto" else settings.passes):
         before = edits.done.total()
         for stage in _stages(settings, interface):
             if stage.wanted and stage.name not in skipped:

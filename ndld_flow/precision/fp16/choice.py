@@ -44,6 +44,7 @@ def why_sensitive(node: ir.Node) -> str:
     return _SENSITIVE[node.op_type] if is_op(node, *_SENSITIVE) else ""
 
 
+_ONLY_MOVES = "it only moves values between fp32 nodes"
 _IN_BODY = "it is inside {name}, which is blocked"
 
 
@@ -141,7 +142,7 @@ def choose_fp32(groups: Groups) -> set[Group]:
             undecided.discard(group)
             waiting += _neighbours(group, groups)
     for group in undecided:
-        group.kept = "it only moves values between fp32 nodes"
+        group.kept = _ONLY_MOVES
     return fixed | undecided
 
 

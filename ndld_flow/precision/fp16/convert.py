@@ -31,6 +31,8 @@ from ndld_flow.records.model_diff import GraphChange
 _NAMED = 10
 """Maximum number of weights named in notes; the log has all."""
 _USUAL_SHARE = 0.01
+_SAFE_DEVIATIONS = 8.0
+"""Activations of trained networks often reach this many standard deviations."""
 
 
 def loss_lines(losses: Sequence[Loss]) -> list[str]:
@@ -131,7 +133,7 @@ def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
     deviation = np.sqrt(np.maximum(variance, 1e-30))
     room = (MAX_HALF - np.abs(mean)) / deviation
     worst = int(np.argmin(room))
-    if room[worst] >= 8.0:  # activations of trained networks often reach this many standard deviations
+    if room[worst] >= _SAFE_DEVIATIONS:
         return []
     return [
         f"{maker.op_type} {maker.name!r} may overflow fp16: by the statistics of {node.name!r} its output has mean "

@@ -16,6 +16,7 @@ from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
 from ndld_flow.profiles.compare.verdicts import Bounds, JudgedTimes, geometric_mean, judge, judge_layers
 from ndld_flow.records.comparison import (
+    ComparedMetric,
     Comparison,
     Coverage,
     LayerRow,
@@ -55,13 +56,7 @@ def compare_profiles(
         circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
         pairs[base, candidate] = Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
     evidence = evidence or RoundsEvidence()
-    verdicts = [
-        judge(metric, *pair, bounds)
-        if evidence.rounds is None or metric.metric not in ESTIMATES or bounds.circumstances.forbidden
-        else judge_by_rounds(metric, pair, bounds, evidence.rounds)
-        for metric in metrics
-        for pair, bounds in pairs.items()
-    ]
+    verdicts = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
     times = [JudgedTimes(profile) for profile in profiles]
     return ProfileComparison(
@@ -82,6 +77,14 @@ def compare_profiles(
         rounds=evidence.rounds,
         rounds_missing=evidence.missing,
     )
+
+
+def _judge(
+    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, rounds: PairedRounds | None
+) -> MetricVerdict | None:
+    if rounds is None or metric.metric not in ESTIMATES or bounds.circumstances.forbidden:
+        return judge(metric, *pair, bounds)
+    return judge_by_rounds(metric, pair, bounds, rounds)
 
 
 def compare(

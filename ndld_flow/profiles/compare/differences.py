@@ -21,6 +21,7 @@ from ndld_flow.records.profile import Profile, TensorInfo
 
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
 """Libraries that do not run the model: their versions are listed but do not affect the latency."""
+_TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
 _THREADS = ("threads", "inter_op_threads", "execution")
 _PLAN = (
     "runs", "passes", "duration", "stable", "budget", "warmup_passes", "warmup", "layer_passes", "batches",
@@ -292,7 +293,7 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "clocks", "highest GPU clock", _highest_gpu_clock, "forbids")
     yield _fact(profiles, "clocks", "GPU clocks locked", _on_gpu(_option("lock_clocks")), "forbids")
     yield _fact(profiles, "power", "power limit", _on_gpu(lambda profile: _of_gpus(profile, "power.limit")), "forbids")
-    for name in ("Memory Clock Rate", "Application Compute Clock Rate"):
+    for name in _TRTEXEC_CLOCKS:
         values = tuple(_text_at(profile.conditions, "device_information", name) for profile in profiles)
         if any(values):  # only trtexec reports them, and not every release does
             reports = (profile.conditions.get("device_information") for profile in profiles)

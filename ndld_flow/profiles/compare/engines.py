@@ -231,14 +231,17 @@ def compare_sides(before: EngineSide, after: EngineSide) -> EngineComparison:
 def _causes(before: EngineSide, after: EngineSide) -> Iterator[str]:
     """Yield the circumstances that are recorded for both, and differ."""
     ours, theirs = facts_of_engine(before), facts_of_engine(after)
-    for group in ("Library and device", "Model and shapes", "Settings"):
+    for group in _CAUSES:
         for name, then in ours[group].items():
             now = theirs[group].get(name, "")
             if then and now and then != now:
                 yield f"{name} is {short_name(now)}, and was {short_name(then)}"
 
 
+_CAUSES = ("Library and device", "Model and shapes", "Settings")
 NOT_SET = "not set"
+_OF_TIMES = ("inference_options", "device")
+"""Parts of the options of an export that do not decide the engine."""
 
 
 def facts_of_engine(side: EngineSide) -> dict[str, dict[str, str]]:
@@ -289,8 +292,7 @@ def _flat(options: JsonValue, place: str) -> Iterator[tuple[str, str]]:
     """Yield settings by dotted names."""
     if isinstance(options, Mapping) and options:
         for name, value in options.items():
-            # Parts of the options of an export that do not decide the engine.
-            if place or name not in ("inference_options", "device"):
+            if place or name not in _OF_TIMES:
                 yield from _flat(value, f"{place}.{name}".lstrip("."))
     elif place:
         is_set = options is not None and options not in ([], {}, "")

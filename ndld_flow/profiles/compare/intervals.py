@@ -9,6 +9,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 CONFIDENCE = 0.95
+_NEGLIGIBLE = 1e-7
+"""Probability below which a value is left out of the distribution: far below 2.5 %, and fast for hundreds of runs."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,7 @@ def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence
 def _distribution(values: Sequence[float]) -> list[tuple[float, float]]:
     """Return sorted (value, probability that it is the median of a draw)."""
     chances = _median_chances(len(values))
-    # Probability below which a value is left out of the distribution: far below 2.5 %, and fast for hundreds of runs.
-    return [(value, chance) for value, chance in zip(sorted(values), chances, strict=True) if chance > 1e-7]
+    return [(value, chance) for value, chance in zip(sorted(values), chances, strict=True) if chance > _NEGLIGIBLE]
 
 
 @lru_cache(maxsize=64)

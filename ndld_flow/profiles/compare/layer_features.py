@@ -77,6 +77,8 @@ _GENERATED_HEAD = re.compile(
 _SEPARATORS = re.compile(r" \+ |\|\||[;,{}\[\]\x1e\x1f]")
 _STEPS = re.compile(r"[/.](?=\w)")
 _MULTIPLIES = re.compile(r"conv|gemm|matmul|dense|fc|einsum|weight|kernel", re.IGNORECASE)
+_LONGEST_NAME = 2_000
+"""Characters of a name that are read: a fused layer's name may list hundreds of others."""
 
 
 def _tokens_of(layer: Layer, class_: LayerClass) -> frozenset[str]:
@@ -98,8 +100,7 @@ def _tokens_of(layer: Layer, class_: LayerClass) -> frozenset[str]:
 
 def _parts(names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        # Characters of a name that are read: a fused layer's name may list hundreds of others.
-        for part in _SEPARATORS.split(name[:2_000]):
+        for part in _SEPARATORS.split(name[:_LONGEST_NAME]):
             stripped = _GENERATED_TAIL.sub("", _GENERATED_HEAD.sub("", part.strip()))
             if stripped and stripped != "ForeignNode":
                 yield stripped

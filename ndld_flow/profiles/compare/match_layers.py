@@ -21,6 +21,10 @@ from ndld_flow.records.profile import Layer, Profile
 _Shapes = tuple[tuple[int, ...], ...]
 _Looks = tuple[str, str, str, tuple[str, ...], _Shapes, _Shapes, tuple[str, ...]]
 _Identity = tuple[int, tuple[_Looks, ...]]
+_QUICK = 20_000
+"""Total number of layers in all pairs up to which every pair of profiles is matched, a few seconds."""
+_SAME_PLACE = 0.99
+"""Confidence for layers at the same place of two profiles that look the same throughout, without weights as proof."""
 _Found = tuple[MatchMethod, float]
 METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
 """From the most certain to none."""
@@ -69,8 +73,7 @@ def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
     Of many profiles, each is matched with the first and with its neighbour.
     """
     pairs = list(combinations(range(len(features)), 2))
-    # Total number of layers in all pairs up to which every pair of profiles is matched, a few seconds.
-    if sum(len(features[ours]) + len(features[theirs]) for ours, theirs in pairs) > 20_000:
+    if sum(len(features[ours]) + len(features[theirs]) for ours, theirs in pairs) > _QUICK:
         pairs = [pair for pair in pairs if pair[0] == 0 or pair[1] - pair[0] == 1]
     groups = _Groups(features)
     groups.add_links((*pair, link) for pair in pairs for link in match_pair(features[pair[0]], features[pair[1]]))
@@ -183,8 +186,7 @@ def _likeness(twins: Sequence[Profile], at: int) -> _Found:
         return ("nodes" if layer.onnx_nodes else "names" if layer.name else "structure"), 1.0
     if any(weight.digest for weight in layer.weights):
         return "weights", 1.0
-    # Confidence for layers at the same place of two profiles that look the same throughout, without weights as proof.
-    return ("names" if layer.name or layer.onnx_nodes else "structure"), 0.99
+    return ("names" if layer.name or layer.onnx_nodes else "structure"), _SAME_PLACE
 
 
 def _reached(group: _Group, reference: int) -> dict[int, _Found]:

@@ -36,8 +36,12 @@ _SAME_INPUT, _OTHER_INPUT, _OTHER_INPUT_OF_COMPUTE = 0.5, -2.0, -5.0
 _SAME_WINDOW, _OTHER_WINDOW = 0.5, -4.0
 _SAME_SIZE, _OTHER_SIZE, _NEARLY = 0.5, -4.0, 1.4
 """By the largest weight. A size up to 1.4 times as large counts neither way: padding may explain it."""
+_SAME_RESOLUTION = 0.3
+"""Below this share of equal outputs of layers that multiply, the networks ran at different resolutions."""
 _PADDED_TO = 16
 _SHARED_WEIGHTS, _OTHER_WEIGHTS, _FOREIGN_WEIGHTS = 8.0, -1.0, -8.0
+_KNOWN_WEIGHTS = 0.5
+"""Other weights count against a pair only if more than this share of the weights occur on both sides."""
 
 
 def score_looks(first: LayerFeatures, second: LayerFeatures) -> Scores:
@@ -73,8 +77,7 @@ class _Looks:
             for side in self._sides
         ]
         fewer = min(each.total() for each in outputs)
-        # Below this share of equal outputs of layers that multiply, the networks ran at different resolutions.
-        self._is_scaled = (outputs[0] & outputs[1]).total() < 0.3 * fewer
+        self._is_scaled = (outputs[0] & outputs[1]).total() < _SAME_RESOLUTION * fewer
 
     def __call__(self, ours: int, theirs: int) -> float:
         first, second = self._sides
@@ -157,8 +160,7 @@ def _nodes(layer: Layer) -> Iterator[str]:
 def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> Scores:
     scores = np.zeros((len(owned), len(theirs)))
     shared = frozenset[str]().union(*owned) & frozenset[str]().union(*theirs)
-    # Other weights count against a pair only if more than this share of the weights occur on both sides.
-    if len(shared) > 0.5 * min(sum(map(bool, owned)), sum(map(bool, theirs))):
+    if len(shared) > _KNOWN_WEIGHTS * min(sum(map(bool, owned)), sum(map(bool, theirs))):
         owns, have = (np.array([bool(items) for items in side], bool) for side in (owned, theirs))
         known, there = (np.array([bool(items & shared) for items in side], bool) for side in (owned, theirs))
         scores[np.outer(owns, have)] = _OTHER_WEIGHTS
@@ -172,7 +174,11 @@ def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str
 _NUMBERED = re.compile(r"^(onnx::)?[A-Za-z_.]*?[_.:]*\d+$")
 """Names that exporters count up, such as `Conv_12` and `onnx::Add_3`: one more layer shifts all that follow."""
 _CONTRADICTED = -6.0
+_RARER = 0.7
+"""Nats by which a name may be less rare than the best name that both layers share with others."""
 _TELLING = 1.5
+_COMMON = 4_000
+"""Pairs of layers beyond which a shared word says nothing and is left out."""
 
 
 def score_names(first: LayerFeatures, second: LayerFeatures) -> tuple[Scores, Scores]:
@@ -190,8 +196,7 @@ def score_names(first: LayerFeatures, second: LayerFeatures) -> tuple[Scores, Sc
     found = [np.zeros((len(first), len(second))) for _ in range(2)]
     for at, tokens in enumerate(shared[0]):
         for token in tokens:
-            # Pairs of layers beyond which a shared word says nothing and is left out.
-            if counts[0][token] * counts[1][token] <= 4_000:
+            if counts[0][token] * counts[1][token] <= _COMMON:
                 row = found[bool(_NUMBERED.match(token))][at]
                 worth = log(total / max(counts[0][token], counts[1][token]))
                 row[holders[token]] = np.maximum(row[holders[token]], worth)
@@ -222,5 +227,4 @@ def _shorter(token: str) -> list[str]:
 def _contrast(scores: Scores) -> Scores:
     """Keep the best names of each layer, and count the others as contradicted where both have telling ones."""
     best = np.minimum(scores.max(1, initial=0)[:, None], scores.max(0, initial=0)[None, :])
-    # Nats by which a name may be less rare than the best name that both layers share with others.
-    return np.where(scores > best - 0.7, scores, np.where(best > _TELLING, _CONTRADICTED, 0.0))
+    return np.where(scores > best - _RARER, scores, np.where(best > _TELLING, _CONTRADICTED, 0.0))

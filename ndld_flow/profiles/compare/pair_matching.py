@@ -37,6 +37,8 @@ _TRUSTED_WORDS, _TRUSTED_NUMBERS = 0.8, 0.9
 _FITS = -1.5
 _CLEAR, _AHEAD = 5.5, 2.0
 """Nats of a pair out of order, and by how many no other pair of its layers comes near."""
+_NEAR = 3
+"""Matched layers between the places of two layers that swapped."""
 _SWAPPED_LOOKS = 1.5
 _MOST_CERTAIN: Mapping[MatchMethod, float] = {
     "nodes": 1.0,
@@ -49,6 +51,8 @@ _MOST_CERTAIN: Mapping[MatchMethod, float] = {
 """Greatest confidence by method: an upper bound where the alignment is surer than such pairs deserve.
 `bench_matching` prints how many pairs of each confidence are right.
 """
+_FEW = 4
+"""Layers that may run one node; a node in more is a constant or a size, and shows nothing."""
 _MOST_CELLS = 4_000_000
 """Pairs of layers up to which everything is compared with everything: 2,000 layers each, a few seconds."""
 
@@ -248,13 +252,12 @@ class _PairMatching:
             np.cumsum([at in partners for at in side.order])[np.argsort(side.order)]
             for side, partners in zip(self.sides, self.partners, strict=True)
         ]
-        # Matched layers between the places of two layers that swapped.
         near = [
             (ours, theirs)
             for ours in self._free(0)
             if self.sides[0].classes[ours] == "compute"
             for theirs in self._free(1)
-            if self.scores[ours, theirs] > _SWAPPED_LOOKS and abs(places[0][ours] - places[1][theirs]) <= 3
+            if self.scores[ours, theirs] > _SWAPPED_LOOKS and abs(places[0][ours] - places[1][theirs]) <= _NEAR
         ]
         counts = Counter(ours for ours, _ in near), Counter(theirs for _, theirs in near)
         for ours, theirs in near:
@@ -377,5 +380,4 @@ def _by_node(layers: Sequence[Layer]) -> dict[str, list[int]]:
     for at, layer in enumerate(layers):
         for node in layer.onnx_nodes:
             runs[node].append(at)
-    # Layers that may run one node; a node in more is a constant or a size, and shows nothing.
-    return {node: places for node, places in runs.items() if len(places) <= 4}
+    return {node: places for node, places in runs.items() if len(places) <= _FEW}

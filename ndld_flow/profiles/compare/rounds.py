@@ -27,6 +27,12 @@ FLOOR = 0.01
 """Minimum assumed standard deviation of a round: a few rounds may agree by chance."""
 _STANDARD_ERRORS = 2.6
 _LEAST_ERROR = 0.002
+_MAD_TO_MEDIAN_ERROR = 1.2533 * 1.4826
+"""Standard error of a median, from the median absolute deviation of normal values, times the root of their number."""
+_WAITS = 0.03
+"""Share of a pass that may be spent neither running nor ready to run, before CPU time is rejected."""
+_PARALLEL = 1.05
+"""CPU time over wall time above which several threads ran."""
 _SMALLEST_MS = 1e-9
 CLOCK_NAMES: dict[Clock, str] = {"cpu": "CPU time", "wall": "wall time"}
 
@@ -64,11 +70,10 @@ def choose_clock(rounds: Sequence[Round], on_device: bool) -> tuple[Clock, str]:
         return "wall", "CPU time misses the work of a device"
     if threads > 1:
         return "wall", f"CPU time misses how well {threads} threads share the work"
-    # CPU time over wall time above which several threads ran.
-    if any(statistics.median(map(_share, side.cpu_ms, side.wall_ms)) > 1.05 for side in sides):
+    if any(statistics.median(map(_share, side.cpu_ms, side.wall_ms)) > _PARALLEL for side in sides):
         return "wall", "more CPU time than wall time: several threads share the work"
     waits = max(map(_waiting_share, sides))
-    if waits > 0.03:  # share of a pass that may be spent neither running nor ready to run, before CPU time is rejected
+    if waits > _WAITS:
         return "wall", f"CPU time misses the {waits:.0%} of a pass that are spent waiting"
     return "cpu", "one thread that never waits; concurrent load affects its CPU time least"
 
@@ -94,8 +99,7 @@ def estimate_median(round_: Round, clock: Clock) -> Estimate:
     logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
     middle = statistics.median(logs)
     spread = statistics.median(abs(log - middle) for log in logs)
-    # Standard error of a median, from the median absolute deviation of normal values, times the root of their number.
-    return Estimate(middle, max(_LEAST_ERROR, 1.2533 * 1.4826 * spread / math.sqrt(len(logs))))
+    return Estimate(middle, max(_LEAST_ERROR, _MAD_TO_MEDIAN_ERROR * spread / math.sqrt(len(logs))))
 
 
 def estimate_minimum(round_: Round, clock: Clock) -> Estimate:

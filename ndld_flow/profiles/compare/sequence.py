@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+_NEAREST = 12
+"""Number of candidate positions tried per item, the nearest ones. A model of 5,000 layers repeats few kinds, so that
+trying all would be millions.
+"""
 _LONG, _NEAREST_IN_LONG = 1000, 6
 """In sequences of this length, half as many positions are tried."""
 
@@ -44,9 +48,7 @@ def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
     for position, item in enumerate(second):
         places[item].append(position)
     slope = len(second) / len(first) if first else 0.0
-    # Number of candidate positions tried per item, the nearest ones. A model of 5,000 layers repeats few kinds, so that
-    # trying all would be millions.
-    nearest = 12 if len(first) < _LONG else _NEAREST_IN_LONG
+    nearest = _NEAREST if len(first) < _LONG else _NEAREST_IN_LONG
     return _chains(
         # Later positions first, so that an item is not chained with itself.
         (position, place)

@@ -289,6 +289,10 @@ _LOG_OF_HALF_A_TICK = math.log(TICK_MS / 2)
 SIGNIFICANT = 0.05
 """False discovery rate of rows reported as slower or faster (Benjamini and Hochberg, 1995)."""
 _FLOOR_MS = 2 * TICK_MS
+_SINGLE_RUN = 0.5
+"""Without repeated runs, a change by this factor is a finding. Single layers vary more than the whole, but one that
+takes half the time must not count as noise.
+"""
 
 
 class _Tested(NamedTuple):
@@ -355,9 +359,7 @@ def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:
     if bounds.same or bounds.circumstances.identical or (test.difference_ms <= _FLOOR_MS and q_value is not None):
         return "unchanged"
     if q_value is None:
-        # Without repeated runs, a change by this factor is a finding. Single layers vary more than the whole, but one
-        # that takes half the time must not count as noise.
-        counts = far > max(bounds.threshold, 0.5) and test.difference_ms > _FLOOR_MS
+        counts = far > max(bounds.threshold, _SINGLE_RUN) and test.difference_ms > _FLOOR_MS
     elif far <= bounds.threshold:
         return "unchanged"
     else:

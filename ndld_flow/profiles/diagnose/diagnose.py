@@ -123,6 +123,11 @@ def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
     return tuple(replace(insight, name=rule.__name__) for rule in ENGINE_RULES for insight in rule(subject))
 
 
+_ONE_LAYER = 0.5
+_REFORMATTING = 0.3
+_COPYING = 0.3
+_OUTSIDE = 1 / 3
+_FEWEST_LAYERS = 4
 _HALF = 0.5
 """A roof bounds a layer that reaches this share of it, and the pass if such layers take this part of the time."""
 
@@ -166,7 +171,7 @@ def _transfers(subject: Subject) -> Bound | None:
 def _one_layer(subject: Subject) -> Bound | None:
     longest = subject.longest_first(range(len(subject.layers)))[:1]
     part = subject.share(longest)
-    if len(subject.layers) < 4 or part < 0.5:
+    if len(subject.layers) < _FEWEST_LAYERS or part < _ONE_LAYER:
         return None
     return Bound(
         "one layer", f"{subject.call(longest[0])} takes {share(part)} of {subject.whole}: {subject.took(longest)}"
@@ -176,7 +181,7 @@ def _one_layer(subject: Subject) -> Bound | None:
 def _reformatting(subject: Subject) -> Bound | None:
     positions = subject.where(lambda layer: layer.purpose in ("reformat", "cast", "quantize"))
     part = subject.share(positions)
-    if part < 0.3:
+    if part < _REFORMATTING:
         return None
     return Bound(
         "reformatting",
@@ -187,7 +192,7 @@ def _reformatting(subject: Subject) -> Bound | None:
 def _copying(subject: Subject) -> Bound | None:
     positions = subject.where(lambda layer: layer.role == "copy")
     part = subject.share(positions)
-    if part < 0.3:
+    if part < _COPYING:
         return None
     return Bound(
         "transfers", f"copies within the model take {share(part)} of {subject.whole}: {subject.took(positions)}"
@@ -196,7 +201,7 @@ def _copying(subject: Subject) -> Bound | None:
 
 def _dispatch(subject: Subject) -> Bound | None:
     outside = outside_layers(subject)
-    if outside >= 1 / 3:
+    if outside >= _OUTSIDE:
         return Bound(
             "dispatch overhead",
             f"{share(outside)} of the latency is outside layers: those of one pass take "

@@ -128,6 +128,9 @@ _MULTIPLES = {"float32": 4, "float16": 8, "bfloat16": 8, "int8": 16, "uint8": 16
 """https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, "Optimizing for Tensor Cores":
 for dense products. float32 is computed as TF32."""
 _VECTOR = re.compile(r"(?:hwc|chw)(\d+)\Z")
+_IMAGE = 4
+"""Up to this many input channels belong to an image; they are not a design choice, and libraries have special kernels.
+"""
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,7 @@ class Channels:
 
     @property
     def is_image(self) -> bool:
-        # Up to this many input channels belong to an image; they are not a design choice, and libraries have special
-        # kernels.
-        return self.inputs <= 4
+        return self.inputs <= _IMAGE
 
     @property
     def odd(self) -> tuple[str, ...]:

@@ -22,8 +22,12 @@ from ndld_flow.records.profile import Layer, Profile
 _MOST = 1.05
 """A layer that exceeds this part of a peak disproves it: the machine was busy when it was measured, the device is not
 the one that the name says, or data stay in a cache."""
+_SHORT = 0.01
+"""Layers shorter than this part of the longest one are too inaccurate to disprove a peak."""
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "NoOp")
 """Operators that change or read only a tensor's shape: no data moves."""
+_PARTS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
+"""Operators that read only as much as they write."""
 _FILE = Path(__file__).with_suffix(".json")
 
 
@@ -73,8 +77,7 @@ def moved_bytes(layer: Layer) -> int:
     """Return the bytes that a layer has to read and write."""
     if layer.type in _VIEWS or layer.role == "control":
         return 0
-    # Operators that read only as much as they write.
-    if layer.type in ("Gather", "GatherElements", "GatherND", "Slice", "Split"):
+    if layer.type in _PARTS:
         return 2 * layer.written_bytes
     return layer.read_bytes + layer.written_bytes
 
@@ -107,8 +110,7 @@ class LayerPeaks:
         """Take the layers' times; `are_rates` marks those that are the device's own."""
         self.measured = profile.roofs
         self.published = None if self.measured is not None else published_peaks(profile)
-        # Layers shorter than this part of the longest one are too inaccurate to disprove a peak.
-        shortest = 0.01 * max(medians_ms, default=0.0)
+        shortest = _SHORT * max(medians_ms, default=0.0)
         self._layers = profile.layers
         self._shares = [
             self._shares_of(layer, median_ms) if is_rate else PeakShares()

@@ -19,6 +19,7 @@ from ndld_flow.records.profile import Layer
 
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+_SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
 
 
 def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
@@ -212,7 +213,7 @@ def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
 
 def shape_computations_on_host(subject: EngineSubject) -> Iterator[Insight]:
     """Report copies of shape values between host and device."""
-    copies = subject.where(lambda layer: layer.type.lower() in ("shapehosttodevice", "devicetoshapehost"))
+    copies = subject.where(lambda layer: layer.type.lower() in _SHAPE_COPIES)
     if not copies:
         return
     yield Insight(
@@ -233,6 +234,8 @@ def _way(layer: Layer) -> str:
 
 _WIDE = 4
 """Ratio of elements above which shapes need different tactics and memory."""
+_LONG_BUILD_S = 30.0
+"""Minimum duration of a long build."""
 _COMPATIBLE = {
     "ampere_plus": "every GPU since Ampere",
     "same_compute_capability": "every GPU of its compute capability",
@@ -319,7 +322,7 @@ def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
     """Report a long build without timings from a cache. TensorRT-RTX times nothing; further attempts time on
     purpose."""
     build = subject.build
-    if build is None or build.backend != "tensorrt" or build.build_s < 30.0:  # minimum duration of a long build
+    if build is None or build.backend != "tensorrt" or build.build_s < _LONG_BUILD_S:
         return
     if subject.option("attempt") not in (None, 1):
         return

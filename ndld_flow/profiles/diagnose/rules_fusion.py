@@ -13,9 +13,15 @@ from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
 _SHAPES = ("Shape", "Size")
+_FEWEST_SHAPES = 3
 _INTEGERS = ("int64", "int32", "bool")
+_FEW_VALUES = 64
+"""A tensor of at most this many integers is a shape, an axis or an index."""
 _NOTABLE_SHARE = 0.02
+_CONVOLUTIONS = ("Conv", "FusedConv", "ConvTranspose")
 _AFFINE = ("Mul", "Add", "Sub", "Div")
+_LONGEST_WAY = 8
+"""Maximum number of layers between a convolution and a layer that can be folded into it."""
 
 _Matches = Callable[[Layer], bool]
 
@@ -27,7 +33,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     (https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html).
     """
     shapes = subject.where(lambda layer: layer.type in _SHAPES)
-    if len(shapes) < 3:
+    if len(shapes) < _FEWEST_SHAPES:
         return
     positions = subject.where(_computes_shapes)
     part = subject.share(positions)
@@ -121,8 +127,7 @@ def _computes_shapes(layer: Layer) -> bool:
     if layer.type in _SHAPES:
         return True
     tensors = (*layer.inputs, *layer.outputs)
-    # A tensor of at most this many integers is a shape, an axis or an index.
-    small = all(prod(tensor.shape) <= 64 and tensor.dtype in _INTEGERS for tensor in tensors)
+    small = all(prod(tensor.shape) <= _FEW_VALUES and tensor.dtype in _INTEGERS for tensor in tensors)
     return bool(tensors) and small and layer.role != "control"
 
 
@@ -164,14 +169,14 @@ def _with_fixed_shapes(subject: Subject) -> RecipeChange | None:
 def _reads_convolution(subject: Subject, layer: Layer) -> bool:
     """Return whether a layer is the only reader of a convolution, directly, through reorders or through similar
     layers."""
-    for _ in range(8):  # maximum number of layers between a convolution and a layer that can be folded into it
+    for _ in range(_LONGEST_WAY):
         written = [
             (tensor.name, subject.makers[tensor.name]) for tensor in layer.inputs if tensor.name in subject.makers
         ]
         if len(written) != 1 or len(subject.readers[written[0][0]]) != 1:
             return False
         layer = subject.layers[written[0][1]]
-        if layer.type in ("Conv", "FusedConv", "ConvTranspose"):
+        if layer.type in _CONVOLUTIONS:
             return True
         if layer.role != "reformat" and not _is_affine(layer):
             return False

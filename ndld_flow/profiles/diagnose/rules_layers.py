@@ -70,6 +70,7 @@ ELEMENTWISE = frozenset(
         "Where",
     )
 )
+_LONG_CHAIN = 2
 
 
 def far_from_roof(subject: Subject) -> Iterator[Insight]:
@@ -138,7 +139,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     Each reads and writes all its data; fused into one layer or into the preceding one, they would move it once
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "pointwise fusion").
     """
-    chains = [chain for chain in _chains(subject) if len(chain) >= 2]
+    chains = [chain for chain in _chains(subject) if len(chain) >= _LONG_CHAIN]
     saved = sum(subject.share(chain) - subject.share(subject.longest_first(chain)[:1]) for chain in chains)
     if saved < _NOTABLE_SHARE:
         return
@@ -207,6 +208,8 @@ def _reasons(layer: Layer) -> str:
     return ", ".join(reasons)
 
 
+_DOMINATES = 0.25
+_TYPE_DOMINATES = 0.6
 _FEWEST_LAYERS = 4
 """Minimum number of layers; in a model of three, one always dominates."""
 
@@ -221,7 +224,7 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
         return
     longest = subject.longest_first(range(len(subject.layers)))[:1]
     part = subject.share(longest)
-    if part < 0.25:
+    if part < _DOMINATES:
         return
     layer, nearer = subject.layers[longest[0]], subject.peaks.shares(longest[0]).nearer
     if nearer is None:
@@ -252,7 +255,7 @@ def one_type(subject: Subject) -> Iterator[Insight]:
     kind, sum_ms = times.most_common(1)[0]
     positions = subject.where(lambda layer: layer.type == kind)
     part = subject.share(positions)
-    if part < 0.6:
+    if part < _TYPE_DOMINATES:
         return
     called = one_line(kind)
     yield Insight(

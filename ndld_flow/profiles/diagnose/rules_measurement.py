@@ -11,13 +11,18 @@ from ndld_flow.base.quantities import MINUS, count, milliseconds, share, three_d
 from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.measurement import LatencySummary
 
+_SLOWER = 1.2
+_BUSY_LOAD = 0.5
+"""Load per CPU before the measurement."""
+_BUSY_SHARE = 0.1
+
 
 def profiler_overhead(subject: Subject) -> Iterator[Insight]:
     """Report a layer pass that is at least 20 % slower than the timing pass: short layers appear too long."""
     if not subject.profile.latency_ms or not subject.profile.layer_pass_ms or not subject.latency_ms:
         return
     overhead = subject.profile.profiler_overhead
-    if overhead < 1.2:
+    if overhead < _SLOWER:
         return
     excess_ms = (overhead - 1) * subject.latency_ms
     yield Insight(
@@ -95,9 +100,9 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     during = _part(subject, "during")
     others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
     causes = []
-    if load >= 0.5 * cpus:  # load per CPU before the measurement
+    if load >= _BUSY_LOAD * cpus:
         causes.append(f"the load was {load:.2f} on {cpus} CPUs before the measurement")
-    if others >= 0.1 * cpus:
+    if others >= _BUSY_SHARE * cpus:
         causes.append(f"other processes used {others:.2f} CPUs during the measurement")
     if not causes:
         return
@@ -139,9 +144,14 @@ def _number(value: JsonValue) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0
 
 
+_VARIES = 0.1
+_RUNS_VARY = 0.05
 _OUTLIER = 1.5
 """Multiple of the median above which a pass is an outlier."""
+_MANY_OUTLIERS = 0.02
+_DRIFT = 0.05
 _FEWEST = 20
+_WARM = 1.2
 
 
 def variation(subject: Subject) -> Iterator[Insight]:
@@ -152,7 +162,7 @@ def variation(subject: Subject) -> Iterator[Insight]:
     if len(samples) < _FEWEST:
         return
     latency = subject.profile.latency
-    if latency.cov < 0.1:
+    if latency.cov < _VARIES:
         return
     yield Insight(
         score=0.0,
@@ -173,7 +183,7 @@ def runs_disagree(subject: Subject) -> Iterator[Insight]:
     if len(medians) < 3:
         return
     runs = LatencySummary.of(medians)
-    if runs.cov < 0.05:
+    if runs.cov < _RUNS_VARY:
         return
     yield Insight(
         score=0.0,
@@ -196,7 +206,7 @@ def drift(subject: Subject) -> Iterator[Insight]:
         for run in subject.profile.runs
         if (third := len(run.latency_ms) // 3) >= _FEWEST // 3 and min(run.latency_ms) > 0
     ]
-    if not changes or min(map(abs, changes)) < 0.05 or len({change > 0 for change in changes}) > 1:
+    if not changes or min(map(abs, changes)) < _DRIFT or len({change > 0 for change in changes}) > 1:
         return
     change = statistics.median(changes)
     slower = change > 0
@@ -220,7 +230,7 @@ def outliers(subject: Subject) -> Iterator[Insight]:
         return
     latency = subject.profile.latency
     over = sum(sample > _OUTLIER * latency.median_ms for sample in samples)
-    if over < max(2, 0.02 * len(samples)):
+    if over < max(2, _MANY_OUTLIERS * len(samples)):
         return
     yield Insight(
         score=0.0,
@@ -237,7 +247,7 @@ def outliers(subject: Subject) -> Iterator[Insight]:
 def cold_start(subject: Subject) -> Iterator[Insight]:
     """Report runs whose first measured pass mostly takes 20 % more than the median: the warm-up was too short."""
     runs = [run for run in subject.profile.runs if len(run.latency_ms) >= 5]
-    cold = [run for run in runs if run.latency_ms[0] > 1.2 * run.median_ms]
+    cold = [run for run in runs if run.latency_ms[0] > _WARM * run.median_ms]
     if not cold or len(cold) * 2 <= len(runs):
         return
     excess = statistics.median(run.latency_ms[0] / run.median_ms for run in cold)

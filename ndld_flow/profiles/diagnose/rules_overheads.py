@@ -11,6 +11,7 @@ from ndld_flow.records.profile import LayerRole
 
 _NOTABLE_SHARE = 0.03
 """Minimum share of the latency that justifies a change of the model."""
+_REORDERS = ("ReorderInput", "ReorderOutput")
 
 
 def reformats(subject: Subject) -> Iterator[Insight]:
@@ -27,7 +28,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _NOTABLE_SHARE:
         return
-    are_reorders = any(subject.layers[position].type in ("ReorderInput", "ReorderOutput") for position in positions)
+    are_reorders = any(subject.layers[position].type in _REORDERS for position in positions)
     if are_reorders:
         next_step = (
             "They occur where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
@@ -120,6 +121,9 @@ def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
     return subject.longest_first(position for position in positions if subject.medians_ms[position] > 0)
 
 
+_NOTABLE_SHARE_OF_TRANSFERS = 0.1
+
+
 def transfers(subject: Subject) -> Iterator[Insight]:
     """Report copies of inputs and outputs that take at least a tenth of the latency.
 
@@ -132,7 +136,7 @@ def transfers(subject: Subject) -> Iterator[Insight]:
     if to_device is None or to_host is None or not subject.latency_ms:
         return
     part = (to_device + to_host) / subject.latency_with_copies_ms
-    if part < 0.1:
+    if part < _NOTABLE_SHARE_OF_TRANSFERS:
         return
     whole = "the latency" if subject.latency_has_copies else "a pass with its copies"
     yield Insight(
@@ -154,6 +158,7 @@ START_GPU_MS = 0.003
 """Time to launch one kernel on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
 _TINY_CPU, _TINY_GPU = 10, 2
 """A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
+_FEWEST_LAUNCHES = 20
 _NOTABLE_SHARE_OUTSIDE = 0.1
 ENQUEUE_BOUND = 0.8
 """Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
@@ -178,7 +183,11 @@ def are_tiny(subject: Subject) -> bool:
     `bound_by_enqueue` decides.
     """
     executed = executed_layers(subject)
-    if executed < 20 or subject.latency_ms <= 0 or subject.lane_ms(lambda run: run.enqueue_ms) is not None:
+    if (
+        executed < _FEWEST_LAUNCHES
+        or subject.latency_ms <= 0
+        or subject.lane_ms(lambda run: run.enqueue_ms) is not None
+    ):
         return False
     return subject.latency_ms / executed < tiny_ms(subject)
 

@@ -11,6 +11,8 @@ from ndld_flow.profiles.diagnose.subject import Insight
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.precision_search import PrecisionSearch
 
+_COSTLY = 0.1
+"""Minimum share of the time of all layers."""
 _USED_BY = {"fp16": "`convert_fp16`", "bf16": "`constrain_precision`", "int8": "`quantize`"}
 
 
@@ -112,7 +114,7 @@ def checked_natively_on_cpu(subject: SearchSubject) -> Iterator[Insight]:
 def kept_nodes_are_slow(subject: SearchSubject) -> Iterator[Insight]:
     """Report kept nodes whose layers take much of the time."""
     part = subject.kept_part
-    if part is None or part < 0.1:  # minimum share of the time of all layers
+    if part is None or part < _COSTLY:
         return
     yield Insight(
         min(1.0, part / 2),

@@ -9,10 +9,15 @@ from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.profiles.diagnose.recipe_change import AddedStep, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 
+_CPU = "CPUExecutionProvider"
 _NOTABLE_SHARE = 0.03
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4")
+_MOSTLY = 0.8
 _MOST_THREADS = 1e15
+_BATCH_PAYS = 1.2
+_MANY_TIMES = 4
+_MUCH_MEMORY = 256 * 2**20
 
 
 def cpu_fallback(subject: Subject) -> Iterator[Insight]:
@@ -23,7 +28,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     """
     if not subject.on_gpu or not subject.profile.providers:
         return
-    positions = subject.where(lambda layer: layer.provider == "CPUExecutionProvider")
+    positions = subject.where(lambda layer: layer.provider == _CPU)
     if not positions:
         return
     part = subject.share(positions)
@@ -95,7 +100,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     time of these layers. NVIDIA's ResNet-50 exports of one A100 (TREx) take 1.99 ms in float32 and 0.86 ms in float16.
     """
     reduced, singles = _macs(subject, _REDUCED), _macs(subject, ("float32",))
-    if not subject.on_gpu or not singles or singles < 0.8 * (singles + reduced):
+    if not subject.on_gpu or not singles or singles < _MOSTLY * (singles + reduced):
         return
     if any(layer.macs and not layer.precision for layer in subject.layers):
         return  # their type is unknown
@@ -151,7 +156,7 @@ def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
         return
     best = max(points, key=lambda point: point.items_per_s)
     gain = best.items_per_s / points[0].items_per_s
-    if gain < 1.2:
+    if gain < _BATCH_PAYS:
         return
     yield Insight(
         score=1 - 1 / gain,
@@ -167,7 +172,7 @@ def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
     """Report a peak memory of at least 256 MiB and four times the weights: activations or the arena use it."""
     peak = subject.profile.peak_memory_bytes
     weights = sum(layer.weight_bytes for layer in subject.layers)
-    if not weights or peak < 256 * 2**20 or peak < 4 * weights:
+    if not weights or peak < _MUCH_MEMORY or peak < _MANY_TIMES * weights:
         return
     largest = max(range(len(subject.layers)), key=lambda position: subject.layers[position].written_bytes)
     yield Insight(

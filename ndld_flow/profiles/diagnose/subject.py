@@ -21,6 +21,14 @@ from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, without_impossible_values
 
+_SCATTERED = 0.1
+"""Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
+
+_TOO_LONG = 2
+"""Layers that add up to more than this many times a pass ran concurrently, or in another measurement."""
+_MOSTLY_WORK = 4
+"""A layer that waits for the device is placed under the roofs if it takes this many times the longest wait."""
+
 
 class LayersSubject:
     """The layers of a profile, and the tensors between them."""
@@ -109,8 +117,7 @@ class Subject(LayersSubject):
         if not passes or self.times_are_of_the_host or self.profile.layers_wait_for_device:
             return 0.0
         pass_ms = statistics.median(passes)
-        # Layers that add up to more than this many times a pass ran concurrently, or in another measurement.
-        return self.pass_layers_ms / pass_ms if self.pass_layers_ms > 2 * pass_ms > 0 else 0.0
+        return self.pass_layers_ms / pass_ms if self.pass_layers_ms > _TOO_LONG * pass_ms > 0 else 0.0
 
     @cached_property
     def on_gpu(self) -> bool:
@@ -141,8 +148,7 @@ class Subject(LayersSubject):
 
     def _is_rate(self, median_ms: float) -> bool:
         """Return whether work divided by the time of a layer is a rate of the device."""
-        # A layer that waits for the device is placed under the roofs if it takes this many times the longest wait.
-        return not self.times_are_of_the_host and median_ms >= 4 * self.longest_wait_ms
+        return not self.times_are_of_the_host and median_ms >= _MOSTLY_WORK * self.longest_wait_ms
 
     @cached_property
     def _ranks(self) -> dict[int, int]:
@@ -184,8 +190,7 @@ class Subject(LayersSubject):
 
         This is the case if layers take longer than the latency because of the profiler, or if passes were interrupted.
         """
-        # Maximum part of the latency lost to interruptions; above it, shares are of the layers' time.
-        return self.layers_ms if self.scattered_part >= 0.1 else max(self.latency_ms, self.layers_ms)
+        return self.layers_ms if self.scattered_part >= _SCATTERED else max(self.latency_ms, self.layers_ms)
 
     @property
     def whole(self) -> str:

@@ -72,6 +72,7 @@ _OWN = re.compile(
 """Prefixes of names that TensorRT or an exporter generates; no node's name starts with them."""
 _WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
 """Quantized weights appear in a layer's name next to its nodes."""
+_COPY = "Reformatting CopyNode "
 _MYELIN_END = re.compile(r"_myl\d+_\d+\Z")
 """Suffix by which Myelin numbers its kernels."""
 _MAX_NODES = 2_000
@@ -92,7 +93,7 @@ def nodes_of_name(name: str) -> tuple[str, ...]:
     Examples are `Conv_0 + Relu_1`, `PWN(Sigmoid_3, Mul_4)`, `A || B`, and `{ForeignNode[first...last]}`, which names
     the first and the last node.
     """
-    if name.startswith("Reformatting CopyNode "):
+    if name.startswith(_COPY):
         return ()
     name = _MYELIN_END.sub("", name)
     ends = [end for foreign in _FOREIGN.finditer(name) for end in foreign[1].split("...", 1)]
@@ -144,6 +145,7 @@ def format_of_tensorrt(text: str) -> str:
     return without_dtype(lowered).removesuffix("format").strip(" ,.:")[:_LONGEST]
 
 
+_NO_TACTIC = ("0x0", "0x0000000000000000")
 _COPIES = ("hosttodevice", "devicetohost", "shapehosttodevice", "devicetoshapehost", "memcpy")
 _CONTROL = ("loop", "conditional", "conditioninput", "conditionoutput", "conditionaloutput", "triplimit", "recurrence")
 
@@ -262,7 +264,7 @@ def _layer(entry: object) -> EngineLayer | None:
         inputs=inputs,
         outputs=outputs,
         role=role,
-        tactic=tactic or ("" if tactic_value in ("0x0", "0x0000000000000000") else tactic_value),
+        tactic=tactic or ("" if tactic_value in _NO_TACTIC else tactic_value),
         stream=whole_of(entry.get("StreamId")),
         onnx_nodes=() if role == "reformat" else nodes,
         work=work_of(entry, inputs, outputs),

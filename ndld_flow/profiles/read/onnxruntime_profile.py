@@ -27,6 +27,10 @@ MAX_EVENTS = 1_000_000
 """ONNX Runtime silently drops further events."""
 _NODE = "_kernel_time"
 _RUN = "model_run"
+_EXECUTOR = "Executor::Execute"
+_MAX_DEPTH = 64
+"""Limit for damaged files; no model nests bodies this deep."""
+_MAX_SAMPLES = 20 * MAX_EVENTS
 _MAX_NODES = 100_000
 """Maximum number of names in a pass: each takes 7 kB. Events of one name, as of a Loop's body, become one layer."""
 _MAX_US = 10**15
@@ -103,7 +107,7 @@ class Event:
 
     @property
     def is_executor(self) -> bool:
-        return self.name.endswith("Executor::Execute")
+        return self.name.endswith(_EXECUTOR)
 
     def encloses(self, other: Event) -> bool:
         """Return whether this event encloses another: executors enclose nodes and nodes enclose executors."""
@@ -123,7 +127,7 @@ def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
         measured.pass_ms.append(run.dur / 1e3)
         measured.executor_ms.append(sum(executor.dur for executor in run.inner) / 1e3)
         _take_nodes(measured, run.nodes, None, 0, number)
-        if len(measured.nodes) * (number + 1) > 20 * MAX_EVENTS:
+        if len(measured.nodes) * (number + 1) > _MAX_SAMPLES:
             raise ValueError(f"{len(measured.nodes):,} nodes in {number + 1:,} passes are more than can be kept")
     for node in measured.nodes.values():
         node.self_us.extend([0] * (len(measured.pass_ms) - len(node.self_us)))
@@ -203,7 +207,7 @@ def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | Non
         enclosed = event.nodes
         # Rounding to microseconds may make the parts longer than the whole.
         node.self_us[number] += max(0, event.dur - sum(inner.dur for inner in enclosed))
-        if depth < 64:  # limit for damaged files; no model nests bodies this deep
+        if depth < _MAX_DEPTH:
             _take_nodes(measured, enclosed, key, depth + 1, number)
 
 
@@ -310,6 +314,7 @@ class _Walk:
 
 
 _CONTROL = ("If", "Loop", "Scan")
+_REFORMATS = ("ReorderInput", "ReorderOutput")
 _LOADS = re.compile(r"session_initialization|model_loading\w*")
 _MAX_MACS = 10**18
 
@@ -419,7 +424,7 @@ def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
 
 def role_of(kind: str) -> LayerRole:
     """Return the purpose of a layer from its operator."""
-    if kind in ("ReorderInput", "ReorderOutput"):
+    if kind in _REFORMATS:
         return "reformat"
     if kind in QUANTIZING_TYPES:
         return "quantize"

@@ -48,6 +48,7 @@ _VERSION = re.compile(r"TensorRT(?:[- ]RTX)? version: ([\d.]{1,20})", re.IGNOREC
 _RUNNING = re.compile(r"&&&& RUNNING (\S{1,60}) \[TensorRT\S{0,8} v(\d{4,7})\]")
 _COMMAND = re.compile(r"\] # (.{1,4000})")
 _BINDING = re.compile(r"Created (input|output) binding for (.{1,2000}) with dimensions (-?\d+(?:x-?\d+){0,15})\s*$")
+_INFERENCE_SHAPE = "Input inference shape"
 _SHAPE = re.compile(r"(.{1,2000})=(-?\d+(?:x-?\d+){0,15})")
 _MAX_KEYS = 200
 
@@ -107,7 +108,7 @@ def _take_pair(log: TrtexecLog, section: dict[str, JsonValue], body: str) -> boo
         return False
     if value.strip():
         section[text_of(key.strip())] = text_of(value.strip())
-    if key.startswith("Input inference shape"):
+    if key.startswith(_INFERENCE_SHAPE):
         take_inference_shape(log, value)
     return True
 

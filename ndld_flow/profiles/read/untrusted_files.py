@@ -93,6 +93,8 @@ def _unreadable(path: Path, error: OSError) -> RequestError:
 
 
 _MAX_TEXT = 20_000
+_MAX_NUMBER = 1e15
+"""Larger values cannot be measurements, and their squares would overflow."""
 _MAX_DIMENSIONS = 32
 _MAX_ITEMS = 1_000
 
@@ -112,8 +114,7 @@ def text_of(value: object) -> str:
 def number_of(value: object) -> float | None:
     """Return a finite number of plausible size; None for anything else."""
     # Not isinstance: a bool is not a number here, and this runs for millions of values.
-    # Larger values cannot be measurements, and their squares would overflow.
-    if (type(value) is float or type(value) is int) and abs(value) <= 1e15:
+    if (type(value) is float or type(value) is int) and abs(value) <= _MAX_NUMBER:
         return float(value)
     return None
 

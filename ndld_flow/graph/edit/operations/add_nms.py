@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 _FIRST_OPSET = 13
 """The axes of Unsqueeze and ReduceSum are inputs from there on."""
+_CLASS_NAMES = "names"
+"""Key of the metadata in which Ultralytics' exports list their classes: `{0: 'person', 1: 'bicycle'}`."""
 _MAX_METADATA = 2**18
 _COCO = 80
 _PLUGIN = "EfficientNMS_TRT"
 _PLUGIN_DOMAIN = "TRT"
 """The domain in which PyTorch exports write TensorRT's plugins; its parser finds them by their operator alone."""
+_RESULTS = ("num_dets", "det_boxes", "det_scores", "det_classes")
 
 Threshold = Annotated[float, Field(ge=0, le=1, strict=False)]
 
@@ -193,8 +196,7 @@ def _find_output(model: ir.Model, name: str | None) -> ir.Value:
 
 def class_names(metadata: Mapping[str, str]) -> dict[int, str]:
     """Return class -> name as the metadata of Ultralytics' exports list them; empty if they do not."""
-    # Key of the metadata in which Ultralytics' exports list their classes: `{0: 'person', 1: 'bicycle'}`.
-    text = metadata.get("names", "")
+    text = metadata.get(_CLASS_NAMES, "")
     if len(text) > _MAX_METADATA:
         return {}
     try:
@@ -371,7 +373,7 @@ class _Head:
         node.name = self._edits.new_name(_PLUGIN)
         self._graph.append(node)
         self._graph.opset_imports.setdefault(_PLUGIN_DOMAIN, 1)
-        self._name(node.outputs, ("num_dets", "det_boxes", "det_scores", "det_classes"))
+        self._name(node.outputs, _RESULTS)
         self._declare(node.outputs, layout.boxes.dtype or ir.DataType.FLOAT)
         return self._numbered(list(node.outputs))
 

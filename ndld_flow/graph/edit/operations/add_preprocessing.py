@@ -85,6 +85,7 @@ class AddPreprocessing(Operation):
 
 
 _FIRST_OPSET_OF_RESIZE = 11
+_FIRST_OPSET_OF_RESIZE_AXES = 18
 
 
 @dataclass
@@ -222,7 +223,7 @@ def _resize(chain: _Chain, settings: AddPreprocessing, channels: int | ir.Symbol
     attributes: dict[str, object] = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
     region = chain.numbers(np.zeros(0, exact.numpy()), "no_region") if opset < 13 else None
     scales = chain.numbers(np.zeros(0, np.float32), "no_scales") if opset < 13 else None
-    if opset >= 18:  # the first opset in which Resize has axes
+    if opset >= _FIRST_OPSET_OF_RESIZE_AXES:
         attributes["axes"] = [settings.model_layout.index(axis) for axis in "HW"]
         size = chain.numbers(np.array(settings.resize_to, np.int64), "size")
     else:

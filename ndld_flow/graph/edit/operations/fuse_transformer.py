@@ -57,6 +57,7 @@ _OF_DIFFUSION = frozenset(
     ("bias_add", "bias_splitgelu", "group_norm", "nhwc_conv", "packed_kv", "packed_qkv", "skip_group_norm")
 )
 _ONLY_WHEN_ASKED = frozenset(("gelu_approximation", "gemm_fast_gelu"))
+_MASKLESS = frozenset(("vit", "qwen3"))
 
 
 class FuseTransformer(Operation):
@@ -99,7 +100,7 @@ class FuseTransformer(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.transformer_fusions import fuse_transformer
 
-        mask = self.mask if self.mask != "auto" else ("none" if self.model_type in ("vit", "qwen3") else "raw")
+        mask = self.mask if self.mask != "auto" else ("none" if self.model_type in _MASKLESS else "raw")
         job = {
             "model_type": self.model_type,
             "options": self._options(),

@@ -12,6 +12,10 @@ from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.records.inspection import Finding
 
 _FP16_MAX = 65504.0
+_FP16_TINY = 2.0**-25
+"""Values below this round to zero in fp16."""
+_SCALAR_SIZE = 16
+"""Largest tensor that counts as a constant such as an epsilon, whose loss turns a division into infinity."""
 
 
 class Fp16Range(Check):
@@ -30,9 +34,7 @@ class Fp16Range(Check):
                 values.add(piece)
             if values.largest_abs > _FP16_MAX:
                 yield self.finding(f"{label} reaches {values.largest_abs:.4g}: infinity in fp16")
-            # Largest tensor that counts as a constant such as an epsilon, whose loss turns a division into infinity.
-            if tensor.size <= 16:
-                # Values below this round to zero in fp16.
-                small = [v for piece in pieces_of(tensor) for v in piece.tolist() if 0 < abs(v) < 2.0**-25]
+            if tensor.size <= _SCALAR_SIZE:
+                small = [v for piece in pieces_of(tensor) for v in piece.tolist() if 0 < abs(v) < _FP16_TINY]
                 if small:
                     yield self.finding(f"{label} is {small[0]:.4g}: zero in fp16")

@@ -21,7 +21,12 @@ from ndld_flow.records.inspection import Finding, Severity
 
 # Polygraphy asks whether each input is a tensor of PyTorch, and imports it for that, which takes seconds.
 _RUN = "import sys; sys.modules['torch'] = None; from polygraphy.tools import main; sys.exit(main())"
+_NO_ARRAY = "No corresponding Numpy type"
+_UNUSED = "Removing initializer "
+_NO_KERNEL = "Could not find an implementation"
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
+_FIRST_IR_VERSION = 4
+"""Earlier versions list initializers as inputs, and Polygraphy drops the inputs."""
 
 
 class Polygraphy(Check):
@@ -34,8 +39,7 @@ class Polygraphy(Check):
         """Return why it cannot run here. Raises `BackendError` if it is required and not installed."""
         if settings.polygraphy == "never":
             return "not selected"
-        # Earlier versions list initializers as inputs, and Polygraphy drops the inputs.
-        if subject.proto.ir_version < 4:
+        if subject.proto.ir_version < _FIRST_IR_VERSION:
             return f"Polygraphy misreads models of IR version {subject.proto.ir_version}"
         if libraries_in_use():
             return "Polygraphy's lint does not load `custom_ops`"
@@ -65,13 +69,13 @@ class Polygraphy(Check):
         guess = _guess(subject, shapes)
         misread = {node.name for node in subject.nodes() if _is_misread(node)}
         for entry in entries:
-            if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith("Removing initializer "):
+            if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith(_UNUSED):
                 continue  # `unused_node` and `unused_initializer` report these
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
             severity, remark = _severity(entry, guess, cut_out)
             named = " ".join([entry["message"], *(types.get(name, "") for name in nodes)])
-            if severity == "error" and ("Could not find an implementation" in named or subject.missing_library(named)):
+            if severity == "error" and (_NO_KERNEL in named or subject.missing_library(named)):
                 severity = "warning"  # as of the check `onnxruntime`
             message = one_paragraph(entry["message"]) + remark
             for name in nodes:
@@ -92,7 +96,7 @@ def _severity(entry: Mapping[str, Any], guess: str, cut_out: bool) -> tuple[Seve
         return "info", " (about the node as extracted by Polygraphy)"
     if entry["level"] != "exception":
         return "warning", ""
-    if "No corresponding Numpy type" in entry["message"]:
+    if _NO_ARRAY in entry["message"]:
         return "info", " (Polygraphy cannot read outputs of this type)"
     return ("warning", f" ({guess})") if guess else ("error", "")
 

@@ -9,6 +9,9 @@ from ndld_flow.profiles.diagnose.lint_subject import Channels, LintSubject, chan
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.layer_arithmetic import TENSOR_CORE
 
+_NOTABLE_SHARE = 0.02
+_MUCH = 0.1
+"""Minimum share of a layer's multiplications, without times."""
 _MOST_STEPS = 200
 
 
@@ -20,7 +23,7 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     """
     padded = {place: channels for place in range(len(subject.layers)) if (channels := _padded(subject, place))}
     saved = sum(channels.wasted * subject.share([place]) for place, channels in padded.items())
-    if not padded or (subject.is_timed and saved < 0.02):
+    if not padded or (subject.is_timed and saved < _NOTABLE_SHARE):
         return
     positions = tuple(sorted(padded, key=lambda place: -padded[place].wasted * (subject.share([place]) or 1.0)))
     worst = padded[positions[0]]
@@ -51,8 +54,7 @@ def _padded(subject: LintSubject, place: int) -> Channels | None:
         1 if channels.is_image else channels.input_multiple,
         channels.output_multiple if _feeds_product(subject, place) else 1,
     )
-    # Minimum share of a layer's multiplications, without times.
-    return free if free.wasted > (0.0 if subject.is_timed else 0.1) else None
+    return free if free.wasted > (0.0 if subject.is_timed else _MUCH) else None
 
 
 def _feeds_product(subject: LintSubject, place: int) -> bool:

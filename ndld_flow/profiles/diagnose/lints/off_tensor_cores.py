@@ -9,6 +9,8 @@ from ndld_flow.profiles.diagnose.lint_subject import LintSubject, channels_of, i
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
+_NOTABLE_SHARE = 0.03
+
 
 def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     """Report products with kernels known to use CUDA cores that take at least 3 %, while others use tensor cores.
@@ -28,7 +30,7 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
         and not is_depthwise(layer)
     )
     part = subject.share(positions)
-    if not positions or (subject.is_timed and part < 0.03):
+    if not positions or (subject.is_timed and part < _NOTABLE_SHARE):
         return
     longest = layers[positions[0]]
     channels = channels_of(longest)

@@ -8,6 +8,8 @@ from ndld_flow.base.quantities import share
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype, touches
 from ndld_flow.profiles.diagnose.subject import Insight, changes_type, layers_word
 
+_NOTABLE_SHARE = 0.02
+
 
 def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     """Report reformats that change the element type and take at least 2 % of the latency."""
@@ -15,7 +17,7 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
         place for place, layer in enumerate(subject.layers) if layer.purpose == "reformat" and changes_type(layer)
     )
     part = subject.share(positions)
-    if not positions or part < 0.02:
+    if not positions or part < _NOTABLE_SHARE:
         return
     ends = ends_of(subject)
     outer = [place for place in positions if touches(subject.layers[place], ends)]

@@ -8,6 +8,8 @@ from ndld_flow.base.quantities import share
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, float_sums, is_product, name_some, touches
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 
+_NOTABLE_SHARE = 0.03
+
 
 def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     """Report unfused Q/DQ layers that take at least 3 % of the latency; without times, any.
@@ -16,7 +18,7 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     """
     left = _not_of_residuals(subject)
     part = subject.share(left)
-    if not left or (subject.is_timed and part < 0.03):
+    if not left or (subject.is_timed and part < _NOTABLE_SHARE):
         return
     ends = ends_of(subject)
     at_ends = [place for place in left if touches(subject.layers[place], ends)]
