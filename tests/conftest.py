@@ -49,13 +49,11 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in deciding_variables():  # the keys of measurements hold them; tests set those that they are about
         del os.environ[name]
-    for name in (
-        "COLUMNS",
-        "LINES",
-        "NO_COLOR",
-        "FORCE_COLOR",
-    ):  # the terminal of whoever runs the tests decides nothing
+    # The terminal of whoever runs the tests decides nothing. Readline, which pytest imports, sets two of these in C's
+    # environment only, which processes inherit.
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         os.environ.pop(name, None)
+        os.unsetenv(name)
     sys.dont_write_bytecode = False
     # How long an example takes says more of the machine than of the code.
     # 20 examples, as most tests ask for that have a number of their own: each push draws others.
