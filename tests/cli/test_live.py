@@ -177,8 +177,9 @@ def test_ctrl_c_leaves_no_bar_behind(in_folder: Path) -> None:
 def test_a_quiet_run_prints_the_verdict_and_the_result(in_folder: Path) -> None:
     make_toy(in_folder)
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "-q", "-o", "result.onnx")
-    verdict, result = screen_of(sent, 100)
-    assert code == 0
+    screen = screen_of(sent, 100)
+    assert (code, len(screen)) == (0, 2), screen
+    verdict, result = screen
     assert verdict.startswith("PASSED toy in ")
     assert result == "result     result.onnx"
 
