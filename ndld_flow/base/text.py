@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ndld_flow.base.lazy_pattern import lazy_pattern
 
@@ -51,6 +51,12 @@ def shortened(text: str, limit: int) -> str:
 def short_name(text: str, limit: int = 160) -> str:
     """Return a visible name of at most `limit` characters, for places that do not need all of it."""
     return shortened(visible_name(text), limit)
+
+
+def first_of(texts: Sequence[str], most: int) -> str:
+    """Return the first texts, at most `most`, separated by commas, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{', '.join(texts[:most])}{more}"
 
 
 def one_line(name: str) -> str:

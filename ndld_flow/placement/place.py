@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import first_of
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.measure.pair_rounds import RoundLimits
 from ndld_flow.placement.accurate_sets import AccurateSets, Worth
@@ -309,7 +310,7 @@ class Placer:
             rest = best.quantized - group
             if not rest or self._used() > _DROPS or self._saved_together_ms(group) > latest_ms:
                 break
-            names = _listed([self._regions[index].layer.name for index in sorted(group)])
+            names = first_of([self._regions[index].layer.name for index in sorted(group)], _NAMED)
             path = self._written(rest)
             try:
                 without = self._measure_whole(best.path, path, _DROP_LIMITS, f"without {names}")
@@ -425,8 +426,3 @@ class Placer:
 
 def _compare(alone: MeasuredRatio) -> str:
     return "faster" if alone.high < 1 else "slower" if alone.low > 1 else "not faster"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -16,6 +16,7 @@ from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import number, size
+from ndld_flow.base.text import first_of
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_files
@@ -252,8 +253,8 @@ def _check_finite(source: Path, target: Path, samples: Samples, runtime: Session
             lost = [name for name, values in computed.items() if _is_less_finite(values, right[name])]
             if lost:
                 raise ModelError(
-                    f"on sample {number} the quantized model computes NaN or infinity in {_listed(lost)}, where the "
-                    "source does not: a weight or an activation is too large for 8 bits. Leave its layer out "
+                    f"on sample {number} the quantized model computes NaN or infinity in {first_of(lost, _NAMED)}, "
+                    "where the source does not: a weight or an activation is too large for 8 bits. Leave its layer out "
                     "(`exclude`); `inspect_activations` shows which."
                 )
 
@@ -306,14 +307,10 @@ def skip_notes(skipped: Sequence[SkippedLayer]) -> list[str]:
     for layer in skipped:
         groups.setdefault(layer.reason, []).append(f"{layer.op_type} {layer.name}")
     return [
-        f"{len(names)} layer{'s' * (len(names) > 1)} not quantized ({reason}): {SKIPPED[reason]}: {_listed(names)}"
+        f"{len(names)} layer{'s' * (len(names) > 1)} not quantized ({reason}): {SKIPPED[reason]}: "
+        f"{first_of(names, _NAMED)}"
         for reason, names in groups.items()
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str]:
@@ -324,9 +321,9 @@ def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str
     tables = {name for node in written.nodes if node.op_type == "Gather" for name in node.weights}
     twice = sorted(tables & {name for node in written.nodes if node.op_type != "Gather" for name in node.weights})
     if twice:
-        why = f"tables that layers read too are stored in blocks for each of them: {_listed(twice)}"
+        why = f"tables that layers read too are stored in blocks for each of them: {first_of(twice, _NAMED)}"
     if written.kept_weights:
-        why = f"other nodes read the weights {_listed(written.kept_weights)} in floats too"
+        why = f"other nodes read the weights {first_of(written.kept_weights, _NAMED)} in floats too"
     return [f"{NOT_SMALLER} ({size(before)} -> {size(after)}): {why}"]
 
 
@@ -386,8 +383,8 @@ def _sample_warnings(count: int, different: int, generated: Sequence[str]) -> It
     """Yield doubts about the ranges that were measured on the samples."""
     if generated:
         yield (
-            f"the ranges are those of generated values of {_listed(generated)}, not of data: real inputs may exceed "
-            f"them: {POOR_CALIBRATION}"
+            f"the ranges are those of generated values of {first_of(generated, _NAMED)}, not of data: real inputs "
+            f"may exceed them: {POOR_CALIBRATION}"
         )
     if count > 1 and different == 1:
         yield f"all {count} samples are equal, so the ranges are those of one sample: {POOR_CALIBRATION}"

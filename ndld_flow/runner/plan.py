@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.base.text import first_of
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.calibrated_checks import doubt_checks
@@ -323,8 +324,8 @@ def _circumstances(machine: str) -> dict[str, str]:
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:
     old, new = _flatten(old), _flatten(new)
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
-    shown = [f"{name} {_short(old.get(name))} -> {_short(new.get(name))}" for name in names[:3]]
-    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    shown = [f"{name} {_short(old.get(name))} -> {_short(new.get(name))}" for name in names]
+    return first_of(shown, 3)
 
 
 def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:

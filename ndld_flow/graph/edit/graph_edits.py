@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.base.text import first_of
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits
@@ -160,8 +161,7 @@ def label(node: ir.Node) -> str:
 
 def some_of(names: Sequence[str]) -> str:
     """Return the first five names, and the number of others."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+    return first_of(names, _NAMED)
 
 
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:

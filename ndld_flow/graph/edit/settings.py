@@ -93,7 +93,7 @@ def _reject_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
 
 
 class _Criteria(Settings):
-    """Criteria of which records and reports show only the given ones."""
+    """Criteria of a selection."""
 
     @model_serializer(mode="wrap")
     def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import first_of
 from ndld_flow.graph.sanitize.cleanup import (
     detach_initializers_from_inputs,
     lift_constants,
@@ -106,10 +107,7 @@ def sanitize_file(
     # Fusing and merging never lose any.
     lost = [f"{node!r} ({precision})" for node, precision in constraints_before.items() if node not in constraints]
     if lost:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        notes.append(
-            f"removed {counted(len(lost), 'node')} with a precision constraint: {', '.join(lost[:_NAMED])}{more}"
-        )
+        notes.append(f"removed {counted(len(lost), 'node')} with a precision constraint: {first_of(lost, _NAMED)}")
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ndld_flow.base.text import first_of
 from ndld_flow.models.converted_tensors import FORMATS, Loss
 from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
@@ -34,18 +35,13 @@ def _of_precision(losses: Sequence[Loss]) -> Iterator[str]:
     clamped = [loss for loss in losses if loss.clamped]
     if clamped:
         count, form = sum(loss.clamped for loss in clamped), clamped[0].format
-        names = _listed([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped])
+        names = first_of([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped], _LOSSES_NAMED)
         yield f"{count} weight values exceed {form.precision}'s {form.largest:.5g} and were clamped, in {names}"
     vanished = [loss for loss in losses if loss.vanished]
     if vanished:
         count, form = sum(loss.vanished for loss in vanished), vanished[0].format
-        names = _listed([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished])
+        names = first_of([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished], _LOSSES_NAMED)
         yield f"{count} weight values are too small for {form.precision} and became 0 or its smallest, in {names}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _LOSSES_NAMED
-    return ", ".join(names[:_LOSSES_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 BY_CASTS = "Casts in the model"

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
 from ndld_flow.models.derived_tensors import Array
@@ -55,21 +56,16 @@ def loss_notes(losses: Sequence[Loss]) -> list[str]:
     clamped = sorted((loss for loss in losses if loss.clamped), key=lambda loss: -loss.largest)
     if clamped:
         count = sum(loss.clamped for loss in clamped)
-        names = _listed([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped])
+        names = first_of([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped], _NAMED)
         notes.append(f"{count} weight values beyond fp16's 65504 were clamped, in {names}; see `block.values_outside`")
     # A few tiny values in a large weight are common and harmless; the log has them.
     many = (loss for loss in losses if loss.vanished > _USUAL_SHARE * loss.size)
     vanished = sorted(many, key=lambda loss: -loss.vanished / loss.size)
     if vanished:
         count = sum(loss.vanished for loss in vanished)
-        names = _listed([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished])
+        names = first_of([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished], _NAMED)
         notes.append(f"{count} weight values are too small for fp16 and became 0 or {MIN_HALF:.1g}, in {names}")
     return notes
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import size
+from ndld_flow.base.text import first_of
 from ndld_flow.records.comparison import NOT_APPLICABLE, Allowance, Circumstance, Difference
 from ndld_flow.records.profile import Profile, TensorInfo
 
@@ -85,7 +86,9 @@ class PairCircumstances:
         """Clause to add to the verdict; empty if none is needed."""
         clauses = []
         if self.unrecorded:
-            clauses.append(f"if both were measured alike: the exports do not record {_listed(self.unrecorded)}")
+            clauses.append(
+                f"if both were measured alike: the exports do not record {first_of(self.unrecorded, _MOST_LISTED)}"
+            )
         if self.caveat:
             clauses.append(f"allowed: {self.caveat}")
         if self.same_artifact and self.causes:
@@ -175,16 +178,11 @@ def _describe(unequal: Sequence[tuple[_Fact, _Kind]]) -> Iterator[str]:
             missing = ["the base", "the candidate"][bool(fact.values[0])] if any(fact.values) else "both"
             lacking.setdefault(missing, []).append(_lacking(fact))
     for owner, details in lacking.items():
-        yield f"not recorded for {owner}: {_listed(details)}"
+        yield f"not recorded for {owner}: {first_of(details, _MOST_LISTED)}"
 
 
 def _lacking(fact: _Fact) -> str:
     return f"{'version of ' if fact.circumstance == 'versions' else ''}{_short(fact.detail)}"
-
-
-def _listed(details: Sequence[str]) -> str:
-    more = f" and {len(details) - _MOST_LISTED} more" if len(details) > _MOST_LISTED else ""
-    return f"{', '.join(details[:_MOST_LISTED])}{more}"
 
 
 def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:

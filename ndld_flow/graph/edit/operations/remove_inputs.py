@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, TensorValue
 from ndld_flow.step import DataFile
@@ -83,7 +83,7 @@ def _remove(edited: EditedModel, value: ir.Value) -> None:
 
     if is_used(value) and not value.is_initializer():
         nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
-        readers = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        readers = first_of(nodes, 3)
         raise RequestError(
             f"input {value.name!r} is read by {readers or 'an output'}; give a constant with `replace_by`, "
             "or remove its readers first"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import first_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Select
 
@@ -106,7 +107,7 @@ def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
 
     readers = [node_label(reader) for reader in value.consumers() if reader not in gone]
     if readers:
-        shown = ", ".join(map(repr, readers[:3])) + (f" and {len(readers) - 3} more" if len(readers) > 3 else "")
+        shown = first_of([repr(reader) for reader in readers], 3)
         raise RequestError(
             f"{shown} read {value.name!r}, an output of {node_label(node)!r}; remove them too, "
             "or set `bridge: true` to connect them to its input"
