@@ -23,7 +23,7 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
-from ndld_flow.models.indexed_rows import indexed_rows
+from ndld_flow.models.input_uses import input_uses
 from ndld_flow.models.known_texts import known_texts
 from ndld_flow.models.model_checks import check_external, check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
@@ -35,7 +35,7 @@ from ndld_flow.models.sparse_tensors import (
     sparse_placeholders,
     write_sparse,
 )
-from ndld_flow.models.tensors import UNNAMED_DIM, TensorSpec
+from ndld_flow.models.tensors import UNNAMED_DIM, InputUses, TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
@@ -402,11 +402,11 @@ def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
     Raises `ModelError` if the file cannot be read as ONNX.
     """
     proto = read_proto(path)
-    rows, texts = indexed_rows(proto.graph), known_texts(proto.graph)
+    uses, texts = input_uses(proto), known_texts(proto.graph)
     graph = _without_nodes(proto, path).graph
     declared = (_declared(value) for value in graph.inputs if value.name not in graph.initializers)
     return tuple(
-        replace(spec, table_rows=rows.get(spec.name), known_texts=texts.get(spec.name, ())) for spec in declared
+        replace(spec, uses=uses.get(spec.name, InputUses()), known_texts=texts.get(spec.name, ())) for spec in declared
     )
 
 

@@ -241,7 +241,7 @@ def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -
     """Return an input with values that a model of its kind takes."""
     name, dtype = likely.spec.name.lower(), likely.spec.dtype
     rows = likely.spec.table_rows
-    if rows:
+    if rows and not dtype.startswith("float"):  # random floats are integers where the model looks them up
         return replace(likely, range=(0, rows), reason=likely.reason or f"indices into a table of {rows} rows")
     if "mask" in name:
         return replace(likely, data="ones")

@@ -24,6 +24,18 @@ UNNAMED_DIM = "?"
 
 
 @dataclass(frozen=True)
+class InputUses:
+    """The uses of an input's values inside its model, as far as they limit the values that are worth trying."""
+
+    rows: int | None = None
+    """Rows of the smallest table that they index, or length of the one-hot vector that they become."""
+    constants: tuple[float, ...] = ()
+    """Constants that they are compared with for equality, sorted."""
+    others: bool = False
+    """There are uses whose limits are unknown."""
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """One input or output as a model declares it."""
 
@@ -33,11 +45,15 @@ class TensorSpec:
     `seq(tensor(float))`. Empty if the model declares no type."""
     shape: tuple[int | str | None, ...] | None
     """Size, name, or None (dynamic without a name) of each dimension; None if the model declares no shape."""
-    table_rows: int | None = field(default=None, compare=False)
-    """Rows of the table that an integer input indexes; None if it may have another use."""
+    uses: InputUses = field(default=InputUses(), compare=False)
     known_texts: tuple[str, ...] = field(default=(), compare=False)
     """Texts that the model knows for an input of strings, such as categories; empty if it accepts any or none is
     known."""
+
+    @property
+    def table_rows(self) -> int | None:
+        """Return the rows of the table that an input indexes; None if it may have another use."""
+        return None if self.uses.others else self.uses.rows
 
     @property
     def shape_text(self) -> str:

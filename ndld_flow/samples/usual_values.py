@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ndld_flow.models.tensors import Array
-from ndld_flow.samples.generated_values import counted_values, is_integer, random_stream
+from ndld_flow.samples.generated_values import counted_values, is_float, is_integer, random_stream
 from ndld_flow.samples.wanted_inputs import WantedInput
 
 _MASK = re.compile(r"(^|_)mask$")
@@ -26,6 +27,8 @@ _LIMITS = re.compile(r"max|min|past|total")
 """Parts of names of lengths that are settings, not the size of another input."""
 
 _UNKNOWN = (np.zeros(0), "")
+_NAMED = 4
+"""Number of constants in a description."""
 
 Sized = tuple[WantedInput, tuple[int, ...]]
 """An input with all sizes of its values."""
@@ -36,17 +39,40 @@ def usual_values(wanted: WantedInput, shape: tuple[int, ...], others: Sequence[S
     name, dtype = _plain_name(wanted), wanted.dtype
     if (is_integer(dtype) or dtype.kind == "b") and _MASK.search(name) and not _HIDING_MASK.search(name):
         return np.ones(shape, dtype), "ones, a mask that hides nothing"
-    if not is_integer(dtype):
-        return _UNKNOWN
-    if _TYPES.search(name):
+    if is_integer(dtype) and _TYPES.search(name):
         return np.zeros(shape, dtype), "zeros, the type of the first text"
-    if _POSITIONS.search(name) and shape:
+    if is_integer(dtype) and _POSITIONS.search(name) and shape:
         return counted_values(wanted.name, dtype, shape), f"positions 0 to {max(shape[-1] - 1, 0):,}"
-    rows = wanted.spec.table_rows
-    if rows:
-        drawn = random_stream(wanted.name, seed).integers(0, rows, size=shape)
-        return drawn.astype(dtype), f"integers 0 to {rows - 1:,}, the rows of the embedding table, seed {seed}"
-    return _lengths(name, dtype, shape, others)
+    if not wanted.spec.uses.others and dtype.kind != "b":
+        values, how = values_in_use(wanted, shape, random_stream(wanted.name, seed))
+        if how:
+            return values, f"{how}, seed {seed}"
+    return _lengths(name, dtype, shape, others) if is_integer(dtype) else _UNKNOWN
+
+
+def values_in_use(wanted: WantedInput, shape: tuple[int, ...], stream: np.random.Generator) -> tuple[Array, str]:
+    """Return values that the model looks up or compares with constants, and their description; an empty one if it does
+    neither.
+    """
+    uses, dtype = wanted.spec.uses, wanted.dtype
+    if uses.rows:
+        rows = min(uses.rows, _largest(dtype) + 1)
+        drawn = stream.integers(0, rows, size=shape)
+        return np.asarray(drawn).astype(dtype), f"integers 0 to {rows - 1:,}, all that the model looks up"
+    held = [value for value in uses.constants if -_largest(dtype) <= value <= _largest(dtype)]
+    if not held:
+        return _UNKNOWN
+    several = int(np.prod(shape)) > 1
+    if several and held[-1] < _largest(dtype):  # a number alone is a setting, such as a sample rate
+        held.append(held[-1] + 1)
+    described = ", ".join(f"{value:g}" for value in held[:_NAMED]) + (", ..." if len(held) > _NAMED else "")
+    return stream.choice(held, size=shape).astype(dtype), f"of {described}, which the model compares them with"
+
+
+def _largest(dtype: np.dtype[Any]) -> int:
+    """Return the largest number up to which a dtype represents every integer, at most 2^31 - 1."""
+    exact = 2 ** (ml_dtypes.finfo(dtype).nmant + 1) if is_float(dtype) else int(ml_dtypes.iinfo(dtype).max)
+    return min(exact, 2**31 - 1)
 
 
 def counts_positions(wanted: WantedInput) -> bool:
