@@ -43,6 +43,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     take(report, "report.png")
     take(report, "layers.png", lambda page: scroll_to(page, "Layers"))
+    take(report, "power.png", lambda page: scroll_to(page, "What the check would notice"))
     take(Path(finished.folder, "decide", "comparison.html"), "comparison.png")
 
 

@@ -14,14 +14,21 @@ from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.inside.divergence import Observed, diverge, first_divergent
 from ndld_flow.accuracy.inside.marked_model import MarkedModel
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
-from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison, ModelPair, Progress, reduced_precision
+from ndld_flow.accuracy.model_comparison import (
+    CONSTANT,
+    ComparedOutput,
+    Comparison,
+    ModelPair,
+    Progress,
+    reduced_precision,
+)
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number, percent
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import first_of, short_name, suggest
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import (
     SAME_DB,
@@ -33,6 +40,7 @@ from ndld_flow.records.accuracy import (
 )
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.power import FaultOutcome, Power
 from ndld_flow.samples.sample_feeds import Samples
 
 MOST_LAYERS = 1000
@@ -124,6 +132,8 @@ class _Feeds(Collection[Mapping[str, Array]]):
         return any(feeds is sample for sample in self)
 
 
+_SHARES: Mapping[str, FaultOutcome] = {"noticed": "noticed", "within_bounds": "within bounds", "unseen": "unseen"}
+"""Metric -> the outcome of planted faults whose share it is."""
 _MOST_OUTPUTS = 16
 """Models with more outputs have no metrics of single outputs: the list would be too long to read."""
 LITTLE_EVIDENCE = "is weak evidence"
@@ -156,6 +166,8 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
                 metrics |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
     if accuracy.sequence is not None:
         metrics |= _sequence_metrics(accuracy.sequence)
+    if accuracy.power is not None and accuracy.power.faults:
+        metrics |= {name: Metric(value=accuracy.power.share(outcome)) for name, outcome in _SHARES.items()}
     for metric in accuracy.labelled:
         metrics[metric.name] = Metric(value=metric.candidate)
         metrics[f"reference.{metric.name}"] = Metric(value=metric.reference)
@@ -222,6 +234,9 @@ def summarize(accuracy: Accuracy) -> str:
         judged = [each for each in figures if each not in unjudged]
         within = f"{', '.join(judged) or 'nothing to compare'}: within tolerance" if judged or not unjudged else ""
         text = "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
+        text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
+    elif accuracy.outcome == "inconclusive" and not undecided:
+        text = f"weak: {first_of(accuracy.weak, 1)}"
     elif accuracy.outcome == "inconclusive":
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
@@ -302,8 +317,15 @@ def _remarks(accuracy: Accuracy) -> list[str]:
             all_alike = output.unseen_count == output.slice_count  # errors are measured all the same
             remarks.append(f"{name} hardly varies on the samples" if all_alike else f"{unseen} of {name} not seen")
     if accuracy.passed:
-        remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note]
-    return remarks
+        is_told = accuracy.power is not None  # as the reason why the check is weak
+        remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note and not (is_told and CONSTANT in note)]
+    return [*remarks, *_remark_on_power(accuracy.power)]
+
+
+def _remark_on_power(power: Power | None) -> Iterator[str]:
+    if power is not None and power.faults:
+        faults = counted(len(power.faults), "planted fault")
+        yield f"notices {power.count('noticed')} of {faults}, {power.count('unseen')} unseen"
 
 
 def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:

@@ -43,6 +43,9 @@ from ndld_flow.samples.wanted_inputs import Feed
 _HELD_BYTES = 64 * 2**20
 """Outputs up to this size in total stay in memory: sequences have thousands of small ones."""
 
+CONSTANT = "the reference is constant in"
+"""Beginning of the note on outputs that are constant."""
+
 
 class StoredOutputs:
     """Stored outputs, sample by sample, in the order they were stored: the first ones in memory, others in files."""
@@ -471,7 +474,7 @@ def compare_models(
     notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
-        notes.add(f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence")
+        notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")
     return Comparison(
         inputs=reference.inputs,
         samples=reference.labels,

@@ -9,6 +9,7 @@ from pydantic import Field
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
+from ndld_flow.records.power import Power
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 """Number of elements, within the integers that JavaScript represents exactly."""
@@ -251,6 +252,10 @@ class Accuracy(Document):
     """Metric -> bound; a layer outside of it counts as divergent; empty if layers were not compared."""
     sequence: SequenceAgreement | None = None
     """The steps of sequences; None if single samples were compared. `samples` is empty with it."""
+    power: Power | None = None
+    """What the check would notice; None if that was not asked."""
+    when_weak: Literal["pass", "inconclusive"] = "pass"
+    """The outcome if no bound is broken, but the check would notice little."""
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
@@ -268,10 +273,16 @@ class Accuracy(Document):
 
     @property
     def outcome(self) -> Literal["passed", "failed", "inconclusive"]:
-        """`inconclusive` if no bound is broken, and some cannot be decided."""
+        """`inconclusive` if no bound is broken, and some cannot be decided, or the check is weak and must not be."""
         if self.failed:
             return "failed"
-        return "inconclusive" if any(output.undecided for output in self.outputs) else "passed"
+        too_weak = self.when_weak == "inconclusive" and bool(self.weak)
+        return "inconclusive" if too_weak or any(output.undecided for output in self.outputs) else "passed"
+
+    @property
+    def weak(self) -> tuple[str, ...]:
+        """The reasons why the check shows little; empty if there is none, or nobody asked."""
+        return () if self.power is None else self.power.weak
 
     @property
     def passed(self) -> bool:

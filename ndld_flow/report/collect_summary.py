@@ -109,6 +109,8 @@ class AccuracyOutcome:
     max_abs: float | None
     unjudged: tuple[str, ...]
     """Which of slices, cosine and max abs are known and have no bound."""
+    without_values: bool
+    """An output has no value that can be compared."""
     outputs_failed: int
     outputs: int
     labelled_failed: tuple[str, ...]
@@ -170,6 +172,8 @@ class Summary:
     searches: tuple[SearchOutcome, ...]
     """Precision searches, failed ones first."""
     accuracy: AccuracyOutcome | None
+    weak: dict[str, tuple[str, ...]]
+    """Comparison that passed -> the reasons why it shows little."""
     latency: LatencyOutcome | None
     executed: GraphChange | None
     """The graphs that two releases ran, of the first comparison that has them."""
@@ -202,6 +206,11 @@ def collect_summary(documents: RunDocuments) -> Summary:
         graph=graph,
         searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
+        weak={
+            short_name(step): tuple(short_name(reason, 200) for reason in accuracy.weak)
+            for step, accuracy in documents.accuracies.items()
+            if accuracy.passed and accuracy.weak
+        },
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
         engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
@@ -305,6 +314,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
             for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
             if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
         ),
+        without_values=any(output.undecided for output in shown.outputs),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
         outputs=len(shown.outputs),
         labelled_failed=tuple(short_name(metric.name, 60) for metric in shown.labelled if metric.failed),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
+from ndld_flow.base.text import first_of
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments, read_documents
@@ -67,7 +68,13 @@ def outcome_line(summary: Summary) -> str:
         return f"{line}: {' and '.join(failed_checks(summary))} failed"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
-    return f"{line} ({reused} of {steps} steps reused)" if reused else line
+    line = f"{line} ({reused} of {steps} steps reused)" if reused else line
+    return f"{line}, weak: {weak_words(summary)}" if summary.weak else line
+
+
+def weak_words(summary: Summary) -> str:
+    """Return why the comparisons that passed show little: `1 of 43 rows of embedding are read (agree)`."""
+    return "; ".join(f"{first_of(reasons, 1)} ({step})" for step, reasons in summary.weak.items())
 
 
 def failed_checks(summary: Summary) -> list[str]:
@@ -123,7 +130,7 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
     if accuracy.outcome == "passed":
         text = "within tolerance" + (f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else "")
     elif accuracy.outcome == "inconclusive":
-        text = "undecided: no value to compare"
+        text = "undecided: no value to compare" if accuracy.without_values else "undecided: the check is weak"
     else:
         outputs = [f"{accuracy.outputs_failed} of {accuracy.outputs} outputs"] if accuracy.outputs_failed else []
         text = f"outside tolerance: {' and '.join([*outputs, *accuracy.labelled_failed])}"

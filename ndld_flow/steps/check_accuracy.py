@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.errors import RequestError
@@ -27,13 +28,17 @@ from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns,
 from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.accuracy_record import ComparedLayers
+    from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
     from ndld_flow.accuracy.inside.marked_model import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
-    from ndld_flow.accuracy.model_comparison import ComparedModel, Forced, ModelPair, ReferenceRun
+    from ndld_flow.accuracy.model_comparison import ComparedModel, Comparison, Forced, ModelPair, ReferenceRun
     from ndld_flow.records.accuracy import Accuracy
+    from ndld_flow.records.power import Power
     from ndld_flow.runtimes.environments import Environment
     from ndld_flow.runtimes.protocol import SessionRequest
+
+_POWER_SHARE, _LEAST_POWER_S = 2.0, 1.0
+"""Time for planted faults: a multiple of the check's own, and at least so many seconds."""
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -56,8 +61,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         "threshold": "tolerance",
     }
 
-    # 6: dynamic axes beside fixed ones hold no channels.
-    version: ClassVar[int] = 6
+    # 7: faults are planted in the reference.
+    version: ClassVar[int] = 7
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -72,6 +77,13 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             "{output}.top{k}",
             given=lambda step, output, k: int(k) in (1, step.topk),
             when="the model has 2 to 16 outputs, and `topk` is that number",
+        ),
+        *metrics(
+            "noticed",
+            "within_bounds",
+            "unseen",
+            given=lambda step: step.power != "off",
+            when="`power` is not off, and a fault could be planted in the reference",
         ),
         *metrics("steps", "divergent_steps", when="a sequence runs (an input has `from:`)"),
         *metrics("first_divergent_step", when="a sequence runs, and a step is beyond a bound"),
@@ -114,6 +126,18 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """Sequences: output -> the value above which it decides one way, such as `{output: 0.5}`. Steps where the models
     decide differently are counted (`flipped_steps`). By default 0.5 for an output that is one number between 0 and 1;
     of probabilities, and of logits named in `softmax`, the largest element counts, of integers the value."""
+    power: Annotated[
+        Literal["auto", "off"] | Annotated[int, Field(ge=1, le=1000)],
+        BeforeValidator(lambda given: "off" if given is False else given),  # YAML 1.1 reads `off` as false
+    ] = "auto"
+    """Number of faults to plant in the reference, to find out what the check is worth: wrong weights, and nodes with a
+    wrong operator or attribute. The share that the check would notice, the share within its bounds and the share that
+    changes no output are in the result (`noticed`, `within_bounds`, `unseen`). `auto` plants 20, or as many as it can
+    try in twice the time of the check itself, or a second; `off` none."""
+    when_weak: Literal["pass", "inconclusive"] = "pass"
+    """What becomes of a check that passes, and would notice little: a quarter of the planted faults or more change
+    nothing, an output is constant, few rows of a table are read, or an input may be ignored. `pass`: it passes, and
+    says so. `inconclusive`: the run ends with exit code 4."""
     layers: bool | tuple[NamePattern, ...] = False
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
@@ -243,8 +267,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         from ndld_flow.accuracy.accuracy_record import metrics_of, summarize
         from ndld_flow.samples.received_images import write_received_images
 
+        start = time.monotonic()
         pair = self.pair(source, context)
-        accuracy, messages = self.judge(pair, source, context)
+        accuracy, messages = self.judge(pair, source, context, power_since=start)
         for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
             context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
@@ -255,9 +280,17 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy), inconclusive=undecided)
 
     def judge(
-        self, pair: ModelPair, source: Onnx, context: Context, known: ReferenceRun | None = None
+        self,
+        pair: ModelPair,
+        source: Onnx,
+        context: Context,
+        known: ReferenceRun | None = None,
+        power_since: float | None = None,
     ) -> tuple[Accuracy, str]:
-        """Return the judgement of a pair, and the messages of ONNX Runtime; `known` is a run of its reference."""
+        """Return the judgement of a pair, and the messages of ONNX Runtime; `known` is a run of its reference.
+
+        Its power is measured if `power_since` is given: the time on the monotonic clock when the check began.
+        """
         from ndld_flow.accuracy.accuracy_record import Criteria, choose_tensors, compose_accuracy
         from ndld_flow.accuracy.model_comparison import compare_models
 
@@ -269,7 +302,22 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
         judged = labelled.judge(compared) if labelled is not None else None
         layers = self._compare_layers(pair, tensors, source, context)
-        return compose_accuracy(criteria, compared, judged, layers), compared.log
+        accuracy = compose_accuracy(criteria, compared, judged, layers)
+        if power_since is not None and self.power != "off":
+            took_s = time.monotonic() - power_since
+            power = self._measure_power(pair, criteria, compared, scratch, took_s)
+            accuracy = accuracy.model_copy(update={"power": power, "when_weak": self.when_weak})
+        return accuracy, compared.log
+
+    def _measure_power(
+        self, pair: ModelPair, criteria: Criteria, compared: Comparison, scratch: Path, took_s: float
+    ) -> Power:
+        from ndld_flow.accuracy.power.measure_power import MOST_FAULTS, measure_power
+
+        if isinstance(self.power, int):
+            return measure_power(pair, criteria, compared.outputs, scratch, count=self.power)
+        seconds = max(_LEAST_POWER_S, _POWER_SHARE * took_s)
+        return measure_power(pair, criteria, compared.outputs, scratch, count=MOST_FAULTS, seconds=seconds)
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""

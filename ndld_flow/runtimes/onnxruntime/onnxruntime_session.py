@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import io
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,31 @@ class OnnxruntimeSession:
         if any(array.dtype.kind in "UO" for array in feeds.values()):
             return UnboundInputs(self, feeds)
         return OnnxruntimeBinding(self, feeds, self.memory if on_device else ("cpu", 0))
+
+    def run_within(self, names: Sequence[str], feeds: Mapping[str, Array], seconds: float) -> dict[str, Array | None]:
+        """Run once, and return the tensors of these names; None for a non-tensor. ONNX Runtime stops after `seconds`.
+
+        Raises `ModelError` if the run fails or is stopped.
+        """
+        options = ort.RunOptions()
+        stop = threading.Timer(seconds, setattr, (options, "terminate", True))
+        stop.daemon = True
+        stop.start()
+        try:
+            if any(array.dtype.kind in "UO" for array in feeds.values()):
+                computed = self.session.run(list(names), dict(feeds), options)
+                return dict(
+                    zip(names, (each if isinstance(each, np.ndarray) else None for each in computed), strict=True)
+                )
+            values = {name: _ort_value(name, array, self) for name, array in feeds.items()}
+            computed = self.session.run_with_ort_values(list(names), values, options)
+            return dict(zip(names, map(_array, computed), strict=True))
+        except ModelError:
+            raise
+        except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
+            raise ModelError(f"{self.path} fails at run time: {one_paragraph(error)}.") from None
+        finally:
+            stop.cancel()
 
 
 class OnnxruntimeBinding:

@@ -1,0 +1,252 @@
+"""How much a check is worth: plant faults in its reference, and judge them by the check's own bounds and samples."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ndld_flow.accuracy.accuracy_record import Criteria
+from ndld_flow.accuracy.agreement import Agreement
+from ndld_flow.accuracy.model_comparison import ComparedOutput, ModelPair, StoredOutputs, storable
+from ndld_flow.accuracy.power.faults import Fault, WeightFault
+from ndld_flow.accuracy.power.planted_model import PlantedModel, plant
+from ndld_flow.accuracy.sequence_runs import Outputs
+from ndld_flow.accuracy.tolerance import outside
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.models.files import model_inputs
+from ndld_flow.models.tensors import Array, numpy_dtype
+from ndld_flow.records.power import FaultOutcome, PlantedFault, Power, RowsRead
+from ndld_flow.samples.generated_values import is_float
+
+MOST_FAULTS = 20
+"""Faults that are planted unless a number is given: enough to tell shares of 15, 60 and 90 % apart."""
+_SEED = 0
+_UNCHANGED = 1e-6
+"""An output whose error is smaller, relative to its rms, has not changed."""
+_LEAST_SECONDS, _TIMES_SLOWER = 5.0, 10.0
+"""A faulty loop may have no end: a run is stopped after this multiple of the slowest right one."""
+_ONLY_GROWING = frozenset(("cosine", "snr_db", "psnr_db", "relative_rms", "max_abs", "max_rel", "slice_max"))
+"""Metrics that further samples only make worse."""
+_NO_PLACE = "the model has no weight or node in which a fault can be planted"
+_TOO_SLOW = "one run takes too long"
+
+
+def measure_power(
+    pair: ModelPair,
+    criteria: Criteria,
+    outputs: Sequence[ComparedOutput],
+    scratch: Path,
+    *,
+    count: int = MOST_FAULTS,
+    seconds: float = math.inf,
+) -> Power:
+    """Plant up to `count` faults in the reference, and return which of them the check would notice.
+
+    `outputs` are those of the check. After `seconds` no further fault is tried. A reference that cannot be planted or
+    run fails no check: `not_measured` is the reason. Steps of sequences are judged one by one, each with the states of
+    the reference.
+    """
+    start = time.monotonic()
+    constant = tuple(output.name for output in outputs if output.agreement.is_weak_evidence)
+    judged = [output for output in outputs if criteria.bounds_of(output)]
+    if not judged:
+        return Power(constant=constant, not_measured="no output has bounds")
+    try:
+        planted = plant(pair.reference.path, pair.reference.settings, count, _SEED)
+        trial = _Trial(pair, planted, criteria, judged, scratch)
+        trial.run_right()
+        ignorable = tuple(trial.ignorable(start + seconds / 2))  # a decoder has dozens of inputs
+        faults = tuple(trial.try_faults(start + seconds))
+    except (ModelError, BackendError) as error:
+        return Power(constant=constant, wanted=count, not_measured=" ".join(str(error).split()))
+    return Power(
+        faults=faults,
+        wanted=count,
+        rows=trial.rows(),
+        branches_not_run=trial.branches_not_run(),
+        ignorable=ignorable,
+        constant=constant,
+        single_sizes=trial.single_sizes(),
+        not_measured="" if faults else _TOO_SLOW if planted.faults else _NO_PLACE,
+    )
+
+
+@dataclass
+class _Trial:
+    """Runs of a planted model on all samples of a check."""
+
+    pair: ModelPair
+    planted: PlantedModel
+    criteria: Criteria
+    judged: Sequence[ComparedOutput]
+    scratch: Path
+    slowest_s: float = 0.0
+    read: dict[str, set[int]] = field(default_factory=dict)
+    """Tensor of indices -> the rows that they name."""
+    taken: dict[str, set[bool]] = field(default_factory=dict)
+    """Condition of an If -> the values that it has."""
+    sizes: dict[str, set[int]] = field(default_factory=dict)
+    """Open dimension -> its sizes."""
+
+    def __post_init__(self) -> None:
+        self.specs = model_inputs(self.pair.reference.path)
+        self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in self.specs}
+        self.feeds = StoredOutputs(_folder(self.scratch, "planted-inputs"))
+        self.right = StoredOutputs(_folder(self.scratch, "planted-outputs"))
+
+    def run_right(self) -> None:
+        """Run the model without a fault, store what it reads and computes, and note what the samples reach."""
+        inputs = {spec.name for spec in self.specs}
+        names = (*self.planted.outputs, *(name for name in self.planted.watched if name not in inputs))
+        for sample in self.pair.complete_samples:
+            feeds = {name: feed.values for name, feed in sample.feeds.items()}
+            self.feeds.add(feeds)
+            start = time.monotonic()
+            outputs = self.planted.session.run_within(names, self._cast(feeds), threading.TIMEOUT_MAX)
+            self.slowest_s = max(self.slowest_s, time.monotonic() - start)
+            self.right.add({name: outputs[name] for name in self.planted.outputs})
+            self._watch({**feeds, **outputs})
+
+    def _cast(self, feeds: Outputs) -> dict[str, Array]:
+        """Return inputs in the model's types: files hold no bfloat16."""
+        cast = {}
+        for name, values in feeds.items():
+            assert values is not None
+            dtype = self.dtypes.get(name)
+            cast[name] = values if dtype is None or dtype.kind in "OU" else np.asarray(values, dtype)
+        return cast
+
+    def _watch(self, tensors: Outputs) -> None:
+        for table in self.planted.tables:
+            indices = tensors.get(table.indices)
+            if indices is not None:
+                self.read.setdefault(table.name, set()).update(np.unique(indices % table.rows).tolist())
+        for branching in self.planted.branchings:
+            condition = tensors.get(branching.condition)
+            if condition is not None:
+                self.taken.setdefault(branching.node, set()).add(bool(np.all(condition)))
+        for spec in self.specs:
+            values = tensors[spec.name]
+            assert values is not None
+            for axis, dim in enumerate(spec.shape or ()):
+                if not isinstance(dim, int):
+                    self.sizes.setdefault(dim or f"axis {axis} of {spec.name}", set()).add(values.shape[axis])
+
+    def rows(self) -> tuple[RowsRead, ...]:
+        rows = {table.name: table.rows for table in self.planted.tables}
+        return tuple(RowsRead(table=name, read=len(read), rows=rows[name]) for name, read in self.read.items())
+
+    def branches_not_run(self) -> tuple[str, ...]:
+        words = {True: "then_branch", False: "else_branch"}
+        return tuple(
+            f"{word} of {node}"
+            for node, taken in self.taken.items()
+            for value, word in words.items()
+            if value not in taken
+        )
+
+    def single_sizes(self) -> dict[str, int]:
+        return {name: next(iter(sizes)) for name, sizes in self.sizes.items() if len(sizes) == 1}
+
+    def ignorable(self, end: float) -> Iterator[str]:
+        """Yield inputs that a model may ignore: a mask is replaced by ones, another input by zeros."""
+        for spec in self.specs:
+            if time.monotonic() > end or spec.dtype == "string":
+                continue
+            fill = np.ones_like if "mask" in spec.name.lower() else np.zeros_like
+            changed = ({**feeds, spec.name: fill(feeds[spec.name])} for feeds in map(self._cast, self.feeds))
+            if self._judge(changed).outcome != "noticed":
+                yield spec.name
+
+    def try_faults(self, end: float) -> Iterator[PlantedFault]:
+        """Yield the faults with the verdict on each, until the time is over."""
+        for number, fault in enumerate(self.planted.faults):
+            if time.monotonic() > end:
+                return
+            wrong = self.planted.feeds_of(number)
+            outcome = self._judge({**feeds, **wrong} for feeds in map(self._cast, self.feeds)).outcome
+            yield _record_of(fault, outcome)
+
+    def _judge(self, samples: Iterator[dict[str, Array]]) -> _FaultJudgement:
+        """Judge the outputs for changed inputs, up to the sample that proves that the check fails."""
+        judgement = _FaultJudgement(self.criteria, self.judged, len(self.right))
+        limit_s = max(_LEAST_SECONDS, _TIMES_SLOWER * self.slowest_s)
+        for i, feeds in enumerate(samples):
+            try:
+                outputs = self.planted.session.run_within(self.planted.outputs, feeds, limit_s)
+            except (ModelError, BackendError):
+                judgement.outcome = "noticed"
+                break
+            judgement.add(i, self.right[i], outputs)
+            if judgement.outcome == "noticed":
+                break
+        return judgement
+
+
+class _FaultJudgement:
+    """The verdict of the check on a model with a fault, sample by sample."""
+
+    def __init__(self, criteria: Criteria, outputs: Sequence[ComparedOutput], count: int) -> None:
+        self._count = count
+        self._bounds = {output.name: criteria.bounds_of(output) for output in outputs}
+        self._agreements = {
+            output.name: Agreement(criteria.measuring(output.name), output.yardstick) for output in outputs
+        }
+        self.outcome: FaultOutcome = "unseen"
+
+    def add(self, sample: int, right: Outputs, wrong: Outputs) -> None:
+        for name, agreement in self._agreements.items():
+            r, c = right.get(name), wrong.get(name)
+            if r is None or c is None:
+                continue
+            c = storable(c)
+            if r.shape != c.shape:
+                self.outcome = "noticed"
+                return
+            if np.array_equal(r, c, equal_nan=is_float(r.dtype)):
+                c = r
+            metrics = agreement.add(r, c)
+            if metrics.get("relative_rms", metrics.get("mismatched", 0.0)) > _UNCHANGED or agreement.nonfinite:
+                self.outcome = "within bounds"
+        if self.outcome == "within bounds" and any(self._fails(name, sample) for name in self._agreements):
+            self.outcome = "noticed"
+
+    def _fails(self, name: str, sample: int) -> bool:
+        """Return whether the samples up to this one prove that the output fails, whatever the others are."""
+        agreement, bounds, share = self._agreements[name], self._bounds[name], (sample + 1) / self._count
+        if agreement.nonfinite:
+            return True
+        metrics = agreement.metrics()
+        if sample + 1 == self._count:
+            return bool(outside(metrics, bounds))
+        # The others may be right: an rms over all samples is at least that over some, times the root of their share.
+        certain = {name: value for name, value in metrics.items() if name in _ONLY_GROWING}
+        certain |= {name: metrics[name] * share**power for name, power in _MEANS.items() if name in metrics}
+        return bool(outside(certain, {name: bound for name, bound in bounds.items() if name in certain}))
+
+
+_MEANS: Mapping[str, float] = {"slice_rms": 0.5, "rmse": 0.5, "mean_abs": 1.0, "mismatched": 1.0}
+"""Metric that is a mean over all samples -> the power of the samples' share by which those seen bound it from below."""
+
+
+def _record_of(fault: Fault, outcome: FaultOutcome) -> PlantedFault:
+    node = fault.node
+    return PlantedFault(
+        node=str(node.name or node.outputs[0].name or ""),
+        op_type=node.op_type,
+        weight=str(fault.site.weight.name) if isinstance(fault, WeightFault) else "",
+        kind=fault.kind,
+        outcome=outcome,
+    )
+
+
+def _folder(scratch: Path, name: str) -> Path:
+    folder = scratch / name
+    folder.mkdir()
+    return folder

@@ -1,0 +1,172 @@
+"""A model in whose one session every chosen fault can be switched on.
+
+Each fault would need a model, and a session of its own. Instead, wrong weights are fed to initializers that are inputs
+of the graph too, and a node with a wrong twin becomes an `If` on an input (mutant schemata: Untch, Offutt and Harrold,
+1993). Outputs differ from those of the plain model by rounding only, because fewer nodes are fused and folded; without
+a fault, the planted model is its own reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass, LiftSubgraphInitializersToMainGraphPass
+
+from ndld_flow.accuracy.power.faults import PASSING, Fault, NodeFault, WeightFault, draw_faults
+from ndld_flow.models.files import load_model, proto_with_external_data
+from ndld_flow.models.local_functions import inline_functions
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.tensors import Array
+from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of which an operator reads rows."""
+
+    name: str
+    rows: int
+    indices: str
+    """The tensor that holds the numbers of the rows."""
+
+
+@dataclass(frozen=True)
+class Branching:
+    """An If of the main graph."""
+
+    node: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class PlantedModel:
+    """An open model with faults that are switched on by further inputs."""
+
+    session: OnnxruntimeSession
+    outputs: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    switches: Mapping[int, str]
+    """Number of a fault of a node -> the input that switches it on."""
+    tables: tuple[Table, ...]
+    branchings: tuple[Branching, ...]
+
+    def feeds_of(self, number: int) -> dict[str, Array]:
+        """Return the values that switch a fault on."""
+        fault = self.faults[number]
+        if isinstance(fault, WeightFault):
+            return {str(fault.site.weight.name): fault.value()}
+        return {self.switches[number]: np.array(True)}
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """Return the tensors inside the model that show which rows it reads and which branches it runs."""
+        return (*(table.indices for table in self.tables), *(each.condition for each in self.branchings))
+
+
+def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> PlantedModel:
+    """Open a model with up to `count` faults, drawn by `seed`.
+
+    Raises `ModelError` if it cannot be read, has functions that cannot be inlined, or is refused by ONNX Runtime.
+    """
+    model = load_model(path)
+    outputs = tuple(str(value.name) for value in model.graph.outputs)
+    inline_functions(model, path)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    LiftSubgraphInitializersToMainGraphPass()(model)
+    infer_shapes(model)
+    faults = draw_faults(model, count, seed)
+    tables, branchings = _tables(model), _branchings(model)
+    names = UniqueNames(model)
+    inputs = set(model.graph.inputs)
+    for fault in faults:
+        if isinstance(fault, WeightFault) and fault.site.weight not in inputs:
+            inputs.add(fault.site.weight)
+            model.graph.inputs.append(fault.site.weight)
+    switches = {i: _plant_twin(model, fault, names) for i, fault in enumerate(faults) if isinstance(fault, NodeFault)}
+    _watch(model, [*(table.indices for table in tables), *(each.condition for each in branchings)])
+    model.ir_version = max(model.ir_version or 0, 4)  # the first in which initializers need not be inputs
+    changed = proto_with_external_data(model, path).SerializeToString()
+    session = open_model(path, settings, changed)
+    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings)
+
+
+def _plant_twin(model: ir.Model, fault: NodeFault, names: UniqueNames) -> str:
+    """Replace a node by an `If` between it and its wrong twin; return the name of the input that chooses the twin."""
+    node = fault.node
+    switch = ir.Value(name=names.value("wrong"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    switch.const_value = ir.tensor(np.array(False), name=switch.name)
+    model.graph.register_initializer(switch)
+    model.graph.inputs.append(switch)
+    right, wrong = dict(node.attributes), {**node.attributes}
+    for name, value in fault.attributes.items():
+        wrong.pop(name, None)
+        if value is not None:
+            wrong[name] = ir.convenience.convert_attribute(name, value)
+    if fault.op_type not in (node.op_type, "ReduceMax", "AveragePool"):
+        wrong = {name: attribute for name, attribute in wrong.items() if name in fault.attributes}
+    branches = {
+        "then_branch": _branch(node, fault.op_type, list(wrong.values()), names),
+        "else_branch": _branch(node, node.op_type, list(right.values()), names),
+    }
+    attributes = [ir.AttrGraph(name, graph) for name, graph in branches.items()]
+    chosen = ir.Node("", "If", [switch], attributes, name=names.node("If_wrong"))
+    output, old = chosen.outputs[0], node.outputs[0]
+    output.type, output.shape = old.type, old.shape
+    node.prepend(chosen)
+    ir.convenience.replace_all_uses_with(old, output, replace_graph_outputs=True)
+    output.name, old.name = old.name, None
+    assert isinstance(node.graph, ir.Graph)
+    node.graph.remove(node, safe=True)
+    return str(switch.name)
+
+
+def _branch(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], names: UniqueNames) -> ir.Graph:
+    inner = ir.Node(node.domain, op_type, node.inputs, attributes, name=names.node(f"{node.name}_{op_type}"))
+    output = inner.outputs[0]
+    output.name, output.type = names.value(f"{node.outputs[0].name}_{op_type}"), node.outputs[0].type
+    return ir.Graph([], [output], nodes=[inner], name=names.node("branch"))
+
+
+def _tables(model: ir.Model) -> tuple[Table, ...]:
+    """Return the tables of the main graph of which rows are chosen by the model's inputs."""
+    found = {}
+    for node in model.graph:
+        if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
+            continue
+        table, indices = node.inputs
+        if table is None or indices is None or indices.is_initializer() or not _is_constant(table):
+            continue
+        if table.shape is not None and len(table.shape) > 1 and isinstance(table.shape[0], int):
+            found[table, indices] = Table(str(table.name), table.shape[0], str(indices.name))
+    return tuple(found.values())
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Return whether a tensor has the values of a weight, quantized or not."""
+    while (node := value.producer()) is not None and node.op_type in (*PASSING, "DequantizeLinear"):
+        if node.inputs[0] is None:
+            return False
+        value = node.inputs[0]
+    return value.is_initializer()
+
+
+def _branchings(model: ir.Model) -> tuple[Branching, ...]:
+    return tuple(
+        Branching(str(node.name or node.outputs[0].name), str(condition.name))
+        for node in model.graph
+        if node.op_type == "If"
+        for condition in [node.inputs[0]]
+        if condition is not None and not condition.is_initializer()
+    )
+
+
+def _watch(model: ir.Model, names: Sequence[str]) -> None:
+    """Make tensors of the main graph outputs, unless they are inputs or outputs already."""
+    known = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    model.graph.outputs.extend(values[name] for name in dict.fromkeys(names) if name not in known)

@@ -1,0 +1,92 @@
+"""What an accuracy check would notice: faults planted in its reference, and what its samples reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from ndld_flow.records.document import Record
+
+FaultOutcome = Literal["noticed", "within bounds", "unseen"]
+"""`noticed`: the check fails. `within bounds`: outputs change less than the tolerance. `unseen`: no output changes."""
+_WEAK_UNSEEN = 0.25
+_WEAK_ROWS = 0.05
+_ENOUGH_ROWS = 59
+"""So many rows include one of a twentieth of the table in 95 % of cases: 0.95^59 = 0.05."""
+_NORMAL_95 = 1.959964
+"""Quantile of the normal distribution for a 95 % interval."""
+
+
+class PlantedFault(Record):
+    """A fault that was planted in the reference, and whether the check notices it."""
+
+    node: str
+    """The node that is wrong, or that reads the wrong weight."""
+    op_type: str
+    weight: str = ""
+    """The wrong weight; empty if the node itself is wrong."""
+    kind: str
+    """`zeroed`, `two channels swapped`, `epsilon of 0.001`."""
+    outcome: FaultOutcome
+
+
+class RowsRead(Record):
+    """The rows of a table, such as an embedding, that the samples read."""
+
+    table: str
+    read: int
+    rows: int
+
+    @property
+    def is_weak(self) -> bool:
+        """True if a fault in a twentieth of the rows would mostly stay unseen."""
+        return self.read < min(_ENOUGH_ROWS, _WEAK_ROWS * self.rows)
+
+
+class Power(Record):
+    """How much a check is worth: what it would notice, and what its samples do not reach."""
+
+    faults: tuple[PlantedFault, ...] = ()
+    wanted: int = 0
+    """Faults that were requested; fewer are tried if the time ends or the model has no others."""
+    rows: tuple[RowsRead, ...] = ()
+    branches_not_run: tuple[str, ...] = ()
+    """`then_branch of If_12`."""
+    ignorable: tuple[str, ...] = ()
+    """Inputs that a candidate may ignore: the check passes a model that gets others in their place."""
+    constant: tuple[str, ...] = ()
+    """Outputs of the reference that are constant on all samples."""
+    single_sizes: dict[str, int] = {}
+    """Dimension that the model leaves open -> its only size in the samples."""
+    not_measured: str = ""
+    """The reason why no fault was planted; empty if some were."""
+
+    def count(self, outcome: FaultOutcome) -> int:
+        """Return the number of faults with an outcome."""
+        return sum(fault.outcome == outcome for fault in self.faults)
+
+    def share(self, outcome: FaultOutcome) -> float:
+        """Return the share of faults with an outcome, 0 to 1; 0 without faults."""
+        return self.count(outcome) / len(self.faults) if self.faults else 0.0
+
+    def interval(self, outcome: FaultOutcome) -> tuple[float, float]:
+        """Return the 95 % interval of a share, by Wilson's score (1927); from 0 to 1 without faults."""
+        n, z = len(self.faults), _NORMAL_95
+        if not n:
+            return 0.0, 1.0
+        p = self.share(outcome)
+        center = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+        return max(0.0, center - half), min(1.0, center + half)
+
+    @property
+    def weak(self) -> tuple[str, ...]:
+        """The reasons why a check that passes shows little; empty if there is none."""
+        reasons = [f"output {name} is constant" for name in self.constant]
+        reasons += [
+            f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in self.rows if table.is_weak
+        ]
+        reasons += [f"a model that ignores {name} would pass" for name in self.ignorable]
+        if self.interval("unseen")[0] >= _WEAK_UNSEEN:
+            reasons.append(f"{self.count('unseen')} of {len(self.faults)} planted faults change nothing")
+        return tuple(reasons)

@@ -1,0 +1,111 @@
+"""What accuracy checks would notice: planted faults, what the samples do not reach, and samples that would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.power import FaultOutcome, Power
+from ndld_flow.report.panel import Panel
+from ndld_flow.report.tables import Column, Table
+
+_OUTCOMES: tuple[FaultOutcome, ...] = ("unseen", "within bounds", "noticed")
+"""In the order of the table: what the check misses comes first."""
+
+
+@dataclass(frozen=True)
+class ShareView:
+    """One outcome of the planted faults."""
+
+    outcome: FaultOutcome
+    count: int
+    percent: float
+    interval: str
+    """`48 to 85 %`."""
+
+
+@dataclass(frozen=True)
+class PowerView:
+    """What one check would notice."""
+
+    step: str
+    candidate: str
+    reference: str
+    weak: tuple[str, ...]
+    faults: int
+    shares: tuple[ShareView, ...]
+    table: Table
+    facts: tuple[str, ...]
+    """What the samples do not reach."""
+    helps: tuple[str, ...]
+    """Samples that would reach it."""
+    not_measured: str
+
+
+def collect_power(accuracies: Mapping[str, Accuracy]) -> tuple[PowerView, ...]:
+    """Return what each check of a run would notice, in recipe order; checks of which nobody asked are left out."""
+    return tuple(_view(step, each, each.power) for step, each in accuracies.items() if each.power is not None)
+
+
+def _view(step: str, accuracy: Accuracy, power: Power) -> PowerView:
+    return PowerView(
+        step=short_name(step),
+        candidate=short_name(accuracy.candidate),
+        reference=short_name(accuracy.reference),
+        weak=tuple(short_name(reason, 200) for reason in power.weak),
+        faults=len(power.faults),
+        shares=tuple(_share(power, outcome) for outcome in reversed(_OUTCOMES)) if power.faults else (),
+        table=_faults_table(power),
+        facts=tuple(short_name(fact, 200) for fact in _facts(power)),
+        helps=tuple(short_name(help_, 200) for help_ in _helps(power)),
+        not_measured=short_name(power.not_measured, 400),
+    )
+
+
+def _share(power: Power, outcome: FaultOutcome) -> ShareView:
+    low, high = power.interval(outcome)
+    return ShareView(
+        outcome, power.count(outcome), 100 * power.share(outcome), f"{100 * low:.0f} to {100 * high:.0f} %"
+    )
+
+
+def _faults_table(power: Power) -> Table:
+    columns = (
+        Column("Outcome", "label"),
+        Column("Node", "name"),
+        Column("Operator"),
+        Column("Fault"),
+        Column("Weight"),
+    )
+    ordered = sorted(power.faults, key=lambda fault: _OUTCOMES.index(fault.outcome))
+    rows = tuple(
+        (fault.outcome, short_name(fault.node, 80), fault.op_type, fault.kind, short_name(fault.weight, 60))
+        for fault in ordered
+    )
+    return Table(columns, rows)
+
+
+def _facts(power: Power) -> Iterator[str]:
+    yield from (f"output {name} is constant on all samples" for name in power.constant)
+    yield from (f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in power.rows)
+    yield from (f"{branch} never runs" for branch in power.branches_not_run)
+    yield from (f"{name} may be ignored: the check passes a model that does" for name in power.ignorable)
+    if power.single_sizes:
+        sizes = ", ".join(f"{name} {size}" for name, size in power.single_sizes.items())
+        yield f"{counted(len(power.single_sizes), 'open dimension')} with one size only: {sizes}"
+
+
+def _helps(power: Power) -> Iterator[str]:
+    yield from (f"samples that change {name}" for name in power.constant)
+    yield from (f"samples that read other rows of {table.table}" for table in power.rows if table.is_weak)
+    yield from (f"samples that run {branch}" for branch in power.branches_not_run)
+    for name in power.ignorable:
+        yield f"samples with padding, so that {name} hides something" if "mask" in name else f"other values of {name}"
+    if power.single_sizes:
+        yield f"samples with other sizes of {', '.join(power.single_sizes)}"
+
+
+PANEL = Panel("Power", lambda documents: collect_power(documents.accuracies), after="accuracy")

@@ -1,0 +1,313 @@
+"""What an accuracy check would notice: planted faults, what the samples reach, and weak checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites
+from ndld_flow.accuracy.power.planted_model import plant
+from ndld_flow.accuracy.sequence_runs import Outputs
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models.files import load_model, save_model
+from ndld_flow.records.power import PlantedFault, Power, RowsRead
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from tests.accuracy.test_check_accuracy import compare
+from tests.support.models_run import Given, write_model
+
+PLAIN = SessionSettings(optimization="disabled")
+
+
+def weights(**arrays: Any) -> str:
+    """Return the initializers of a model in ONNX's text format."""
+    return ", ".join(
+        f"float[{','.join(map(str, np.shape(array)))}] {name} = {{{','.join(map(str, np.ravel(array)))}}}"
+        for name, array in arrays.items()
+    )
+
+
+DRAWN = np.random.default_rng(0).normal(size=(64, 8)).round(3)
+TABLE = f"""g (int64[n] ids) => (float[n, 8] y) <{weights(table=DRAWN)}> {{
+    rows = Gather <axis = 0> (table, ids)
+    y = Tanh(rows)
+}}"""
+LAYERS = f"""g (float[n, 8] x) => (float[n, 64] y) <{weights(w=DRAWN.T, b=DRAWN[:, 0])}> {{
+    h = MatMul(x, w)
+    s = Add(h, b)
+    y = Relu(s)
+}}"""
+
+
+def measured(folder: Path, model: Path | str, inputs: Given | None = None, **settings: Any) -> Power:
+    _, accuracy = compare(folder, model, model, inputs, **{"power": 20, **settings})
+    assert accuracy.power is not None
+    return accuracy.power
+
+
+def test_a_check_reports_the_faults_that_it_would_notice(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, LAYERS, LAYERS, {"x": {"shape": [16, 8]}}, power=20)
+    power = accuracy.power
+    assert power is not None and accuracy.passed and not accuracy.weak
+    assert len(power.faults) == power.wanted == 20
+    assert power.count("noticed") + power.count("within bounds") + power.count("unseen") == 20
+    assert power.share("noticed") > 0.5
+    for name, outcome in (("noticed", "noticed"), ("within_bounds", "within bounds"), ("unseen", "unseen")):
+        assert ran.result.metrics[name].value == power.share(outcome)  # type: ignore[arg-type]
+    assert f"notices {power.count('noticed')} of 20 planted faults" in ran.result.summary
+    assert {fault.weight for fault in power.faults} == {"w", "b", ""}
+    assert power.single_sizes == {"n": 16}
+
+
+def test_no_fault_is_planted_with_power_off(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, LAYERS, LAYERS, power="off")
+    assert accuracy.power is None
+    assert "unseen" not in ran.result.metrics
+
+
+def test_a_table_of_which_one_row_is_read_makes_the_check_weak(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, TABLE, TABLE, {"ids": {"shape": [6], "data": "zeros"}}, power=20)
+    assert accuracy.passed and ran.result.passed
+    assert accuracy.power is not None
+    assert accuracy.power.rows == (RowsRead(table="table", read=1, rows=64),)
+    assert accuracy.weak[0] == "1 of 64 rows of table are read"
+    assert "within tolerance, weak: 1 of 64 rows" in ran.result.summary
+
+
+def test_a_weak_check_is_inconclusive_on_request(tmp_path: Path) -> None:
+    settings = {"power": 20, "when_weak": "inconclusive"}
+    ran, accuracy = compare(tmp_path, TABLE, TABLE, {"ids": {"shape": [6], "data": "zeros"}}, **settings)
+    assert accuracy.outcome == "inconclusive"
+    assert (ran.result.passed, ran.result.inconclusive) == (False, True)
+    (tmp_path / "all").mkdir()
+    read_all = {"ids": {"shape": [64], "data": "arange"}}
+    assert compare(tmp_path / "all", TABLE, TABLE, read_all, **settings)[1].outcome == "passed"
+
+
+def test_many_rows_of_a_large_table_are_enough(tmp_path: Path) -> None:
+    assert RowsRead(table="t", read=58, rows=30_000).is_weak
+    assert not RowsRead(table="t", read=59, rows=30_000).is_weak
+    assert not RowsRead(table="t", read=3, rows=43).is_weak
+
+
+def test_an_input_that_may_be_ignored_makes_the_check_weak(tmp_path: Path) -> None:
+    masked = f"""g (float[1, 8] x, float[1, 8] mask) => (float[1, 64] y) <{weights(w=DRAWN.T)}> {{
+        shown = Mul(x, mask)
+        y = MatMul(shown, w)
+    }}"""
+    all_ones: Given = {"x": {"shape": [1, 8]}, "mask": {"shape": [1, 8], "data": "ones"}}
+    assert measured(tmp_path, masked, all_ones).ignorable == ("mask",)
+    (tmp_path / "half").mkdir()
+    half: Given = {"x": {"shape": [1, 8]}, "mask": {"values": [[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]}}
+    assert measured(tmp_path / "half", masked, half).ignorable == ()
+
+
+def test_a_constant_output_makes_the_check_weak(tmp_path: Path) -> None:
+    dead = f"""g (float[4, 8] x) => (float[4, 64] y) <{weights(w=DRAWN.T)}> {{
+        h = MatMul(x, w)
+        n = Abs(h)
+        m = Neg(n)
+        y = Relu(m)
+    }}"""
+    power = measured(tmp_path, dead)
+    assert power.constant == ("y",)
+    assert power.weak[0] == "output y is constant"
+
+
+def branching() -> onnx.ModelProto:
+    """Return a model that multiplies by one of two weights, which are constants of its branches."""
+    right, left = DRAWN[:8].astype(np.float32), DRAWN[8:16].astype(np.float32)
+    branches = {}
+    for name, weight in (("then_branch", right), ("else_branch", left)):
+        nodes = [
+            helper.make_node("Constant", [], [f"{name}_w"], value=numpy_helper.from_array(weight)),
+            helper.make_node("MatMul", ["x", f"{name}_w"], [f"{name}_y"], name=f"{name}_matmul"),
+        ]
+        output = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [4, 8])
+        branches[name] = helper.make_graph(nodes, name, [], [output])
+    graph = helper.make_graph(
+        [helper.make_node("If", ["flag"], ["y"], name="choose", **branches)],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8]),
+            helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_faults_in_a_branch_that_never_runs_are_unseen(tmp_path: Path) -> None:
+    onnx.save(branching(), tmp_path / "model.onnx")
+    power = measured(tmp_path, tmp_path / "model.onnx", {"flag": {"data": "ones"}})
+    assert power.branches_not_run == ("else_branch of choose",)
+    by_node = {
+        node: {f.outcome for f in power.faults if f.node == node}
+        for node in ("then_branch_matmul", "else_branch_matmul")
+    }
+    assert by_node["else_branch_matmul"] == {"unseen"}
+    assert "unseen" not in by_node["then_branch_matmul"]
+
+
+def test_a_model_without_weights_has_no_power(tmp_path: Path) -> None:
+    ran, accuracy = compare(
+        tmp_path,
+        "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }",
+        "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }",
+        power=20,
+    )
+    assert ran.result.passed
+    assert accuracy.power is not None and not accuracy.power.faults
+    assert accuracy.power.not_measured
+    assert "unseen" not in ran.result.metrics
+
+
+def models(folder: Path) -> dict[str, Path]:
+    folder.mkdir(exist_ok=True)
+    onnx.save(branching(), folder / "branching.onnx")
+    kernel, scales = DRAWN.reshape(64, 8, 1, 1), [1.0, 1.0, 2.0, 2.0]
+    conv = f"""g (float[1, 8, 6, 6] x) => (float[1, 64, 12, 12] z) <{weights(k=kernel, s=scales)}> {{
+        c = Conv <pads = [1, 1, 0, 0]> (x, k)
+        r = LeakyRelu <alpha = 0.2> (c)
+        p = MaxPool <kernel_shape = [2, 2]> (r)
+        q = Softmax <axis = 1> (p)
+        z = Resize <mode = "linear"> (q, , s)
+    }}"""
+    return {
+        "branching": folder / "branching.onnx",
+        "layers": write_model(folder / "layers.onnx", LAYERS),
+        "table": write_model(folder / "table.onnx", TABLE),
+        "conv": write_model(folder / "conv.onnx", conv),
+    }
+
+
+@pytest.mark.parametrize("name", ["branching", "layers", "table", "conv"])
+def test_a_planted_fault_computes_what_the_faulty_model_computes(tmp_path: Path, name: str) -> None:
+    path = models(tmp_path)[name]
+    planted = plant(path, SessionSettings(), 40, 0)
+    feeds = {}
+    for spec in open_model(path, PLAIN).describe().inputs:
+        shape = [dim if isinstance(dim, int) else 64 for dim in spec.shape or ()]
+        stream = np.random.default_rng(1)
+        feeds[spec.name] = (
+            np.arange(64)
+            if spec.dtype == "int64"
+            else np.array(True)
+            if spec.dtype == "bool"
+            else stream.normal(size=shape).astype(np.float32)
+        )
+    right = open_model(path, PLAIN).run_within(planted.outputs, feeds, 60)
+    same = planted.session.run_within(planted.outputs, feeds, 60)
+    assert planted.faults
+    assert_close(same, right)
+    for number, fault in enumerate(planted.faults):
+        wrong = open_model(rebuilt(path, fault, tmp_path / f"{number}.onnx"), PLAIN)
+        expected = wrong.run_within(planted.outputs, feeds, 60)
+        found = planted.session.run_within(planted.outputs, {**feeds, **planted.feeds_of(number)}, 60)
+        assert_close(found, expected)
+
+
+def assert_close(found: Outputs, expected: Outputs) -> None:
+    for name, values in expected.items():
+        mine = found[name]
+        assert values is not None and mine is not None
+        np.testing.assert_allclose(mine, values, rtol=1e-4, atol=1e-5)
+
+
+def rebuilt(path: Path, fault: WeightFault | NodeFault, target: Path) -> Path:
+    """Write the model with a fault as a model of its own."""
+    model = load_model(path)
+    if isinstance(fault, WeightFault):
+        replace_weight(model, str(fault.site.weight.name), ir.tensor(fault.value()))
+    else:
+        names = [(node.op_type, node.name) for node in model.graph.all_nodes()]
+        node = list(model.graph.all_nodes())[names.index((fault.node.op_type, fault.node.name))]
+        node.op_type = fault.op_type
+        for name, value in fault.attributes.items():
+            node.attributes.pop(name, None)
+            if value is not None:
+                node.attributes[name] = ir.convenience.convert_attribute(name, value)
+    save_model(model, target)
+    return target
+
+
+def replace_weight(model: ir.Model, name: str, wrong: ir.TensorProtocol) -> None:
+    for graph in model.graphs():
+        if name in graph.initializers:
+            graph.initializers[name].const_value = wrong
+        for node in graph:
+            if node.op_type == "Constant" and node.outputs[0].name == name:
+                node.attributes["value"] = ir.AttrTensor("value", wrong)
+
+
+def test_no_fault_is_planted_where_sizes_are_computed(tmp_path: Path) -> None:
+    sized = f"""g (float[n, 8] x) => (float[a, b] y) <{weights(w=DRAWN.T, two=[2.0], floats=[3.0, 64.0])}> {{
+        h = MatMul(x, w)
+        many = Mul(floats, two)
+        whole = Cast <to = 7> (many)
+        y = Tile(h, whole)
+    }}"""
+    path = write_model(tmp_path / "sized.onnx", sized)
+    assert {site.weight.name for site in weight_sites(load_model(path))} == {"w"}
+
+
+def test_a_loop_without_an_end_is_stopped(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["before", "step"], ["after"]),
+            helper.make_node("Identity", ["going"], ["goes_on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", TensorProto.FLOAT, []),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["", "on", "x"], ["y"], body=body)],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, []),
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.array(1, np.float32), "step")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    session = open_model(tmp_path / "m.onnx", PLAIN)
+    feeds = {"x": np.array(0, np.float32), "on": np.array(True)}
+    with pytest.raises(ModelError):
+        session.run_within(["y"], feeds, 0.2)
+    assert session.run_within(["y"], {**feeds, "on": np.array(False)}, 60)["y"] == 0
+
+
+def test_faults_are_drawn_alike_for_one_seed(tmp_path: Path) -> None:
+    path = models(tmp_path)["conv"]
+    drawn = [[(fault.node.name, fault.kind) for fault in draw_faults(load_model(path), 20, seed)] for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    def power(unseen: int, count: int) -> Power:
+        outcomes = ["unseen"] * unseen + ["noticed"] * (count - unseen)
+        return Power(
+            faults=tuple(PlantedFault(node="n", op_type="Conv", kind="zeroed", outcome=each) for each in outcomes)
+        )
+
+    # Newcombe (1998), table I: 81 of 263, 0 of 20 and 1 of 29 by the score method.
+    assert power(81, 263).interval("unseen") == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert power(0, 20).interval("unseen") == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert power(1, 29).interval("unseen") == pytest.approx((0.0061, 0.1718), abs=1e-4)
+    assert Power().interval("unseen") == (0.0, 1.0)
+    assert power(9, 20).weak == ("9 of 20 planted faults change nothing",)
+    assert power(8, 20).weak == ()
