@@ -32,6 +32,8 @@ _QUANTIZER_SUFFIXES = (
     "_zero_point",
 )
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+COPIED, TURNED, WIDENED = "copy", "transposed", "fp32"
+"""Changes of a weight that can be undone."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,10 @@ class IsolatedLayers:
     """New tensor -> the tensor of the prepared model that has the same values."""
     roles: dict[ir.Value, WeightRole] = field(default_factory=dict)
     """Constant that only the layers read -> the way in which they do."""
+    origins: dict[ir.Value, tuple[ir.Value, str]] = field(default_factory=dict)
+    """New constant -> the constant that it was made of, and the change."""
     of_bodies: BodyLayers = field(default_factory=BodyLayers)
-    _constants: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
+    _constants: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._names = UniqueNames(self.model)
@@ -76,6 +80,7 @@ class IsolatedLayers:
                     self._make_vector(node)
                 else:
                     self.nodes[position] = self._split(node)
+        self.origins |= {copy: (value, COPIED) for value, copy in self.of_bodies.constants.items()}
         if self.settings.mode != "weight_only":
             self._widen()
             self._own_constants()
@@ -148,7 +153,7 @@ class IsolatedLayers:
         return matmul
 
     def _transposed(self, value: ir.Value) -> ir.Value:
-        return self._constant(value, "transposed", TransposedTensor)
+        return self._constant(value, TURNED, TransposedTensor)
 
     def _scaled(self, node: ir.Node, value: ir.Value, factor: float) -> ir.Value:
         if value.const_value is not None:
@@ -182,6 +187,7 @@ class IsolatedLayers:
             assert value.const_value is not None
             name = self._names.value(f"{value.name}_{change.partition(' ')[0]}")
             self._constants[key] = self._register(derive(value.const_value, name), name)
+            self.origins[self._constants[key]] = key
         return self._constants[key]
 
     def _register(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
@@ -211,7 +217,7 @@ class IsolatedLayers:
 
     def _wide(self, value: ir.Value, reader: ir.Node) -> ir.Value:
         if value.const_value is not None:
-            return self._constant(value, "fp32", lambda tensor, name: ConvertedTensor(tensor, _FLOAT, name))
+            return self._constant(value, WIDENED, lambda tensor, name: ConvertedTensor(tensor, _FLOAT, name))
         output = self._insert(reader, "Cast", [value], {"to": int(_FLOAT)})
         output.type, output.shape = ir.TensorType(_FLOAT), value.shape
         self.renamed[output.name or ""] = value.name or ""
@@ -260,8 +266,10 @@ class IsolatedLayers:
         if not shared and all(user in layers for user, _ in value.uses()):
             return value
         assert value.const_value is not None
-        name = self._names.value(f"{value.name}_copy")
-        return self._register(ScaledTensor(value.const_value, 1.0, name), name)
+        name = self._names.value(f"{value.name}_{COPIED}")
+        copy = self._register(ScaledTensor(value.const_value, 1.0, name), name)
+        self.origins[copy] = (value, COPIED)
+        return copy
 
     def _free_names(self) -> None:
         """Rename tensors whose names the quantizer gives to its own: it does not look for them."""

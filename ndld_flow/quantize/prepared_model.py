@@ -21,6 +21,7 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.quantize.direct_weights import read_weights_directly
 from ndld_flow.quantize.settings import (
     LAYER_OP_TYPES,
     QUANTIZED_OP_TYPES,
@@ -160,6 +161,8 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
             model.graph.inputs.remove(value)
     notes += _convert_opset(model, source, settings.least_opset)
     UniqueNames(model).name_all(model)
+    _name_constants(model)
+    read_weights_directly(model)
     infer_shapes(model)
     chooser = _LayerChooser(model, settings, excluded)
     chooser.choose()
@@ -174,6 +177,16 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
         before,
         tuple(notes),
     )
+
+
+def _name_constants(model: ir.Model) -> None:
+    """Give constants of different bodies different names."""
+    names, seen = UniqueNames(model), set[str | None]()
+    for graph in model.graphs():
+        for value in tuple(graph.initializers.values()):
+            if value.name in seen:
+                value.name = names.value(value.name or "")
+            seen.add(value.name)
 
 
 def _convert_opset(model: ir.Model, source: Path, least: int) -> list[str]:

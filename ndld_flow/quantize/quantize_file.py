@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxruntime.quantization.quant_utils import TENSOR_NAME_QUANT_SUFFIX
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.quantities import number, size
+from ndld_flow.base.quantities import counted, number, size
 from ndld_flow.base.text import first_of
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
@@ -30,6 +30,7 @@ from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
 from ndld_flow.quantize.settings import SKIPPED, QuantizeSettings, SkipReason
+from ndld_flow.quantize.shared_weights import share_integers
 from ndld_flow.quantize.weight_only import write_blocks
 from ndld_flow.records.measurement import NOT_SMALLER, POOR_CALIBRATION
 from ndld_flow.records.model_diff import GraphChange
@@ -43,6 +44,9 @@ _LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
 _INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
 _FOUND: SkipReason = "found by search"
+_SHARED: SkipReason = "shared weight"
+_LARGE_BYTES = 64 * 2**10
+"""Weights from this size on are not stored in two forms where that makes a file larger than its source."""
 _NAMED = 10
 """Maximum number of layers that a note names for each reason; the log has all."""
 
@@ -64,8 +68,8 @@ class QuantizedModel:
     """The quantized nodes."""
     skipped: tuple[SkippedLayer, ...]
     """All other layers."""
-    kept_weights: tuple[str, ...]
-    """Weights of quantized nodes that other nodes read in floats too."""
+    kept_weights: Mapping[str, int]
+    """Weight of quantized nodes that other nodes read in floats too -> its bytes."""
     notes: tuple[str, ...]
     """Warnings of ONNX Runtime's quantizer."""
 
@@ -94,6 +98,10 @@ def write_quantized(
         write_blocks(model, layers.nodes, settings, blocks, workspace.progress)
     elif nodes:
         model, lines = quantize_by_onnxruntime(layers, ranges)
+        unchanged = {
+            each.name for each in _skipped(prepared, reasons) if each.reason == "excluded" or each.output in reasons
+        }
+        lines = [*_without_repeats(lines), *_shared_notes(share_integers(model, layers, unchanged))]
     untouched = {node.name for node in model.graph.all_nodes() if not _is_quantized(node)}
     left: dict[str, SkipReason] = {
         node.output: "unknown" for node in nodes if node.name in untouched and not node.follows
@@ -103,9 +111,20 @@ def write_quantized(
     save_model(model, target)
     blocks.unlink(missing_ok=True)
     done = tuple(node for node in nodes if node.output not in left)
-    kept = sorted({name for node in done for name in node.weights} & set(model.graph.initializers))
-    skipped = tuple(_skipped(prepared, {**reasons, **left}))
-    return QuantizedModel(done, skipped, tuple(kept), tuple(_without_repeats(lines)))
+    tensors = {name: value.const_value for graph in model.graphs() for name, value in graph.initializers.items()}
+    read = sorted({name for node in done for name in node.weights})
+    kept = {name: tensor.nbytes for name in read if (tensor := tensors.get(name)) is not None}
+    return QuantizedModel(done, tuple(_skipped(prepared, {**reasons, **left})), kept, tuple(lines))
+
+
+def _shared_notes(weights: Sequence[str]) -> list[str]:
+    """Return a note on the weights that are stored in integers alone."""
+    if not weights:
+        return []
+    return [
+        f"{counted(len(weights), 'weight')} stored in integers alone, and so rounded for the other nodes too that read "
+        f"them in floats: {first_of(weights, _NAMED)}"
+    ]
 
 
 def _is_quantized(node: ir.Node) -> bool:
@@ -210,9 +229,14 @@ def quantize_file(
     workspace.progress(0, 0, "quantizing")
     if data.place is not None and not prepared.chosen(exclude):
         copy_model(source, target.parent)
-        written = QuantizedModel((), tuple(_skipped(prepared, exclude)), (), ())
+        written = QuantizedModel((), tuple(_skipped(prepared, exclude)), {}, ())
     else:
         written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
+        twice = {name for name, count in written.kept_weights.items() if count >= _LARGE_BYTES}
+        if twice and file_bytes(target) > file_bytes(source):
+            exclude |= {node.output: _SHARED for node in written.nodes if not twice.isdisjoint(node.weights)}
+            prepared = prepare_model(source, prepared.path, settings)  # the other one was changed
+            written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         check_quantized(written.nodes, written.skipped, settings)
     check_changed_model(source, target, workspace.log)
     if written.nodes and data.samples is not None:
@@ -323,7 +347,7 @@ def _size_warnings(written: QuantizedModel, before: int, after: int) -> list[str
     if twice:
         why = f"tables that layers read too are stored in blocks for each of them: {first_of(twice, _NAMED)}"
     if written.kept_weights:
-        why = f"other nodes read the weights {first_of(written.kept_weights, _NAMED)} in floats too"
+        why = f"other nodes read the weights {first_of(list(written.kept_weights), _NAMED)} in floats too"
     return [f"{NOT_SMALLER} ({size(before)} -> {size(after)}): {why}"]
 
 

@@ -53,7 +53,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     """
 
     # 8: a Clip whose range excludes 0 still clips.
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {

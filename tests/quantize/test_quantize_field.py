@@ -321,11 +321,14 @@ def test_dynamic_quantization_reaches_bodies(tmp_path: Path) -> None:
             assert types.count("DynamicQuantizeLinear") == (2 if node == "Loop" else 1)  # `s` once
 
 
-def test_static_quantization_says_that_bodies_stay(tmp_path: Path) -> None:
-    _, notes = quantized(in_a_loop(tmp_path / "m.onnx"), tmp_path / "q", {"c": {"data": 1}})
+def test_static_quantization_says_that_bodies_stay_and_share_their_integers(tmp_path: Path) -> None:
+    source = in_a_loop(tmp_path / "m.onnx")
+    result, notes = quantized(source, tmp_path / "q", {"x": SIGNED["x"] | {"shape": [4, 64]}, "c": {"data": 1}})
     assert "5 layers not quantized (body)" in notes
-    assert "not smaller than its source" in notes
-    assert "other nodes read the weights W in floats too" in notes
+    assert "1 weight stored in integers alone" in notes
+    assert result.stat().st_size < source.stat().st_size
+    for condition in (True, False):
+        assert max(errors(source, result, {"x": np.tile(X, 8), "c": np.array(condition)}).values()) < 0.05
 
 
 def test_a_half_precision_model_and_nested_bodies_are_reached_too(tmp_path: Path) -> None:
