@@ -99,6 +99,7 @@ class UnrolledSamples(Samples):
     def __init__(self, sequences: Sequences, model: Path, settings: SessionSettings | None = None) -> None:
         self._sequences, self._model, self._settings = sequences, model, settings or SessionSettings()
         self.notes, self.described = sequences.notes, sequences.described
+        self.wanted, self.is_generated = (), False  # nothing is made for single steps
 
     def __len__(self) -> int:
         return len(self._sequences)

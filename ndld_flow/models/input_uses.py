@@ -130,6 +130,15 @@ def input_uses(model: onnx.ModelProto) -> dict[str, InputUses]:
     return {}
 
 
+def weight_dims(graph: onnx.GraphProto) -> Mapping[str, tuple[int, ...]]:
+    """Return the dimensions of weights, and of tensors computed from weights as dequantization does."""
+    scope = _Scope()
+    scope.add_weights(graph.initializer)
+    for node in graph.node:
+        scope.add_computed(node)
+    return scope.dims
+
+
 class _Trace:
     """The uses that are found while the nodes of a model are visited."""
 

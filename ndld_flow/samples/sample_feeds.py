@@ -33,7 +33,10 @@ class Samples:
     """
 
     def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
-        self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
+        self._source, self._count = source, count
+        self.wanted, self.seed = wanted, seed
+        self.is_generated = isinstance(source, InputFiles) and not source.counts
+        """True if no file and no loader gives any value."""
         self._label_seeds = any(each.given.is_random for each in wanted) and not source.has_distinct_labels(count)
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
@@ -55,8 +58,8 @@ class Samples:
                 raise RequestError(
                     f"only {i} of {self._count} samples were found: their files changed during the step."
                 )
-            feeds = complete_feeds(self._wanted, read, self._seed + i)
-            seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
+            feeds = complete_feeds(self.wanted, read, self.seed + i)
+            seeded = f"random, seed {self.seed + i}" if self._label_seeds else ""
             yield Sample(", ".join(word for word in (label, seeded) if word) or f"sample {i}", feeds)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ndld_flow.base.quantities import Fraction
 from ndld_flow.base.settings import Settings
@@ -38,6 +38,23 @@ class SampleSettings(Settings):
         if self.loader is not None and files:
             raise ValueError(f"give either `loader` or files in `data` ({files[0]}), not both")
         return self
+
+
+Made = Annotated[
+    Literal["auto", "off"] | Annotated[int, Field(ge=1)],
+    # YAML 1.1 reads `off` as false.
+    BeforeValidator(lambda given: "off" if given is False else given),
+]
+
+
+class MadeSettings(Settings):
+    """Samples that a step makes itself."""
+
+    made: Made = "auto"
+    """Samples that are made to reach more of the model than the given ones, and added to them: other forms of floats,
+    sizes and batches, masks that hide a part, all rows of tables, other branches. `auto` makes 4 where all values are
+    generated and no sequence runs. A number makes as many next to data too, `off` none. Their labels describe them:
+    `made: smooth, 24 frames`."""
 
 
 class Noise(Settings):

@@ -6,8 +6,10 @@ its values; everything that is not recognized stays random.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Any
 
 import ml_dtypes
@@ -34,6 +36,31 @@ Sized = tuple[WantedInput, tuple[int, ...]]
 """An input with all sizes of its values."""
 
 
+class InputKind(Enum):
+    """The meaning of an input that its name reveals."""
+
+    OTHER = auto()
+    MASK = auto()
+    """True or 1 shows an element."""
+    HIDING_MASK = auto()
+    """True may hide an element."""
+    POSITIONS = auto()
+    LENGTH = auto()
+    """The size of another input."""
+
+
+def kind_of(wanted: WantedInput) -> InputKind:
+    """Return the meaning of an input by its name and type."""
+    name, dtype = _plain_name(wanted), wanted.dtype
+    if _MASK.search(name):
+        hides = dtype.kind == "b" and bool(_HIDING_MASK.search(name))
+        return InputKind.HIDING_MASK if hides else InputKind.MASK
+    if is_integer(dtype) and _POSITIONS.search(name):
+        return InputKind.POSITIONS
+    is_length = is_integer(dtype) and _LENGTH.match(name) and not _LIMITS.search(name)
+    return InputKind.LENGTH if is_length and len(wanted.pattern or ()) < 2 else InputKind.OTHER
+
+
 def usual_values(wanted: WantedInput, shape: tuple[int, ...], others: Sequence[Sized], seed: int) -> tuple[Array, str]:
     """Return the usual values of a random input, and their description; an empty one if none are known."""
     name, dtype = _plain_name(wanted), wanted.dtype
@@ -56,20 +83,26 @@ def values_in_use(wanted: WantedInput, shape: tuple[int, ...], stream: np.random
     """
     uses, dtype = wanted.spec.uses, wanted.dtype
     if uses.rows:
-        rows = min(uses.rows, _largest(dtype) + 1)
+        rows = min(uses.rows, largest_integer(dtype) + 1)
         drawn = stream.integers(0, rows, size=shape)
         return np.asarray(drawn).astype(dtype), f"integers 0 to {rows - 1:,}, all that the model looks up"
-    held = [value for value in uses.constants if -_largest(dtype) <= value <= _largest(dtype)]
-    if not held:
-        return _UNKNOWN
-    several = int(np.prod(shape)) > 1
-    if several and held[-1] < _largest(dtype):  # a number alone is a setting, such as a sample rate
-        held.append(held[-1] + 1)
+    # A number alone is a setting, such as a sample rate.
+    held = compared_values(wanted, another=math.prod(shape) > 1)
     described = ", ".join(f"{value:g}" for value in held[:_NAMED]) + (", ..." if len(held) > _NAMED else "")
-    return stream.choice(held, size=shape).astype(dtype), f"of {described}, which the model compares them with"
+    how = f"of {described}, which the model compares them with" if held else ""
+    return (stream.choice(held, size=shape).astype(dtype), how) if held else _UNKNOWN
 
 
-def _largest(dtype: np.dtype[Any]) -> int:
+def compared_values(wanted: WantedInput, *, another: bool) -> list[float]:
+    """Return the constants that values are compared with, and another value; none for data with other uses."""
+    uses, most = wanted.spec.uses, largest_integer(wanted.dtype)
+    held = [value for value in uses.constants if -most <= value <= most]
+    if not held or (is_float(wanted.dtype) and uses.others):  # data, in which zeros may mean padding
+        return []
+    return [*held, held[-1] + 1] if another and held[-1] < most else held
+
+
+def largest_integer(dtype: np.dtype[Any]) -> int:
     """Return the largest number up to which a dtype represents every integer, at most 2^31 - 1."""
     exact = 2 ** (ml_dtypes.finfo(dtype).nmant + 1) if is_float(dtype) else int(ml_dtypes.iinfo(dtype).max)
     return min(exact, 2**31 - 1)

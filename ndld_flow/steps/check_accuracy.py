@@ -23,7 +23,7 @@ from ndld_flow.runtimes.environments import (
 from ndld_flow.runtimes.one_runtime import OneRuntime, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import MadeSettings, SampleSettings
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
@@ -41,7 +41,7 @@ _POWER_SHARE, _LEAST_POWER_S = 2.0, 1.0
 """Time for planted faults: a multiple of the check's own, and at least so many seconds."""
 
 
-class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
+class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
     """Run two models on the same inputs, compare every output, and fail if they differ too much.
 
     Float outputs are judged channel by channel, each against its own spread, and the worst channel decides: scores
@@ -61,8 +61,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         "threshold": "tolerance",
     }
 
-    # 7: faults are planted in the reference.
-    version: ClassVar[int] = 7
+    # 8: made samples.
+    version: ClassVar[int] = 8
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -244,6 +244,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             raise ValueError(f"`{given}` needs `{lacking}`: your own metric judges outputs by their labels")
         if self.metric_tolerance and self.metric is None:
             raise ValueError("`metric_tolerance` bounds your own metric: give `metric` and `labels` too")
+        if self.metric is not None and isinstance(self.made, int):
+            raise ValueError("`made` samples have no labels: remove it, or `metric` and `labels`")
         return self
 
     def foresee(self) -> Foresight:
@@ -321,6 +323,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""
+        from ndld_flow.accuracy.made_choice import extend_pair
         from ndld_flow.accuracy.model_comparison import pair_models
 
         artifact = context.read("reference")
@@ -328,6 +331,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         base = self._in_runtime(self._model(artifact, self.reference_provider), artifact, "reference_runtime", context)
         candidate = self._in_runtime(self._model(source, None), source, "runtime", context)
         pair = pair_models(base, candidate, context.inputs, self, self.arithmetic)
+        if self.metric is None:  # nobody labels made samples
+            pair = extend_pair(pair, self.made)
         of_tokens: Forced = "tokens" if self.tokens == "reference" else "nothing"
         forced = "states" if self.states == "reference" else of_tokens
         return replace(pair, forced=forced).with_arithmetic(context.scratch)

@@ -22,7 +22,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import MadeSettings, SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -37,7 +37,7 @@ _NOT_SHAPING = {"tolerance", "trials", "time"}
 _NAMED = 3
 
 
-class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
+class FindPrecision(MadeSettings, SampleSettings, Step[Onnx, PrecisionDocument]):
     """Find a small set of nodes to keep in fp32, with the reason for each.
 
     The model is converted repeatedly with different nodes kept, run on the samples with every tensor rounded as
@@ -55,8 +55,8 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     )
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
-    # 2: outputs are judged slice by slice.
-    version: ClassVar[int] = 6
+    # 7: made samples.
+    version: ClassVar[int] = 7
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -125,6 +125,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         from ndld_flow.samples.received_images import write_received_images
 
         samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
+        samples = self._extended(samples, source.path)
         path, raised = raise_opset(source.path, context.scratch, context.log)
         for line in (*samples.described, *raised):
             context.log.info("%s", line)
@@ -153,6 +154,17 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         if self.precision == "fp16" or "slices" in self.tolerance.model_fields_set:
             return self.tolerance
         return self.tolerance.model_copy(update={"slices": "loose"})
+
+    def _extended(self, samples: Samples, model: Path) -> Samples:
+        """Return the samples followed by made ones."""
+        from ndld_flow.accuracy.made_choice import extend_samples
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+        if self.precision == "int8" and self.made == "auto":  # it is calibrated on the samples
+            return samples
+        settings = OnnxruntimeRequest(custom_ops=loaded_paths(self.custom_ops))
+        # Engines of trials accept the sizes that they are built for.
+        return extend_samples(samples, self.made, model, settings, one_size=self.runtime is not None)
 
     def _reducer(self, source: Path, samples: Samples, context: Context) -> Reducer:
         if self.precision == "int8":

@@ -32,7 +32,7 @@ def compare(
     left = write_model(folder / "reference.onnx", reference) if isinstance(reference, str) else reference
     right = write_model(folder / "candidate.onnx", candidate) if isinstance(candidate, str) else candidate
     artifacts = {"reference": Onnx(left, "source", "digest")}
-    settings = {"power": "off", **settings}
+    settings = {"power": "off", "made": "off", **settings}
     ran = run_step(CheckAccuracy, right, folder / "ran", settings, inputs, artifacts=artifacts)
     text = (ran.out / AccuracyDocument.main).read_text()
     return ran, Accuracy.model_validate_json(text)

@@ -198,7 +198,7 @@ def test_nodes_kept_from_the_start_are_no_candidates(tmp_path: Path) -> None:
 
 
 def test_several_samples_are_used_and_named(tmp_path: Path) -> None:
-    result, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5)
+    result, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5, made="off")
     assert result.sample_count == 3
     assert result.inputs == {"x": "random uniform [0, 1), seed 5, float32 8x16"}
 
