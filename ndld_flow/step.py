@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -282,6 +282,15 @@ class Step(Settings, Generic[In, Out]):
     def requested_precisions(self) -> frozenset[str]:
         """Return the precisions that the step requests of nodes, in metadata that engines obey; it must be cheap."""
         return frozenset()
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return True if the outputs of its model have the values of those that it reads, but for rounding."""
+        return False
+
+    def after(self, between: Sequence[Step[Any, Any]]) -> Self:
+        """Return the step with what follows from the steps between its `reference` and what it reads."""
+        return self
 
     @property
     def calibrates(self) -> bool:

@@ -232,7 +232,8 @@ def summarize(accuracy: Accuracy) -> str:
     if accuracy.passed:
         unjudged = [text for metric, text in agreement.items() if not accuracy.judges(metric)]
         judged = [each for each in figures if each not in unjudged]
-        within = f"{', '.join(judged) or 'nothing to compare'}: within tolerance" if judged or not unjudged else ""
+        limit = "rounding" if accuracy.by_rounding else "tolerance"
+        within = f"{', '.join(judged) or 'nothing to compare'}: within {limit}" if judged or not unjudged else ""
         text = "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
         text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
@@ -241,7 +242,8 @@ def summarize(accuracy: Accuracy) -> str:
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
     else:
-        text = f"outside tolerance: {', '.join([*_failed(accuracy), *figures])}"
+        limit = "rounding" if accuracy.by_rounding else "tolerance"
+        text = f"outside {limit}: {', '.join([*_failed(accuracy), *figures])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
 
 
@@ -356,6 +358,8 @@ class Criteria:
     """Patterns of outputs whose `kl` is computed on their softmax."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Output -> the value above which it decides one way, for sequences."""
+    rounding: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Output -> its bounds by the reference's own rounding, in place of `tolerance`."""
 
     def measuring(self, output: str) -> Measuring:
         tolerance = self.by_output.get(output, self.tolerance)
@@ -405,6 +409,8 @@ class Criteria:
         return SequenceCriteria(self.bounds_of, self.thresholds, self._is_logits)
 
     def bounds_of(self, output: ComparedOutput) -> dict[str, float]:
+        if output.name in self.rounding and output.name not in self.by_output:
+            return dict(self.rounding[output.name])
         tolerance = self.by_output.get(output.name, self.tolerance)
         if tolerance is None:
             return {}
@@ -423,6 +429,12 @@ def _nonfinite(output: ComparedOutput) -> list[str]:
     return sentences
 
 
+_ONLY_ROUNDING = (
+    "only rounding is accepted: ten times what weights that are off by a unit in the last place, or no fusions, change "
+    "in the reference; `tolerance: {slices: default}` accepts 5 %"
+)
+
+
 def compose_accuracy(
     criteria: Criteria, compared: Comparison, judged: LabelledJudgement | None, layers: ComparedLayers | None
 ) -> Accuracy:
@@ -430,7 +442,8 @@ def compose_accuracy(
     first, second = compared.reference, compared.candidate
     steps = judge_sequence(compared, criteria.of_sequences)
     outputs = tuple(criteria.judge(output, steps.failed[output.name] if steps else ()) for output in compared.outputs)
-    tolerance = {} if criteria.tolerance is None else criteria.tolerance.given(criteria.topk)
+    common = None if criteria.rounding else criteria.tolerance
+    tolerance = {} if common is None else common.given(criteria.topk)
     return Accuracy(
         reference=first.side.label,
         candidate=second.side.label,
@@ -444,7 +457,11 @@ def compose_accuracy(
         sample_count=len(compared.samples),
         inputs=compared.inputs,
         tolerance=tolerance,
-        output_tolerance={name: own.given(criteria.topk) for name, own in criteria.by_output.items()},
+        by_rounding=bool(criteria.rounding),
+        output_tolerance={
+            **{name: dict(bounds) for name, bounds in criteria.rounding.items()},
+            **{name: own.given(criteria.topk) for name, own in criteria.by_output.items()},
+        },
         outputs=outputs,
         samples=() if steps else _samples(compared, judged),
         worst_sample=worst_sample(outputs, list(tolerance)),
@@ -457,6 +474,7 @@ def compose_accuracy(
         sequence=steps.agreement if steps else None,
         notes=(
             *compared.notes,
+            *((_ONLY_ROUNDING,) if criteria.rounding else ()),
             *(steps.notes if steps else ()),
             *unseen_notes(outputs),
             *(() if layers is None else layers.notes),

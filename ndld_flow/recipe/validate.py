@@ -251,7 +251,7 @@ class Checker:
             _refuse_unread_inputs(file.inputs, steps, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
-        steps = _inherit_inputs(_read_through(steps))
+        steps = _follow_chains(_inherit_inputs(_read_through(steps)))
         name = name_recipe(self.path, {"name": file.name})
         return Recipe(name, self.path, file, tuple(steps), tuple(gates), where=where)
 
@@ -422,6 +422,28 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
         else step
         for step in steps
     ]
+
+
+def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
+    """Tell steps that judge a model against a reference which steps are between the two."""
+    known = {step.name: step for step in steps}
+
+    def chain(name: str) -> list[str]:
+        """Return a step and those that it is made from, up to a model."""
+        found = [name]
+        while (step := known.get(found[-1])) is not None:
+            found.append(step.reads[step.type.cls.read_key])
+        return found
+
+    def settled(step: RecipeStep) -> RecipeStep:
+        if "reference" not in step.reads:
+            return step
+        ours, theirs = chain(step.reads[step.type.cls.read_key]), chain(step.reads["reference"])
+        apart = [name for name in (*ours, *theirs) if (name in ours) != (name in theirs)]
+        is_made_here = bool(apart) and known.keys() >= {*apart}
+        return replace(step, step=step.step.after([known[name].step for name in apart])) if is_made_here else step
+
+    return [settled(step) for step in steps]
 
 
 def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:

@@ -235,6 +235,8 @@ class Accuracy(Document):
     """Metric -> bound; `rtol` and `atol` are a bound on `mismatched`."""
     output_tolerance: dict[str, dict[str, float]] = {}
     """Output -> its own tolerance, which replaces `tolerance` there."""
+    by_rounding: bool = False
+    """`output_tolerance` is ten times what rounding alone does to the reference's outputs."""
     outputs: tuple[OutputAgreement, ...]
     samples: tuple[SampleAgreement, ...] = ()
     """In the order in which they ran; empty with `sequence`, and if single operators were compared."""
@@ -261,6 +263,8 @@ class Accuracy(Document):
 
     def judges(self, metric: str) -> bool:
         """Return whether a bound limits a metric of the output where it is worst; that on slices limits all others."""
+        if self.by_rounding:
+            return True
         having = [output for output in self.outputs if metric in output.metrics]
         worst = (min if higher_is_better(metric) else max)(having, key=lambda output: output.metrics[metric])
         bounds = self.output_tolerance.get(worst.output, self.tolerance)

@@ -109,6 +109,8 @@ class AccuracyOutcome:
     max_abs: float | None
     unjudged: tuple[str, ...]
     """Which of slices, cosine and max abs are known and have no bound."""
+    by_rounding: bool
+    """The tolerance is what rounding alone does to the reference."""
     without_values: bool
     """An output has no value that can be compared."""
     outputs_failed: int
@@ -314,6 +316,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
             for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
             if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
         ),
+        by_rounding=shown.by_rounding,
         without_values=any(output.undecided for output in shown.outputs),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
         outputs=len(shown.outputs),

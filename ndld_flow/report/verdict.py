@@ -127,13 +127,15 @@ def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
     """Return whether the comparison passed, and how many others did."""
+    limit = "rounding" if accuracy.by_rounding else "tolerance"
     if accuracy.outcome == "passed":
-        text = "within tolerance" + (f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else "")
+        text = f"within {limit}"
+        text += f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else ""
     elif accuracy.outcome == "inconclusive":
         text = "undecided: no value to compare" if accuracy.without_values else "undecided: the check is weak"
     else:
         outputs = [f"{accuracy.outputs_failed} of {accuracy.outputs} outputs"] if accuracy.outputs_failed else []
-        text = f"outside tolerance: {' and '.join([*outputs, *accuracy.labelled_failed])}"
+        text = f"outside {limit}: {' and '.join([*outputs, *accuracy.labelled_failed])}"
     if accuracy.checks == 1:
         return text
     return f"{text}; {accuracy.checks_passed} of {accuracy.checks} comparisons passed"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -101,9 +101,14 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
 
     reference: Annotated[str, Reads(Onnx)] = "source"
     """The step whose model is the reference, or `source`."""
-    tolerance: Tolerance | None = Tolerance()
+    tolerance: Tolerance | Literal["rounding"] | None = Tolerance()
     """Bounds on the differences of outputs; by default every channel must agree within the `default` bounds of
-    `slices`. With `null`, outputs without a tolerance of their own are measured but judged only by NaN and infinity."""
+    `slices`. With `null`, outputs without a tolerance of their own are measured but judged only by NaN and infinity.
+    `rounding` accepts ten times what rounding alone does to the outputs of the reference on these samples, for changes
+    that keep all values: it runs the reference four more times, with weights that are off by a unit in the last place,
+    and without optimizations. It is the default where only such steps are between the reference and the candidate
+    (`sanitize`, `fix_shapes`, `constrain_precision`, most operations of `edit`), and both run in ONNX Runtime on the
+    CPU, on single samples; elsewhere the bounds of `slices` apply."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
     arithmetic: Literal["stored", "native"] = "stored"
@@ -248,6 +253,12 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
             raise ValueError("`made` samples have no labels: remove it, or `metric` and `labels`")
         return self
 
+    def after(self, between: Sequence[Step[Any, Any]]) -> Self:
+        keeps_values = all(step.keeps_values for step in between)
+        if not keeps_values or "tolerance" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"tolerance": "rounding"})
+
     def foresee(self) -> Foresight:
         seen = [runtime.foresee() for runtime in self._runtimes.values()]
         notes, problems, lacks = (
@@ -295,13 +306,17 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         """
         from ndld_flow.accuracy.accuracy_record import Criteria, choose_tensors, compose_accuracy
         from ndld_flow.accuracy.model_comparison import compare_models
+        from ndld_flow.accuracy.rounding import can_measure, rounding_bounds
 
-        criteria = Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
+        tolerance = Tolerance() if self.tolerance == "rounding" else self.tolerance
+        criteria = Criteria(tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
         criteria.check_names(pair.outputs)
         tensors = choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
         labelled = self._labelled(pair)
         keep, scratch = labelled is not None, context.scratch
         compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
+        if self.tolerance == "rounding" and can_measure(pair):
+            criteria = replace(criteria, rounding=rounding_bounds(pair, compared))
         judged = labelled.judge(compared) if labelled is not None else None
         layers = self._compare_layers(pair, tensors, source, context)
         accuracy = compose_accuracy(criteria, compared, judged, layers)
@@ -383,7 +398,8 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
 
         if not self.layers:
             return None
-        bounds = (self.tolerance or Tolerance()).bounds(topk=self.topk)
+        tolerance = self.tolerance if isinstance(self.tolerance, Tolerance) else Tolerance()
+        bounds = tolerance.bounds(topk=self.topk)
         return compare_layers(pair, tensors, bounds, context.progress, self._marked_model(pair, source, context))
 
     def _marked_model(self, pair: ModelPair, source: Onnx, context: Context) -> MarkedModel | None:

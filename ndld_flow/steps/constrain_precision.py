@@ -69,6 +69,10 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
         named = (*self.layers.values(), *self.op_types.values(), *_LISTED.findall(listed))
         return frozenset(precision for precision in named if precision != "none")
 
+    @property
+    def keeps_values(self) -> bool:
+        return True
+
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.changed_model import check_changed_model
         from ndld_flow.precision.constraints.rules import constrain_file

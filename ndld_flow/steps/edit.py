@@ -74,6 +74,10 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
         operations = {word: find_operation(word) for word in operation_names()}
         return {**{word: operation for word, operation in operations.items() if operation}, "select": NodeSelect}
 
+    @property
+    def keeps_values(self) -> bool:
+        return all(entry.operation.keeps_values for entry in self.operations)
+
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         """Return the shapes and generated values that the operations read; they never read files."""
         if not any(entry.operation.uses_inputs for entry in self.operations):

@@ -36,6 +36,10 @@ class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
     dims: dict[str, Dimension] = Field(default={})
     """Named dimension -> its size wherever it appears, such as `{batch: 1}`."""
 
+    @property
+    def keeps_values(self) -> bool:
+        return True
+
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         return None if self.shapes or self.dims else InputSpec(shape=spec.run_shape)
 

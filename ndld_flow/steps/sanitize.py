@@ -47,6 +47,10 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
         *metrics("initializer_bytes", unit="bytes"),
     )
 
+    @property
+    def keeps_values(self) -> bool:
+        return True
+
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.sanitize.folding import LEFT_UNFOLDED
         from ndld_flow.graph.sanitize.pipeline import sanitize_file

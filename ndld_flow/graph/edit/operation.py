@@ -71,6 +71,11 @@ class Operation(Settings):
     shapes stay valid."""
 
     @property
+    def keeps_values(self) -> bool:
+        """Return True if outputs that keep their names keep their values but for rounding."""
+        return type(self).keeps_outputs
+
+    @property
     def uses_inputs(self) -> bool:
         """Return whether the recipe's `inputs:` affect the result."""
         return False

@@ -109,6 +109,10 @@ class ApplyRules(Operation):
     allow_empty: bool = False
     """Succeed when no rule matches."""
 
+    @property
+    def keeps_values(self) -> bool:
+        return False  # nobody knows what a rule of a user does
+
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not self.rules and self.file is None:

@@ -97,6 +97,10 @@ class FuseTransformer(Operation):
     allow_empty: bool = False
     """Succeed when nothing is fused."""
 
+    @property
+    def keeps_values(self) -> bool:
+        return False  # off by 1e-4
+
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.transformer_fusions import fuse_transformer
 

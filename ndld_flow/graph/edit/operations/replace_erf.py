@@ -35,6 +35,10 @@ class ReplaceErf(Operation):
     allow_empty: bool = False
     """Succeed when there is no Erf."""
 
+    @property
+    def keeps_values(self) -> bool:
+        return self.by == "polynomial"
+
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
         from ndld_flow.graph.sanitize.edits import FLOATS, is_standard
