@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -17,7 +19,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.files import MAX_IR_VERSION
-from ndld_flow.models.foreign_shapes import graphs_of, hide_wrong_rules, import_domains, infer_foreign
+from ndld_flow.models.foreign_shapes import can_infer, graphs_of, hide_wrong_rules, import_domains, infer_foreign
 
 _MOST_PLACEHOLDERS = 4_000_000
 """Maximum number of elements of vectors without data that nodes read: onnx keeps 70 bytes for each."""
@@ -25,6 +27,8 @@ MOST_ELEMENTS = 100_000
 """Maximum number of elements over all values of a model. Shapes have a few per node."""
 _SHAPE_ELEMENTS = 16
 """More dimensions than any shape has."""
+_UNUSUAL_SIZE = 97
+"""The first of the sizes of dynamic dimensions with which inference is tried: none that a model would have recorded."""
 _PROPAGATES = frozenset(("Add", "Cast", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"))
 """Operators through which onnx propagates data and whose output is no larger than an input; Concat adds its inputs
 up."""
@@ -237,6 +241,50 @@ def _write_type(value: ir.Value, inferred: onnx.TypeProto) -> None:
         value.shape = ir.Shape(
             [int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]
         )
+
+
+def drop_stale_sizes(model: ir.Model) -> None:
+    """Remove the recorded sizes of computed tensors that inference contradicts, with any sizes of dynamic inputs.
+
+    A size of which inference finds nothing stays, and so do those of outputs and those behind unknown operators.
+    """
+    graph, sizes = model.graph, defaultdict[str | None, int](count(_UNUSUAL_SIZE).__next__)
+    computed = [value for node in graph.all_nodes() for value in node.outputs]
+    recorded = {
+        value: value.shape
+        for value in computed
+        if value.shape is not None
+        and not value.is_graph_output()
+        and (node := value.producer()) is not None
+        and can_infer(node)
+    }
+    if not any(isinstance(dim, int) for shape in recorded.values() for dim in shape):
+        return
+    known = {value: (value.type, value.shape) for value in (*graph.inputs, *graph.outputs, *computed)}
+    for value in graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else sizes[dim.value] for dim in value.shape])
+    for value in (*recorded, *graph.outputs):
+        value.shape = None
+    infer_shapes(model)
+    found = {value: value.shape for value in recorded}
+    for value, (kept_type, kept_shape) in known.items():
+        value.type, value.shape = kept_type, kept_shape
+    for value, shape in recorded.items():
+        value.shape = _without_stale(shape, found[value])
+
+
+def _without_stale(recorded: ir.Shape, found: ir.Shape | None) -> ir.Shape:
+    """Return a recorded shape without sizes that differ from those that were found."""
+    if found is None:
+        return recorded
+    if len(recorded) != len(found):
+        return ir.Shape([None] * len(found))
+    pairs = list(zip(recorded, found, strict=True))
+    stale = [isinstance(dim, int) and isinstance(size, int) and dim != size for dim, size in pairs]
+    return (
+        ir.Shape([None if old else dim for dim, old in zip(recorded, stale, strict=True)]) if any(stale) else recorded
+    )
 
 
 def is_invented_name(dim: object) -> bool:

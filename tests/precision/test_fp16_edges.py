@@ -15,10 +15,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.models.files import load_model
+from ndld_flow.models.shape_inference import drop_stale_sizes
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision.fp16 import choice
 from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
+from ndld_flow.steps.convert_fp16 import ConvertFp16
 from tests.precision.test_convert_fp16 import CASES
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import agree, check, convert, count, kinds, normal, parse_strongly_typed, run
@@ -361,3 +364,36 @@ def test_other_transposes_do_not_keep_matmuls_in_fp32(tmp_path: Path) -> None:
     converted, path = _converted(text, tmp_path, W=np.eye(8, dtype=np.float32))
     assert [w.data_type for w in converted.graph.initializer] == [HALF]
     agree(tmp_path / "source.onnx", path, {"x": normal(2, 3, 8, 8)}, 2e-2)
+
+
+@pytest.mark.parametrize("declared", [[1, 8, 40, 40], [1, 8, "P", 40], [8, 40]], ids=str)
+def test_stale_sizes_of_inner_tensors_are_not_written(tmp_path: Path, declared: list[int | str]) -> None:
+    text = """g (float[1, 8, H, W] x) => (float[1, 8, P, Q] y) {
+        d = Slice(x, start, end, axes, step)
+        b = Relu(d)
+        y = Sqrt(b)
+    }"""
+    model = onnx.load(write_model(tmp_path / "model.onnx", text))
+    vectors = {"start": [0, 0], "end": [2**31, 2**31], "axes": [2, 3], "step": [2, 2]}
+    model.graph.initializer.extend(numpy_helper.from_array(np.array(item), name) for name, item in vectors.items())
+    model.graph.value_info.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, declared) for name in "db")
+    onnx.save(model, tmp_path / "model.onnx")
+    ran = run_step(ConvertFp16, tmp_path / "model.onnx", tmp_path / "half", {})
+    written = onnx.load(ran.out / "model.onnx").graph.value_info
+    sizes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in written}
+    assert sizes["b"] == ([1, 8, 0, 0] if len(declared) == 4 else [0, 0, 0, 0])
+    assert not any(40 in each for each in sizes.values())
+
+
+def test_sizes_behind_an_unknown_operator_stay(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    write_model(path, "g (float[1, N] x) => (float[1, M] z) { y = Relu(x) u = of.others.Op(y) v = Relu(u) z = Neg(v) }")
+    model = onnx.load(path)
+    model.opset_import.add(domain="of.others", version=1)
+    for name in ("u", "v"):
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 7]))
+    onnx.save(model, path)
+    loaded = load_model(path)
+    drop_stale_sizes(loaded)
+    shapes = {value.name: value.shape for node in loaded.graph for value in node.outputs}
+    assert shapes["u"] == shapes["v"] == [1, 7]

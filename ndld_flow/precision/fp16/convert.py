@@ -23,6 +23,7 @@ from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.model_defects import examine_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.shape_inference import drop_stale_sizes
 from ndld_flow.models.type_groups import Group, Groups, constant_tensor, group_places
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
@@ -244,7 +245,7 @@ def refuse_old(model: ir.Model, source: Path) -> None:
 
 
 def tidy(model: ir.Model, source: Path) -> list[str]:
-    """Inline functions, make names unique and sort nodes, so that types can be inferred; return notes on it."""
+    """Inline functions, make names unique, sort nodes and drop stale sizes; return notes on it."""
     notes = repairs_of(model)
     functions = inline_functions(model, source)
     if functions:
@@ -256,6 +257,7 @@ def tidy(model: ir.Model, source: Path) -> list[str]:
         model.graph.sort()
     except ValueError:
         raise ModelError(f"{source}: the graph has a cycle, so it cannot be converted.") from None
+    drop_stale_sizes(model)
     return notes
 
 
