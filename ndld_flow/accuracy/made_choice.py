@@ -32,7 +32,7 @@ AUTO = 4
 """Number of made samples where nobody gave data."""
 _MOST = 60
 _MOST_OF_FORM = 12
-_SECONDS = 3.0
+_SECONDS = 2.0
 """Estimated time of all candidates."""
 _PATIENCE_S = 20.0
 """Time after which no more candidates run: the estimate knows nothing of bodies."""

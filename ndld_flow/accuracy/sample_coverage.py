@@ -40,6 +40,8 @@ _AXES_ARE_INPUTS = 18
 _MOST_CHANNELS = 512
 _MOST_VALUES = 4096
 _LEVELS = 8
+_NODE_S, _MACS_PER_S = 2e-5, 2.5e9
+"""Time of a node, and speed of layers, of which the number of candidates follows on every machine alike."""
 _VARIES = 1e-3
 """Share of the widest channel's range from which a channel varies."""
 
@@ -65,18 +67,18 @@ class Observation:
     """Float output -> lowest and highest value of each of its channels."""
     work: float
     """Estimated seconds of one pass; the same on every machine."""
-    largest: float
-    """Largest magnitude in a tapped channel."""
-    is_finite: bool = True
+    is_finite: bool
+    """No channel and no output is NaN or infinite."""
 
 
 class Observer:
     """A model that reports what samples reach."""
 
     def __init__(
-        self, session: Session, taps: Sequence[_Tap], conditions: Sequence[str], outputs: Sequence[str]
+        self, session: Session, taps: Sequence[_Tap], conditions: Sequence[str], outputs: Sequence[str], nodes: int
     ) -> None:
         self._session, self._taps, self._conditions, self._outputs = session, taps, conditions, outputs
+        self._nodes = nodes
 
     def observe(self, feeds: Mapping[str, Array], watched: Iterable[str]) -> Observation | None:
         """Run one sample; None if it fails. The values of `watched` inputs count too."""
@@ -86,32 +88,32 @@ class Observer:
         except NdldFlowError:
             return None
         got = {name: array for name, array in bound.outputs().items() if array is not None}
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._describe(got, {name: feeds[name] for name in watched})
+
+    def _describe(self, got: Mapping[str, Array], watched: Mapping[str, Array]) -> Observation:
         reached: Reached = defaultdict(set)
         for name in self._conditions:
             reached["branches"].update((name, bool(value)) for value in np.unique(got[name]))
-        for name in watched:
-            reached["values"].update((name, value) for value in np.unique(feeds[name]).tolist()[:_MOST_VALUES])
+        for name, values in watched.items():
+            reached["values"].update((name, value) for value in np.unique(values).tolist()[:_MOST_VALUES])
         finals = {name: got[name] for name in self._outputs if name in got}
         for name, array in finals.items():
             reached["labels"].update((name, label) for label in _labels(array))
         levels = {name: _levels(array) for name, array in finals.items() if is_float(array.dtype) and array.size}
-        work, largest = self._add_channels(got, reached)
-        finite = largest < np.inf and all(np.isfinite(low + high).all() for low, high in levels.values())
-        return Observation(reached, levels, work, largest, finite)
+        work = self._add_channels(got, reached)
+        ends = [*levels.values(), *((got[tap.lowest], got[tap.highest]) for tap in self._taps)]
+        return Observation(reached, levels, work, all(np.isfinite(low + high).all() for low, high in ends))
 
-    def _add_channels(self, got: Mapping[str, Array], reached: Reached) -> tuple[float, float]:
-        """Add the channels that vary, and return the work and the largest magnitude; infinity for NaN."""
-        work, largest = 1e-3, 0.0
+    def _add_channels(self, got: Mapping[str, Array], reached: Reached) -> float:
+        """Add the channels that vary, and return the work."""
+        work = 1e-3 + _NODE_S * self._nodes
         for number, tap in enumerate(self._taps):
-            low, high = got[tap.lowest], got[tap.highest]
-            if not np.isfinite(low + high).all():
-                return work, np.inf
-            width = high - low
+            width = got[tap.highest] - got[tap.lowest]
             live = np.flatnonzero(width > _VARIES * width.max(initial=0.0))
             reached["channels"].update((number, int(channel)) for channel in live)
-            work += int(got[tap.size]) * (tap.macs / 4e9 + 1e-8)
-            largest = max(largest, float(np.abs(low).max()), float(np.abs(high).max()))
-        return work, largest
+            work += int(got[tap.size]) * (tap.macs / _MACS_PER_S + 1e-8)
+        return work
 
 
 def open_observer(path: Path, settings: SessionRequest) -> Observer:
@@ -123,7 +125,8 @@ def open_observer(path: Path, settings: SessionRequest) -> Observer:
     conditions = [name for name in dict.fromkeys(conditions) if name in computed]
     taps = _add_taps(proto)
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in conditions)
-    return Observer(settings.open_changed(path, proto.SerializeToString()), taps, conditions, outputs)
+    session = settings.open_changed(path, proto.SerializeToString())
+    return Observer(session, taps, conditions, outputs, len(proto.graph.node))
 
 
 # --- layers ---

@@ -159,6 +159,8 @@ def test_layers_are_observed_in_models_of_every_age(opset: int, tmp_path: Path) 
     assert seen is not None and len(seen.reached["channels"]) == 3
     assert still is not None and not still.reached["channels"]
     assert observer.observe({"x": np.zeros((1, 1, 2, 2), np.float32)}, []) is None
+    infinite = observer.observe({"x": np.full((1, 1, 9, 9), np.inf, np.float32)}, [])
+    assert seen.is_finite and infinite is not None and not infinite.is_finite
 
 
 def test_off_is_the_false_of_yaml() -> None:
