@@ -143,6 +143,18 @@ def test_a_range_of_the_recipe_limits_the_values() -> None:
     assert set(flat(values(tokens, ids={"shape": [2, 90], "range": [3, 6]})).tolist()) == {3, 4, 5}
 
 
+def test_images_have_the_values_of_images() -> None:
+    drawn = flat(values(TensorSpec("x", "float32", (1, 3, 16, 16))))
+    assert drawn.min() < -0.9 and drawn.max() > 0.9 and np.abs(drawn).max() <= 1
+
+
+def test_each_input_takes_a_form_of_its_own_kind() -> None:
+    image = TensorSpec("image", "float32", (1, 3, 16, 16))
+    samples, known = made(image, X, x={"shape": [1, 3, 40]})
+    assert {sample.form for sample in samples} == set(FORMS)
+    assert max(np.abs(sample.feeds(known)["image"].values).max() for sample in samples) <= 1
+
+
 def test_lengths_are_at_most_those_of_their_input() -> None:
     length = TensorSpec("x_length", "int64", ("batch",))
     samples, known = made(X, length, x={"shape": [1, 3, 40]})
