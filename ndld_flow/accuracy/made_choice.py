@@ -32,9 +32,9 @@ AUTO = 4
 """Number of made samples where nobody gave data."""
 _MOST = 60
 _MOST_OF_FORM = 12
-_SECONDS = 2.0
+_SECONDS = 3.0
 """Estimated time of all candidates."""
-_PATIENCE_S = 20.0
+_PATIENCE_S = 8.0
 """Time after which no more candidates run: the estimate knows nothing of bodies."""
 _MOST_FAILURES = 2
 """Failed runs after which a size is given up; one may fail by its values."""

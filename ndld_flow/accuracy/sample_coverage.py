@@ -40,8 +40,8 @@ _AXES_ARE_INPUTS = 18
 _MOST_CHANNELS = 512
 _MOST_VALUES = 4096
 _LEVELS = 8
-_NODE_S, _MACS_PER_S = 2e-5, 2.5e9
-"""Time of a node, and speed of layers, of which the number of candidates follows on every machine alike."""
+_NODE_S, _LOOP_S, _MACS_PER_S = 2e-5, 5e-2, 2.5e9
+"""Time of a node and of a loop, and speed of layers: the number of candidates follows from these on every machine."""
 _VARIES = 1e-3
 """Share of the widest channel's range from which a channel varies."""
 
@@ -75,10 +75,10 @@ class Observer:
     """A model that reports what samples reach."""
 
     def __init__(
-        self, session: Session, taps: Sequence[_Tap], conditions: Sequence[str], outputs: Sequence[str], nodes: int
+        self, session: Session, taps: Sequence[_Tap], conditions: Sequence[str], outputs: Sequence[str], work: float
     ) -> None:
         self._session, self._taps, self._conditions, self._outputs = session, taps, conditions, outputs
-        self._nodes = nodes
+        self._work = work
 
     def observe(self, feeds: Mapping[str, Array], watched: Iterable[str]) -> Observation | None:
         """Run one sample; None if it fails. The values of `watched` inputs count too."""
@@ -107,7 +107,7 @@ class Observer:
 
     def _add_channels(self, got: Mapping[str, Array], reached: Reached) -> float:
         """Add the channels that vary, and return the work."""
-        work = 1e-3 + _NODE_S * self._nodes
+        work = self._work
         for number, tap in enumerate(self._taps):
             width = got[tap.highest] - got[tap.lowest]
             live = np.flatnonzero(width > _VARIES * width.max(initial=0.0))
@@ -126,7 +126,9 @@ def open_observer(path: Path, settings: SessionRequest) -> Observer:
     taps = _add_taps(proto)
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in conditions)
     session = settings.open_changed(path, proto.SerializeToString())
-    return Observer(session, taps, conditions, outputs, len(proto.graph.node))
+    loops = sum(node.op_type in ("Loop", "Scan") for node in proto.graph.node)
+    work = 1e-3 + _NODE_S * len(proto.graph.node) + _LOOP_S * loops
+    return Observer(session, taps, conditions, outputs, work)
 
 
 # --- layers ---
