@@ -163,9 +163,9 @@ def candidates(
 
 def forms_of(wanted: Sequence[WantedInput]) -> Sequence[str]:
     """Return the names of the forms that differ from sample to sample."""
-    own = [_own_forms(each) for each in wanted if _takes_form(each)]
+    own = [tuple(_own_forms(each)) for each in wanted if _takes_form(each)]
     if own:
-        return tuple(max(own, key=lambda forms: len(forms)))
+        return max(own, key=len)
     return tuple(DRAWS) if any(_looked_up(each) for each in wanted) else ("random",)
 
 
