@@ -41,6 +41,7 @@ from ndld_flow.records.accuracy import (
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.power import FaultOutcome, Power
+from ndld_flow.runtimes.onnxruntime.named_tensors import sequence_of
 from ndld_flow.samples.sample_feeds import Samples
 
 MOST_LAYERS = 1000
@@ -362,7 +363,7 @@ class Criteria:
     """Output -> its bounds by the reference's own rounding, in place of `tolerance`."""
 
     def measuring(self, output: str) -> Measuring:
-        tolerance = self.by_output.get(output, self.tolerance)
+        tolerance = self._own(output) or self.tolerance
         rtol, atol = tolerance.elementwise() if tolerance is not None else (None, None)
         return Measuring(rtol, atol, self.topk, self.axis, self._is_logits(output))
 
@@ -409,12 +410,17 @@ class Criteria:
         return SequenceCriteria(self.bounds_of, self.thresholds, self._is_logits)
 
     def bounds_of(self, output: ComparedOutput) -> dict[str, float]:
-        if output.name in self.rounding and output.name not in self.by_output:
+        own = self._own(output.name)
+        if output.name in self.rounding and own is None:
             return dict(self.rounding[output.name])
-        tolerance = self.by_output.get(output.name, self.tolerance)
+        tolerance = own or self.tolerance
         if tolerance is None:
             return {}
-        return tolerance.bounds(output.yardstick.kind, self.topk, own=output.name in self.by_output)
+        return tolerance.bounds(output.yardstick.kind, self.topk, own=own is not None)
+
+    def _own(self, output: str) -> Tolerance | None:
+        """Return the tolerance that was given for an output, or for the sequence of which it is an element."""
+        return self.by_output.get(output) or self.by_output.get(sequence_of(output))
 
 
 _NO_VALUES = "no value can be compared: all are NaN or infinite in both models, or the output is empty"

@@ -82,10 +82,8 @@ class StoredOutputs:
         }
 
     def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields one output, sample by sample; it yields nothing for an output that is not a
-        tensor.
-        """
-        return lambda: (array for outputs in self for array in [outputs[name]] if array is not None)
+        """Return a function that yields one output, sample by sample, of the samples in which it is a tensor."""
+        return lambda: (array for outputs in self for array in [outputs.get(name)] if array is not None)
 
     def __iter__(self) -> Iterator[dict[str, Array | None]]:
         return (self[i] for i in range(len(self)))
@@ -135,13 +133,25 @@ class ComparedOutput:
             owner, other = ("candidate", "reference") if mine is None else ("reference", "candidate")
             self.wrong.append(f"the {owner} has this output, and the {other} does not")
             return
+        if mine not in reference and theirs not in candidate:  # an element that not every sample has
+            self.skip()
+            return
+        if mine not in reference or theirs not in candidate:
+            owner, other = ("candidate", "reference") if mine not in reference else ("reference", "candidate")
+            self.wrong.append(f"in sample {sample}, the {owner} has this element, and the {other} does not")
+            return
         r, c = reference[mine], candidate[theirs]
         if r is None or c is None:
-            self.wrong.append("it is not a tensor, or not stored densely, so it cannot be compared")
+            self.wrong.append("it has no dense numbers or texts, so it cannot be compared")
             return
         if not self.dtype:
             self.dtype, self.shape = dtypes.get(theirs, str(c.dtype.name)), tuple(c.shape)
         self._add_tensors(sample, r, storable(c))
+
+    def skip(self) -> None:
+        """Pass over a sample in which neither model has this output."""
+        self.samples.append({})
+        self.nonfinite.append(0)
 
     def _add_tensors(self, sample: str, r: Array, c: Array) -> None:
         if _family(r) != _family(c):
@@ -458,19 +468,20 @@ def compare_models(
     cast = (
         pair.inputs.for_candidate(feeds) for feeds in _SampleReader(pair, progress).for_candidate(second, first.tokens)
     )
-    compared: tuple[ComparedOutput, ...] = ()
+    declared = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
+    compared: list[ComparedOutput] = []
     for i, outputs in enumerate(second.over(cast, _feedback_of(pair, pair.candidate))):
-        if i == 0:
-            pairs = pair_names(list(kept[0]), list(outputs))
-            places = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
-            compared = tuple(
-                _prepare(names, measuring(names[0] or names[1] or ""), reference, places) for names in pairs
-            )
+        for names in _new_pairs(compared, kept[i], outputs):
+            compared.append(_prepare(names, measuring(names[0] or names[1] or ""), reference, declared))
+            for _ in range(i):
+                compared[-1].skip()
         for output in compared:
             output.add(reference.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate or pair.sequences is not None:
-            names = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
-            kept_theirs.add({names[name]: array for name, array in outputs.items() if name in names})
+            own = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
+            kept_theirs.add({own[name]: array for name, array in outputs.items() if name in own})
+    if not compared:  # no optional output had a value
+        compared = [_prepare((name, name), measuring(name), reference, declared) for name in declared]
     notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
@@ -478,7 +489,7 @@ def compare_models(
     return Comparison(
         inputs=reference.inputs,
         samples=reference.labels,
-        outputs=compared,
+        outputs=tuple(compared),
         arithmetic=pair.arithmetic,
         reference=first,
         candidate=second,
@@ -488,6 +499,12 @@ def compare_models(
         sequences=pair.sequences,
         forced=pair.forced,
     )
+
+
+def _new_pairs(compared: Sequence[ComparedOutput], reference: Outputs, candidate: Outputs) -> Iterator[Pair]:
+    """Yield the pairs of a sample's outputs that no sample before had: sequences differ in length."""
+    mine, theirs = ({output.pair[side] for output in compared} for side in (0, 1))
+    yield from pair_names([n for n in reference if n not in mine], [n for n in candidate if n not in theirs])
 
 
 class _SampleReader:

@@ -263,9 +263,9 @@ class _Reading:
         name, before = output.name, None
         self.decision = _decision(output, compared, criteria) if fed is None else _LARGEST if fed.apply else ""
         for step in range(self._count):
-            r, c = compared.kept_reference[step][name], compared.kept_candidate[step][name]
-            assert r is not None
-            assert c is not None
+            r, c = compared.kept_reference[step].get(name), compared.kept_candidate[step].get(name)
+            if r is None or c is None:  # an element that not every step has
+                continue
             if is_float(r.dtype) and r.size and not (np.isfinite(r) & np.isfinite(c)).any():
                 self.blank.append(step)
             if self._fed is not None:

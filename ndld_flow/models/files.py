@@ -68,6 +68,7 @@ __all__ = [
     "lacks_shape",
     "load_model",
     "load_structure",
+    "load_to_run",
     "load_without_nodes",
     "proto_with_external_data",
     "read_proto",
@@ -79,8 +80,8 @@ __all__ = [
 
 
 _ZIPMAP = (
-    "an output is a sequence of maps. Convert the model without ZipMap, so that its probabilities are a tensor: "
-    "`options={'zipmap': False}` in skl2onnx, `zipmap=False` in onnxmltools."
+    "an output is a sequence of maps, which only `check_accuracy` reads. Convert the model without ZipMap, so that its "
+    "probabilities are a tensor: `options={'zipmap': False}` in skl2onnx, `zipmap=False` in onnxmltools."
 )
 
 
@@ -92,7 +93,27 @@ def load_model(path: Path) -> ir.Model:
     Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is outside the
     model's folder; `MissingDataError` if weights were removed, or their file is missing or too short.
     """
-    return _model_of(read_proto(path), path)
+    return _model_of(_without_maps(path), path)
+
+
+def load_to_run(path: Path) -> ir.Model:
+    """Read a model that is only run: outputs that are maps, which `load_model` refuses, have no type."""
+    proto = read_proto(path)
+    for output in filter(_is_of_maps, proto.graph.output):
+        output.ClearField("type")
+    return _model_of(proto, path)
+
+
+def _without_maps(path: Path) -> onnx.ModelProto:
+    proto = read_proto(path)
+    if any(map(_is_of_maps, proto.graph.output)):
+        raise ModelError(f"{path}: {_ZIPMAP}")
+    return proto
+
+
+def _is_of_maps(output: onnx.ValueInfoProto) -> bool:
+    kinds: tuple[onnx.TypeProto, ...] = (output.type, output.type.sequence_type.elem_type)
+    return any(kind.HasField("map_type") for kind in kinds)
 
 
 def load_structure(path: Path) -> ir.Model:
@@ -100,7 +121,7 @@ def load_structure(path: Path) -> ir.Model:
 
     Raises `ModelError` as `load_model` does for anything else.
     """
-    return _model_of(read_proto(path), path, place_existing_tensors)
+    return _model_of(_without_maps(path), path, place_existing_tensors)
 
 
 def load_without_nodes(path: Path) -> ir.Model:
@@ -242,8 +263,6 @@ def read_proto(path: Path) -> onnx.ModelProto:
     # Protobuf parses many byte strings as an empty message; a model has a graph and a version.
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path}: this is not an ONNX model: it has no graph or no IR version.")
-    if any(output.type.sequence_type.elem_type.HasField("map_type") for output in proto.graph.output):
-        raise ModelError(f"{path}: {_ZIPMAP}")
     return proto
 
 
@@ -417,6 +436,8 @@ def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
     """
     proto = read_proto(path)
     outputs = list(proto.graph.output)
+    for output in filter(_is_of_maps, outputs):
+        output.ClearField("type")
     del proto.graph.initializer[:], proto.graph.sparse_initializer[:], proto.graph.input[:]
     model = _without_nodes(proto, path, outputs)
     return tuple(_declared(value) for value in model.graph.inputs)

@@ -181,9 +181,9 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     known = read_note(note)
     if isinstance(known, list):
         return tuple(map(str, known))
-    from ndld_flow.models.files import external_files, load_model
+    from ndld_flow.models.files import external_files, load_to_run
 
-    load_model(path)
+    load_to_run(path)
     names = external_files(path)
     write_note(note, names)
     return names

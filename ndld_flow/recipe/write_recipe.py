@@ -174,8 +174,10 @@ def try_model(
     Raises ModelError for a model that cannot be read, RequestError if an option does not fit it.
     """
     from ndld_flow.measure.trial_pass import try_inputs
+    from ndld_flow.models.files import load_model
     from ndld_flow.models.likely_inputs import likely_inputs
 
+    load_model(model)  # the steps of the recipe read it so, and refuse what a pass accepts
     given = dict(options.shapes)
     alternatives = list(islice(likely_inputs(model, given), 20))
     names = [likely.spec.name for likely in alternatives[0]]

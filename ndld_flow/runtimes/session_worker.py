@@ -26,12 +26,14 @@ JOB, FEEDS, OUTPUTS = "job.json", "feeds", "outputs"
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array | None]) -> None:
-    """Write arrays by name, also of ml_dtypes, whose types `.npy` files do not have; None stays None."""
+    """Write arrays by name, also of texts and of ml_dtypes, whose types `.npy` files do not have; None stays None."""
     entries: list[dict[str, Any]] = []
     with path.open("wb") as file:
         for name, array in arrays.items():
             entry: dict[str, Any] = {"name": name, "dtype": ""}
-            if array is not None:
+            if array is not None and array.dtype.kind in "OU":
+                entry |= {"texts": array.ravel().tolist(), "shape": array.shape}
+            elif array is not None:
                 entry |= {"dtype": array.dtype.name, "shape": array.shape, "offset": file.tell()}
                 file.write(np.ascontiguousarray(array).tobytes())
             entries.append(entry)
@@ -43,6 +45,9 @@ def read_arrays(path: Path) -> dict[str, Array | None]:
     data = path.read_bytes()
     arrays: dict[str, Array | None] = {}
     for entry in json.loads(path.with_suffix(".json").read_text(encoding="utf-8")):
+        if "texts" in entry:
+            arrays[entry["name"]] = np.array(entry["texts"], np.str_).reshape(entry["shape"])
+            continue
         dtype = numpy_dtype(entry["dtype"]) if entry["dtype"] else None
         if dtype is None:
             arrays[entry["name"]] = None

@@ -110,7 +110,7 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
     (`sanitize`, `fix_shapes`, `constrain_precision`, most operations of `edit`), and both run in ONNX Runtime on the
     CPU, on single samples; elsewhere the bounds of `slices` apply."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
-    """Output name -> its own tolerance, which replaces `tolerance` there."""
+    """Output name -> its own tolerance, which replaces `tolerance` there; that of a sequence is its elements'."""
     arithmetic: Literal["stored", "native"] = "stored"
     """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it; ONNX Runtime would
     compute such models in fp32 there and hide overflows. `native`: the arithmetic of the execution provider."""

@@ -110,7 +110,8 @@ class _Trial:
             start = time.monotonic()
             outputs = self.planted.session.run_within(names, self._cast(feeds), threading.TIMEOUT_MAX)
             self.slowest_s = max(self.slowest_s, time.monotonic() - start)
-            self.right.add({name: outputs[name] for name in self.planted.outputs})
+            only_watched = set(names) - set(self.planted.outputs)
+            self.right.add({name: array for name, array in outputs.items() if name not in only_watched})
             self._watch({**feeds, **outputs})
 
     def _cast(self, feeds: Outputs) -> dict[str, Array]:
@@ -203,6 +204,9 @@ class _FaultJudgement:
     def add(self, sample: int, right: Outputs, wrong: Outputs) -> None:
         for name, agreement in self._agreements.items():
             r, c = right.get(name), wrong.get(name)
+            if (name in right) != (name in wrong):
+                self.outcome = "noticed"
+                return
             if r is None or c is None:
                 continue
             c = storable(c)

@@ -39,6 +39,7 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     short_name,
     with_fallbacks,
 )
+from ndld_flow.runtimes.onnxruntime.named_tensors import named_tensors
 from ndld_flow.runtimes.protocol import DeviceTimes, HostBinding, SessionFacts
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
@@ -140,12 +141,21 @@ class OnnxruntimeSession:
 
         With `on_device` the outputs stay there too, so that a run copies nothing between host and device.
         """
-        if any(array.dtype.kind in "UO" for array in feeds.values()):
+        if self._needs_copies(feeds, for_values=not on_device):
             return UnboundInputs(self, feeds)
         return OnnxruntimeBinding(self, feeds, self.memory if on_device else ("cpu", 0))
 
+    def _needs_copies(self, feeds: Mapping[str, Array], for_values: bool = True) -> bool:
+        """Return whether a run without a binding is needed: strings cannot be bound, an optional output without a value
+        crashes, and the values of other non-tensors are not handed out. It takes numpy's own types only.
+        """
+        types = [output.type for output in self.session.get_outputs() if not output.type.startswith("tensor(")]
+        if any(array.dtype.kind in "UO" for array in feeds.values()) or any(t.startswith("optional(") for t in types):
+            return True
+        return for_values and bool(types) and all(array.dtype.isbuiltin == 1 for array in feeds.values())
+
     def run_within(self, names: Sequence[str], feeds: Mapping[str, Array], seconds: float) -> dict[str, Array | None]:
-        """Run once, and return the tensors of these names; None for a non-tensor. ONNX Runtime stops after `seconds`.
+        """Run once, and return these outputs as tensors, as `named_tensors` does. ONNX Runtime stops after `seconds`.
 
         Raises `ModelError` if the run fails or is stopped.
         """
@@ -154,11 +164,8 @@ class OnnxruntimeSession:
         stop.daemon = True
         stop.start()
         try:
-            if any(array.dtype.kind in "UO" for array in feeds.values()):
-                computed = self.session.run(list(names), dict(feeds), options)
-                return dict(
-                    zip(names, (each if isinstance(each, np.ndarray) else None for each in computed), strict=True)
-                )
+            if self._needs_copies(feeds):
+                return named_tensors(zip(names, self.session.run(list(names), dict(feeds), options), strict=True))
             values = {name: _ort_value(name, array, self) for name, array in feeds.items()}
             computed = self.session.run_with_ort_values(list(names), values, options)
             return dict(zip(names, map(_array, computed), strict=True))
@@ -239,7 +246,7 @@ class OnnxruntimeBinding:
         return DeviceTimes()
 
     def outputs(self) -> dict[str, Array | None]:
-        """Return the outputs of the last pass by name; None for a non-tensor (a sequence, a map)."""
+        """Return the outputs of the last pass by name; None for a non-tensor, which a binding does not hand out."""
         return dict(zip(self._names, map(_array, self._binding.get_outputs()), strict=True))
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -252,7 +259,7 @@ class OnnxruntimeBinding:
 
 
 class UnboundInputs(HostBinding):
-    """A model with inputs that are copied in each run: strings, and those next to them."""
+    """A model whose inputs and outputs are copied in each run: strings, non-tensors, and those next to them."""
 
     def __init__(self, model: OnnxruntimeSession, feeds: Mapping[str, Array]) -> None:
         self._model, self._feeds = model, feeds
@@ -267,17 +274,14 @@ class UnboundInputs(HostBinding):
             raise _failed(self._model.path, _facts_of(self._feeds), error) from None
 
     def outputs(self) -> dict[str, Array | None]:
-        """Return the outputs of the last pass by name; None for a non-tensor (a sequence, a map)."""
-        tensors = (value if isinstance(value, np.ndarray) else None for value in self._outputs)
-        return dict(zip(self._names, tensors, strict=True))
+        """Return the outputs of the last pass as tensors by name, as `named_tensors` does."""
+        return named_tensors(zip(self._names, self._outputs, strict=True))
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return name -> dtype and shape of the outputs of the last pass."""
-        declared = {output.name: dtype_of_ort(output.type) for output in self._model.session.get_outputs()}
-        return {
-            name: (declared[name], () if value is None else tuple(value.shape))
-            for name, value in self.outputs().items()
-        }
+        tensors = self.outputs()
+        shapes = {name: () if (value := tensors.get(name)) is None else tuple(value.shape) for name in self._names}
+        return {each.name: (dtype_of_ort(each.type), shapes[each.name]) for each in self._model.session.get_outputs()}
 
 
 _Fed = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
