@@ -482,10 +482,6 @@ def compare_models(
             kept_theirs.add({own[name]: array for name, array in outputs.items() if name in own})
     if not compared:  # no optional output had a value
         compared = [_prepare((name, name), measuring(name), reference, declared) for name in declared]
-    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
-    flat = [output.name for output in compared if output.agreement.is_weak_evidence]
-    if flat:
-        notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")
     return Comparison(
         inputs=reference.inputs,
         samples=reference.labels,
@@ -495,7 +491,7 @@ def compare_models(
         candidate=second,
         kept_reference=kept,
         kept_candidate=kept_theirs,
-        notes=(*first.notes, *second.notes, *sorted(notes)),
+        notes=(*first.notes, *second.notes, *sorted(_caveats(pair, compared))),
         sequences=pair.sequences,
         forced=pair.forced,
     )
@@ -505,6 +501,19 @@ def _new_pairs(compared: Sequence[ComparedOutput], reference: Outputs, candidate
     """Yield the pairs of a sample's outputs that no sample before had: sequences differ in length."""
     mine, theirs = ({output.pair[side] for output in compared} for side in (0, 1))
     yield from pair_names([n for n in reference if n not in mine], [n for n in candidate if n not in theirs])
+
+
+def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:
+    """Return reasons why the comparison is weaker evidence than it seems."""
+    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
+    mine, theirs = map(_output_names, (pair.reference, pair.candidate))
+    if mine != theirs and sorted(mine) == sorted(theirs):
+        order = ", ".join(map(short_name, theirs))
+        notes.add(f"the outputs are in another order, which matters to whoever reads them by position: {order}")
+    flat = [output.name for output in compared if output.agreement.is_weak_evidence]
+    if flat:
+        notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")
+    return notes
 
 
 class _SampleReader:

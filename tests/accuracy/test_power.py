@@ -154,6 +154,14 @@ def test_faults_in_a_branch_that_never_runs_are_unseen(tmp_path: Path) -> None:
     assert "unseen" not in by_node["then_branch_matmul"]
 
 
+def test_outputs_in_another_order_are_noted(tmp_path: Path) -> None:
+    two = "g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) { y = Neg(x) z = Abs(x) }"
+    other = two.replace("float[n, 4] y, float[n, 4] z", "float[n, 4] z, float[n, 4] y")
+    _, accuracy = compare(tmp_path, two, other)
+    assert accuracy.passed
+    assert any("another order" in note and "z, y" in note for note in accuracy.notes)
+
+
 def test_a_model_without_weights_has_no_power(tmp_path: Path) -> None:
     ran, accuracy = compare(
         tmp_path,
