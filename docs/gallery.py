@@ -45,7 +45,7 @@ def main() -> None:
 def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
     """Run recipes of `pipelines/`, and yield the name and the path of each page."""
     outputs = folder / "outputs"
-    run = finish("pipelines/quickstart.yaml", ("+steps.decide={step: compare_profiles, base: base}",), outputs)
+    run = finish("pipelines/fp16_for_gpu.yaml", ("+steps.decide={step: compare_profiles, base: base}",), outputs)
     yield "run", run / "report.html"
     yield "comparison", run / "decide" / "comparison.html"
     model = run / "sanitize" / "model.onnx"
@@ -58,7 +58,7 @@ def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "activations", inspected / "look" / "activations.html"
     for name in ("render_images", "export_cpp", "package"):
         yield name, finish(f"pipelines/{name}.yaml", (), outputs) / "report.html"
-    failed = finish("pipelines/quickstart.yaml", ("steps.agree.tolerance={slice_rms: 1e-9}", "gates=[]"), outputs)
+    failed = finish("pipelines/fp16_for_gpu.yaml", ("steps.agree.tolerance={slice_rms: 1e-9}", "gates=[]"), outputs)
     yield "failed", failed / "report.html"
     yield from engine_pages(folder, outputs)
     yield from imported_pages(folder, outputs)
@@ -88,7 +88,7 @@ def imported_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 def long_pages(folder: Path, outputs: Path) -> Iterator[tuple[str, Path]]:
     """Yield the page of all runs of a recipe: its history."""
-    api.history("quickstart", outputs=outputs, every=True, page=folder / "history.html")
+    api.history("fp16_for_gpu", outputs=outputs, every=True, page=folder / "history.html")
     yield "history", folder / "history.html"
 
 

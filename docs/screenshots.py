@@ -1,6 +1,6 @@
 """Take the pictures of the documentation from real runs: `python docs/screenshots.py`, in a clone.
 
-It runs the quickstart with a step that compares the two models, opens the pages in Chromium and writes
+It runs the quickstart, opens the pages in Chromium and writes
 `docs/images/*.png`. The run stays in `outputs/`, so that a second call is quick. It needs
 `[dev]` (playwright) and Chromium.
 """
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 IMAGES = Path(__file__).parent / "images"
 SIZE = {"width": 1180, "height": 760}
 """CSS pixels of a picture: the width of a page of the documentation, legible when it is scaled down."""
-DECIDED = (
-    "steps.base.threads=1",  # CPU time decides, also on a busy machine
-    "steps.speed.threads=1",
-    "+steps.decide={step: compare_profiles, base: base}",
-)
-"""Overrides of the quickstart that compare the two models until the evidence decides."""
 LARGEST = 200_000
 """Bytes of one picture."""
 
@@ -38,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--outputs", default="outputs", help="folder of the runs (default: outputs)")
     outputs: str = parser.parse_args().outputs
-    finished = api.run("pipelines/quickstart.yaml", DECIDED, outputs=outputs)
+    finished = api.run("pipelines/quickstart.yaml", outputs=outputs)
     report = Path(finished.report)
     IMAGES.mkdir(exist_ok=True)
     take(report, "report.png")

@@ -34,7 +34,13 @@ from tests.support.typed_api import plan_once, run_once
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
-MODELS = {"quickstart": "det", "ppocr_rec": "rec", "ppocr_rec_int8": "rec", "silero_vad": "silero"}
+MODELS = {
+    "quickstart": "nakdimon",
+    "fp16_for_gpu": "det",
+    "ppocr_rec": "rec",
+    "ppocr_rec_int8": "rec",
+    "silero_vad": "silero",
+}
 EDITS = {"edit_cut": "det", "edit_camera": "det", "edit_fuse": "rec", "edit_blocks": "rec", "edit_branch": "silero"}
 SWEEPS = {
     "sweep_cpu": ("det", 24),
@@ -208,10 +214,8 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
 
 
 @pytest.mark.slow
-def test_the_nodes_that_the_quickstart_finds_repair_the_model(
-    checkout: Path, sample_model: Callable[[str], Path]
-) -> None:
-    done = run(sample_model, "quickstart")
+def test_the_nodes_that_a_search_finds_repair_the_model(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    done = run(sample_model, "fp16_for_gpu")
     assert done.passed, done.verdict
     search = PrecisionSearch.model_validate_json(Path(done.folder, "search", "precision.json").read_text())
     assert {(kept.op_type, kept.cause) for kept in search.kept} == {("BatchNormalization", "range")}
@@ -219,8 +223,8 @@ def test_the_nodes_that_the_quickstart_finds_repair_the_model(
     assert search.metrics_whole["cosine"] < 0.9
     assert search.first_divergent == search.kept[0].outputs[0]
 
-    assert not run(sample_model, "quickstart", "~steps.search", "~steps.half.found_by").passed
-    accuracy = Accuracy.model_validate_json(Path("outputs/runs/quickstart/latest/agree/accuracy.json").read_text())
+    assert not run(sample_model, "fp16_for_gpu", "~steps.search", "~steps.half.found_by").passed
+    accuracy = Accuracy.model_validate_json(Path("outputs/runs/fp16_for_gpu/latest/agree/accuracy.json").read_text())
     assert accuracy.outputs[0].metrics["cosine"] < 0.9
 
 

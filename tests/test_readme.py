@@ -21,8 +21,7 @@ QUICK = (
         for step in ("base", "speed")
         for setting in ("runs=1", "passes=2", "duration=0", "stable=0", "warmup=0", "warmup_passes=1", "layer_passes=1")
     ),
-    "inputs.x.shape=[1,3,96,96]",
-    "steps.sanitize.input_shapes.x=[1,3,96,96]",
+    "~steps.decide",
 )
 """The quickstart as something that works, not something that is measured."""
 

@@ -19,7 +19,7 @@ HELP = """Show the differences between two models or engines.
 
 \b
   ndld-flow diff old.onnx new.onnx
-  ndld-flow diff quickstart:source quickstart:half       # steps of a run; a run alone: the last model that it produced
+  ndld-flow diff quickstart:source quickstart:int8       # steps of a run; a run alone: the last model that it produced
   ndld-flow diff old.onnx new.onnx --only nodes,weights
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"

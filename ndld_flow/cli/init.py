@@ -46,7 +46,7 @@ def command(
       ndld-flow init model.onnx
       ndld-flow init model.onnx --int8 --images photos/
       ndld-flow init model.onnx --fp16 --for tensorrt_rtx
-      ndld-flow init --example quickstart        # a real detector, downloaded by the first run
+      ndld-flow init --example quickstart        # a real model, downloaded by the first run
     """
     if example is not None and model is None:
         path = api.init_example(example, overwrite=overwrite)

@@ -19,7 +19,7 @@ HELP = """Look things up in a model: its summary, nodes, tensors, weights.
 
 \b
   ndld-flow inspect model.onnx                              inputs, outputs, operators, weights, files
-  ndld-flow inspect quickstart:half                         the model that a step of a run produced
+  ndld-flow inspect quickstart:int8                         the model that a step of a run produced
   ndld-flow inspect model.onnx --nodes 'conv_*'             nodes with attributes and shapes
   ndld-flow inspect model.onnx --op-type Conv --attribute group=1
   ndld-flow inspect model.onnx --between image logits

@@ -28,7 +28,7 @@ Overrides change settings in Hydra's grammar:
 
 \b
   ndld-flow run pipelines/quickstart.yaml steps.speed.passes=500
-  ndld-flow run pipelines/quickstart.yaml '~steps.lint'
+  ndld-flow run pipelines/quickstart.yaml '~steps.same'
   ndld-flow run my.yaml +steps.check.step=lint
   ndld-flow run my.yaml -o faster.onnx
 

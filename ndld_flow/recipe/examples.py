@@ -25,8 +25,8 @@ def example_names() -> list[str]:
 
 
 def write_example(name: str, *, overwrite: bool = False) -> Path:
-    """Copy an example recipe and the images that it names to `pipelines/` in the current directory, where its own
-    comments expect it; return the recipe's path. Existing images are kept.
+    """Copy an example recipe and the data that it names to `pipelines/` in the current directory, where its own
+    comments expect it; return the recipe's path. Existing files are kept.
 
     Raises RequestError for an unknown name and if the recipe exists.
     """
@@ -38,22 +38,22 @@ def write_example(name: str, *, overwrite: bool = False) -> Path:
         raise RequestError(f"{recipe}: the file exists. Run it, or give --overwrite.")
     try:
         recipe.parent.mkdir(parents=True, exist_ok=True)
-        for picture in _pictures(read_yaml(shipped / recipe.name).values, shipped):
-            copied = target / picture.relative_to(shipped)
+        for data in _data_files(read_yaml(shipped / recipe.name).values, shipped):
+            copied = target / data.relative_to(shipped)
             if not copied.exists():
                 copied.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes_atomically(copied, picture.read_bytes())
+                write_bytes_atomically(copied, data.read_bytes())
         write_bytes_atomically(recipe, (shipped / recipe.name).read_bytes())
     except OSError as error:
         raise OutputsError(f"{recipe}: the example cannot be written ({error.strerror}).") from None
     return recipe
 
 
-def _pictures(values: object, shipped: Path) -> Iterator[Path]:
-    """Yield the images that a recipe names by paths, globs or folders that start with `pipelines/`."""
+def _data_files(values: object, shipped: Path) -> Iterator[Path]:
+    """Yield the files that a recipe names by paths, globs or folders that start with `pipelines/`."""
     if isinstance(values, str) and values.startswith("pipelines/"):
         for path in shipped.parent.glob(values):
             yield from [path] if path.is_file() else path.glob("**/*.png")
     elif isinstance(values, dict | list):
         for value in values.values() if isinstance(values, dict) else values:
-            yield from _pictures(value, shipped)
+            yield from _data_files(value, shipped)

@@ -2,13 +2,13 @@
 
 Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,install,cold]
 
-- `commands`: help, schema, plan, steps, ops and a reused run of the quickstart, over a Python that does nothing, each
+- `commands`: help, schema, plan, steps, ops and a reused run of `fp16_for_gpu`, over a Python that does nothing, each
   time with another environment variable, so that nothing can answer from memory; a plan with all steps to run;
   and the number of modules that the reused run has at its end. Compiled files are kept, as an installation has them.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
   a temporary environment; one that cannot be installed is named.
 - `install`: megabytes of the base installation, by package.
-- `cold`: the quickstart in fresh stores, against a plain script that calls the steps directly: no recipe, no Hydra, no
+- `cold`: `fp16_for_gpu` in fresh stores, against a plain script that calls the steps directly: no recipe, no Hydra, no
   store, no records, no report.
 
 Every cost is that of a whole process with its children, warmed up once; commands take turns (A B A B ...), so that a
@@ -36,7 +36,7 @@ from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "pipelines/quickstart.yaml"
+RECIPE = ROOT / "pipelines/fp16_for_gpu.yaml"
 TOOL = [sys.executable, "-m", "ndld_flow"]
 BARE = [sys.executable, "-c", "pass"]
 PARTS = ("commands", "others", "install", "cold")
@@ -73,7 +73,7 @@ main()
 
 
 def describe_calls() -> str:
-    """The quickstart's steps as the plain script calls them, in JSON, read beforehand at no cost to it."""
+    """The recipe's steps as the plain script calls them, in JSON, read beforehand at no cost to it."""
     calls = []
     for step in load_recipe(RECIPE).steps:
         cls = step.type.cls
@@ -140,11 +140,11 @@ def bench_commands(runs: int, folder: Path) -> None:
     commands = {
         "a Python that does nothing": Command(BARE),
         "--help": Command([*TOOL, "--help"]),
-        "quickstart, everything reused": reused,
+        "fp16_for_gpu, everything reused": reused,
     }
     plan = ["plan", RECIPE, "--outputs", outputs]
-    commands["plan of the quickstart, all reused"] = Command([*TOOL, *plan])
-    commands["plan of the quickstart, all to run"] = Command([*TOOL, *plan, "--force", "all"])
+    commands["plan of fp16_for_gpu, all reused"] = Command([*TOOL, *plan])
+    commands["plan of fp16_for_gpu, all to run"] = Command([*TOOL, *plan, "--force", "all"])
     for verb in ("schema", "steps", "ops"):
         commands[verb] = Command([*TOOL, verb])
     show(measure_in_turn(commands, runs), "a Python that does nothing")
@@ -247,12 +247,12 @@ def bench_install(folder: Path) -> None:
 
 
 def bench_cold(runs: int, folder: Path) -> None:
-    """Measure cold runs of the quickstart in fresh stores (the fetched model kept), against the plain script."""
+    """Measure cold runs of `fp16_for_gpu` in fresh stores (the fetched model kept), against the plain script."""
     outputs = folder / "outputs"
     if not outputs.exists():
         measure(Command([*TOOL, "run", RECIPE, "--outputs", outputs]))
     model = fetched_model(outputs)
-    recipe = folder / "quickstart.yaml"
+    recipe = folder / "fp16_for_gpu.yaml"
     text = RECIPE.read_text()
     source = next(line for line in text.splitlines() if "source: pypi:" in line)
     recipe.write_text(text.replace(source, f"  source: {model}"))
@@ -263,14 +263,18 @@ def bench_cold(runs: int, folder: Path) -> None:
         tool.append(measure(Command([*TOOL, "run", recipe, "--outputs", folder / f"cold-{index}"])))
         plain.append(measure(Command([sys.executable, "-c", PLAIN, model, folder / f"plain-{index}", calls])))
     bare = [measure(Command(BARE)) for _ in range(runs)]
-    costs = {"a Python that does nothing": bare, "quickstart, cold": tool[1:], "the same calls in a script": plain[1:]}
+    costs = {
+        "a Python that does nothing": bare,
+        "fp16_for_gpu, cold": tool[1:],
+        "the same calls in a script": plain[1:],
+    }
     show(costs, "a Python that does nothing")
     ratios = [a.wall / b.wall for a, b in zip(tool[1:], plain[1:], strict=True)]
     print(f"{'own overhead':<44} {statistics.median(ratios) - 1:7.1%} of the wall time")
 
 
 def fetched_model(outputs: Path) -> Path:
-    """The quickstart's model, as an earlier run left it in the store."""
+    """The recipe's model, as an earlier run left it in the store."""
     return max((outputs / "store/objects").glob("*/*/model.onnx"), key=lambda path: path.stat().st_size)
 
 

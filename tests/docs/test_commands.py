@@ -27,7 +27,8 @@ NO_ROUNDS = ("rounds=0",)
 """The same of `compare_profiles`, whose rounds take a quarter of a minute each."""
 SMALLER = {
     "det.yaml": ("inputs.x.shape=[1,3,96,96]",),
-    "pipelines/quickstart.yaml": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]"),
+    "pipelines/fp16_for_gpu.yaml": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]"),
+    "pipelines/quickstart.yaml": ("steps.decide.gates=[]", "steps.same.samples=1", "steps.agree.samples=1"),
     "pipelines/ppocr_det_rtx.yaml": ("steps.engine.compute_capabilities=['8.6']", "inputs.x.opt=[1,3,320,320]"),
 }
 """Smaller inputs and fewer GPUs, where a recipe's own take seconds."""

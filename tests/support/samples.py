@@ -24,6 +24,10 @@ SAMPLES = {
         "pypi:rapidocr==3.4.5/rapidocr/models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
     ),
+    "nakdimon": (
+        "pypi:piper-tts==1.8.0/piper/hebrew/nakdimon.onnx",
+        "9ff491dcc7d66392019d427a98b97d5de10c0d721628ae740858174ae22b190e",
+    ),
     "silero": (
         "pypi:silero-vad==6.2.3/silero_vad/data/silero_vad.onnx",
         "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
