@@ -61,8 +61,8 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         "threshold": "tolerance",
     }
 
-    # 8: made samples.
-    version: ClassVar[int] = 8
+    # 9: the samples at hand are judged without made ones too.
+    version: ClassVar[int] = 9
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -281,7 +281,7 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         from ndld_flow.samples.received_images import write_received_images
 
         start = time.monotonic()
-        pair = self.pair(source, context)
+        pair = self._with_made_samples(self.pair(source, context), source, context)
         accuracy, messages = self.judge(pair, source, context, power_since=start)
         for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
             context.log.info("%s", message)
@@ -291,6 +291,23 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         undecided = accuracy.outcome == "inconclusive"
         return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy), inconclusive=undecided)
+
+    def _with_made_samples(self, pair: ModelPair, source: Onnx, context: Context) -> ModelPair:
+        """Return the pair with made samples too, if the candidate does not fail without them.
+
+        They widen the spread against which errors are measured, so that a candidate which fails on the samples at hand
+        might pass with them.
+        """
+        from ndld_flow.accuracy.made_choice import extend_pair
+
+        extended = pair if self.metric is not None else extend_pair(pair, self.made)  # nobody labels made samples
+        if extended is pair:
+            return pair
+        scratch = context.scratch / "given"
+        scratch.mkdir()
+        plain = self.model_copy(update={"layers": False, "layers_engine": None})
+        given, _ = plain.judge(pair, source, replace(context, scratch=scratch))
+        return pair if given.failed else extended
 
     def judge(
         self,
@@ -338,7 +355,6 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""
-        from ndld_flow.accuracy.made_choice import extend_pair
         from ndld_flow.accuracy.model_comparison import pair_models
 
         artifact = context.read("reference")
@@ -346,8 +362,6 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         base = self._in_runtime(self._model(artifact, self.reference_provider), artifact, "reference_runtime", context)
         candidate = self._in_runtime(self._model(source, None), source, "runtime", context)
         pair = pair_models(base, candidate, context.inputs, self, self.arithmetic)
-        if self.metric is None:  # nobody labels made samples
-            pair = extend_pair(pair, self.made)
         of_tokens: Forced = "tokens" if self.tokens == "reference" else "nothing"
         forced = "states" if self.states == "reference" else of_tokens
         return replace(pair, forced=forced).with_arithmetic(context.scratch)

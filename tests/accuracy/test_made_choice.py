@@ -196,3 +196,16 @@ def test_the_search_for_precision_sees_large_positions(tmp_path: Path) -> None:
 def test_made_samples_are_described(tmp_path: Path) -> None:
     sample = MadeSample("smooth", {"x": (1, 24)}, "24 frames", 7)
     assert sample.label == "made: smooth, 24 frames"
+
+
+def test_a_candidate_that_fails_without_made_samples_fails(tmp_path: Path) -> None:
+    """Errors are measured against the spread of the outputs, and made samples may widen it."""
+    model = "g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {1}> { s = Mul(x, x) t = Mul(s, s) y = Mul(t, k) }"
+    wrong = model.replace("y = Mul(t, k)", "a = Mul(t, k) n = Sin(x) m = Mul(n, tenth) y = Add(a, m)")
+    wrong = wrong.replace("k = {1}", "k = {1}, float[1] tenth = {0.1}")
+    for name in ("given", "made"):
+        (tmp_path / name).mkdir()
+    given = compare(tmp_path / "given", model, wrong, made="off")[1]
+    made = compare(tmp_path / "made", model, wrong, made=4)[1]
+    assert given.failed and made.failed
+    assert made.sample_count == given.sample_count

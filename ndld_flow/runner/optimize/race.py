@@ -43,8 +43,6 @@ from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.samples.feeds import make_feeds
-from ndld_flow.samples.sample_feeds import Samples
-from ndld_flow.samples.sequences import Sequences
 from ndld_flow.step import Context
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.profile import ProfileModel
@@ -113,7 +111,7 @@ class Race:
         self._alive: list[Entrant] = []
         self._wrong: set[str] = set()
         self._source: Entrant | None = None
-        self._references: dict[str, tuple[ReferenceRun, Samples | Sequences]] = {}
+        self._references: dict[str, ReferenceRun] = {}
 
     def run(self) -> None:
         """Run the race. Raises NdldFlowError if the source cannot be built, run or judged."""
@@ -350,7 +348,7 @@ class Race:
     def _agreement(self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]) -> Accuracy:
         assert isinstance(step.step, CheckAccuracy)
         pair, context = self._pair(entrant, step, samples, given)
-        return step.step.judge(pair, entrant.model, context, self._references[samples][0])[0]
+        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
 
     def _pair(
         self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]
@@ -359,13 +357,10 @@ class Race:
         assert isinstance(step.step, CheckAccuracy)
         assert self._source is not None
         context = self._context(step, {"candidate": entrant.model, "reference": self._source.model}, given)
-        if samples in self._references:
-            # Made samples are those that the source has run on, whatever this variant would choose.
-            pair = step.step.model_copy(update={"made": "off"}).pair(entrant.model, context)
-            return replace(pair, samples=self._references[samples][1]), context
         pair = step.step.pair(entrant.model, context)
-        folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        self._references[samples] = run_reference(pair, folder, context.progress), pair.samples
+        if samples not in self._references:
+            folder = Path(tempfile.mkdtemp(dir=self._scratch))
+            self._references[samples] = run_reference(pair, folder, context.progress)
         return pair, context
 
     @contextmanager
