@@ -38,10 +38,11 @@ def propagates_little_data(graph: onnx.GraphProto) -> bool:
     """Return whether data propagation would keep few elements in addition to the model.
 
     onnx keeps each element of a propagated shape as a message: a chain of `Concat(a, a)`, which doubles its input,
-    exhausts memory with a few hundred bytes of model. It also keeps one for each element of a declared vector, although
-    it knows no value.
+    exhausts memory with a few hundred bytes of model. It also keeps one for each element of a vector that is declared,
+    or that a node makes, such as ConstantOfShape, although it knows no value.
     """
     lengths, vectors = _known_lengths(graph)
+    values = _known_values(graph)
     held = 0
     placeholders: set[str] = set()
     for node in graph.node:
@@ -50,6 +51,8 @@ def propagates_little_data(graph: onnx.GraphProto) -> bool:
         length = _length(node, lengths)
         if node.op_type == "Concat":
             held += length
+        if (made := _made_length(node, values)) is not None:
+            vectors[node.output[0]] = made
         if held > MOST_ELEMENTS or sum(vectors[name] for name in placeholders) > _MOST_PLACEHOLDERS:
             return False
         lengths.update(dict.fromkeys(node.output, length))
@@ -68,6 +71,36 @@ def _known_lengths(graph: onnx.GraphProto) -> tuple[dict[str, int], dict[str, in
         if info.name not in weights and len(dims) == 1:
             vectors[info.name] = dims[0].dim_value
     return lengths, vectors
+
+
+def _known_values(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """Return the integers of small initializers and Constants, and of what Concat makes of them."""
+    values: dict[str, tuple[int, ...]] = {}
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    held = [(node.output[0], item.t) for node in constants for item in node.attribute if item.HasField("t")]
+    for name, tensor in [*((item.name, item) for item in graph.initializer), *held]:
+        is_small = math.prod(tensor.dims) <= _SHAPE_ELEMENTS and not uses_external_data(tensor)
+        if is_small and tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+            with contextlib.suppress(ValueError):  # its data are damaged, which is reported elsewhere
+                values[name] = tuple(map(int, onnx.numpy_helper.to_array(tensor).ravel()))
+    for node in graph.node:
+        joined = [value for name in node.input for value in values.get(name, ())]
+        if node.op_type == "Concat" and len(joined) <= _SHAPE_ELEMENTS and all(name in values for name in node.input):
+            values[node.output[0]] = tuple(joined)
+    return values
+
+
+def _made_length(node: onnx.NodeProto, values: dict[str, tuple[int, ...]]) -> int | None:
+    """Return the length of the vector that a node makes of known integers; None for other nodes."""
+    place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "Pad": 1}.get(node.op_type)
+    if node.op_type == "Range" and all(name in values and len(values[name]) == 1 for name in node.input):
+        start, limit, step = (values[name][0] for name in node.input)
+        return len(range(start, limit, step)) if step else 0
+    if place is None or place >= len(node.input):
+        return None
+    sizes = values.get(node.input[place], ())
+    is_vector = len(sizes) == (2 if node.op_type == "Pad" else 1)
+    return max(0, *sizes) if is_vector else None
 
 
 def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:

@@ -136,6 +136,9 @@ def test_vectors_that_a_node_makes_limit_data_propagation(
     nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of 100 bytes took gigabytes."""
+    assert shape_inference.propagates_little_data(text_model(vector(nodes, size=100)).graph)
+    # The limit of memory is for what this does not find: where it hits, C++ may end the process.
+    assert not shape_inference.propagates_little_data(text_model(vector(nodes)).graph)
     monkeypatch.setattr(shape_inference, "_PROPAGATION_BYTES", 64 << 20)
     before, limits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
     model = load_model(saved(text_model(vector(nodes)), tmp_path))
