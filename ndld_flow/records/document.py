@@ -24,7 +24,7 @@ Tree: TypeAlias = dict[str, Any]
 
 VERSIONS: Mapping[str, int] = {
     "accepted changes": 1,
-    "accuracy": 6,
+    "accuracy": 7,
     "activations": 1,
     "build": 4,
     "comparison": 4,

@@ -333,7 +333,9 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         keep, scratch = labelled is not None, context.scratch
         compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
         if self.tolerance == "rounding" and can_measure(pair):
-            criteria = replace(criteria, rounding=rounding_bounds(pair, compared))
+            bounds, note = rounding_bounds(pair, compared)
+            criteria = replace(criteria, rounding=bounds)
+            compared = replace(compared, notes=(*compared.notes, *note))
         judged = labelled.judge(compared) if labelled is not None else None
         layers = self._compare_layers(pair, tensors, source, context)
         accuracy = compose_accuracy(criteria, compared, judged, layers)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from ndld_flow.accuracy import made_choice
 from ndld_flow.accuracy.made_choice import AUTO, extend_samples
 from ndld_flow.models.files import model_inputs
 from ndld_flow.records.accuracy import Accuracy
@@ -209,3 +210,12 @@ def test_a_candidate_that_fails_without_made_samples_fails(tmp_path: Path) -> No
     made = compare(tmp_path / "made", model, wrong, made=4)[1]
     assert given.failed and made.failed
     assert made.sample_count == given.sample_count
+
+
+def test_a_model_that_cannot_be_observed_gets_no_made_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise ValueError("exceeds the maximum size of a protobuf")
+
+    monkeypatch.setattr(made_choice, "open_observer", too_large)
+    model = "g (float[1, 64] x) => (float[1, 64] y) { y = Sin(x) }"
+    assert compare(tmp_path, model, model, made=4)[1].sample_count == 1

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ndld_flow.accuracy.power import measure_power
 from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites
 from ndld_flow.accuracy.power.planted_model import plant
 from ndld_flow.accuracy.sequence_runs import Outputs
@@ -152,6 +153,16 @@ def test_faults_in_a_branch_that_never_runs_are_unseen(tmp_path: Path) -> None:
     }
     assert by_node["else_branch_matmul"] == {"unseen"}
     assert "unseen" not in by_node["then_branch_matmul"]
+
+
+def test_a_model_that_cannot_be_planted_passes_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise ValueError("exceeds the maximum size of a protobuf")
+
+    monkeypatch.setattr(measure_power, "plant", too_large)
+    power = measured(tmp_path, LAYERS)
+    assert not power.faults
+    assert "ValueError" in power.not_measured
 
 
 def test_outputs_in_another_order_are_noted(tmp_path: Path) -> None:

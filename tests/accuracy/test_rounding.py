@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from ndld_flow.accuracy import rounding
 from ndld_flow.records.accuracy import Accuracy
 from tests.accuracy.test_check_accuracy import compare
 from tests.accuracy.test_power import LAYERS, weights
@@ -116,6 +117,19 @@ def test_no_bound_is_looser_than_the_default(tmp_path: Path) -> None:
         y = Sin(s)
     }}"""
     assert judged(tmp_path, steep, steep).output_tolerance["y"]["slice_rms"] == 0.05
+
+
+def test_a_reference_that_cannot_be_changed_is_judged_by_the_default_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*_: object) -> None:
+        raise ValueError("exceeds the maximum size of a protobuf")
+
+    monkeypatch.setattr(rounding, "load_model", too_large)
+    accuracy = judged(tmp_path, LAYERS, LAYERS)
+    assert accuracy.passed and not accuracy.by_rounding
+    assert accuracy.tolerance["slice_rms"] == 0.05
+    assert any("maximum size" in note for note in accuracy.notes)
 
 
 def test_integers_must_be_equal(tmp_path: Path) -> None:

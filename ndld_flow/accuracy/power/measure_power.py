@@ -18,7 +18,8 @@ from ndld_flow.accuracy.power.faults import Fault, WeightFault
 from ndld_flow.accuracy.power.planted_model import PlantedModel, plant
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.accuracy.tolerance import outside
-from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.base.errors import ModelError, NdldFlowError
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.records.power import FaultOutcome, PlantedFault, Power, RowsRead
@@ -63,8 +64,9 @@ def measure_power(
         trial.run_right()
         ignorable = tuple(trial.ignorable(start + seconds / 2))  # a decoder has dozens of inputs
         faults = tuple(trial.try_faults(start + seconds))
-    except (ModelError, BackendError) as error:
-        return Power(constant=constant, wanted=count, not_measured=" ".join(str(error).split()))
+    except Exception as error:  # whatever the planted model meets, the check itself has ended
+        reason = str(error) if isinstance(error, NdldFlowError) else f"{type(error).__name__}: {error}"
+        return Power(constant=constant, wanted=count, not_measured=one_paragraph(reason))
     return Power(
         faults=faults,
         wanted=count,
@@ -181,7 +183,7 @@ class _Trial:
         for i, feeds in enumerate(samples):
             try:
                 outputs = self.planted.session.run_within(self.planted.outputs, feeds, limit_s)
-            except (ModelError, BackendError):
+            except ModelError:
                 judgement.outcome = "noticed"
                 break
             judgement.add(i, self.right[i], outputs)
