@@ -229,11 +229,11 @@ def summarize(accuracy: Accuracy) -> str:
     if accuracy.sequence is not None:
         figures += _over_steps(accuracy.sequence)
     remarks = _remarks(accuracy)
+    limit = "rounding" if accuracy.by_rounding else "tolerance"
     undecided = [output for output in accuracy.outputs if output.undecided]
     if accuracy.passed:
         unjudged = [text for metric, text in agreement.items() if not accuracy.judges(metric)]
         judged = [each for each in figures if each not in unjudged]
-        limit = "rounding" if accuracy.by_rounding else "tolerance"
         within = f"{', '.join(judged) or 'nothing to compare'}: within {limit}" if judged or not unjudged else ""
         text = "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
         text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
@@ -243,7 +243,6 @@ def summarize(accuracy: Accuracy) -> str:
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
     else:
-        limit = "rounding" if accuracy.by_rounding else "tolerance"
         text = f"outside {limit}: {', '.join([*_failed(accuracy), *figures])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
 
@@ -419,7 +418,7 @@ class Criteria:
         return tolerance.bounds(output.yardstick.kind, self.topk, own=own is not None)
 
     def _own(self, output: str) -> Tolerance | None:
-        """Return the tolerance that was given for an output, or for the sequence of which it is an element."""
+        """Return the tolerance given for an output, or for the sequence that contains it."""
         return self.by_output.get(output) or self.by_output.get(sequence_of(output))
 
 

@@ -76,6 +76,8 @@ def extend_pair(pair: ModelPair, made: Made) -> ModelPair:
     """
     if made == "off" or not isinstance(pair.samples, Samples):
         return pair
+    if made == "auto" and not pair.samples.is_generated:
+        return pair
     if made == "auto" and _quantizers(pair.candidate.path) > _quantizers(pair.reference.path):
         return pair
 

@@ -51,6 +51,7 @@ class StoredOutputs:
     """Stored outputs, sample by sample, in the order they were stored: the first ones in memory, others in files."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self._folder = folder
         self._samples: list[dict[str, Path | Array | None]] = []
         self._held_bytes = 0
@@ -440,7 +441,7 @@ class ReferenceRun:
 
 def run_reference(pair: ModelPair, scratch: Path, progress: Progress) -> ReferenceRun:
     """Run the reference of a pair on all samples, and store its outputs in `scratch`. Raises as `compare_models`."""
-    run, kept = ModelRun(pair.reference, scratch), StoredOutputs(_folder(scratch, "reference"))
+    run, kept = ModelRun(pair.reference, scratch), StoredOutputs(scratch / "reference")
     reader = _SampleReader(pair, progress)
     for outputs in run.over(reader.for_reference(run), _feedback_of(pair, pair.reference)):
         kept.add(outputs)
@@ -464,7 +465,7 @@ def compare_models(
     """
     reference = known or run_reference(pair, scratch, progress)
     first, second, kept = reference.run, ModelRun(pair.candidate, scratch), reference.outputs
-    kept_theirs = StoredOutputs(_folder(scratch, "candidate"))
+    kept_theirs = StoredOutputs(scratch / "candidate")
     cast = (
         pair.inputs.for_candidate(feeds) for feeds in _SampleReader(pair, progress).for_candidate(second, first.tokens)
     )
@@ -587,9 +588,3 @@ def _prepare(
     name = pair[0]
     yardstick = Yardstick() if name is None else reference.yardstick(name, places)
     return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)
-
-
-def _folder(scratch: Path, name: str) -> Path:
-    folder = scratch / name
-    folder.mkdir()
-    return folder

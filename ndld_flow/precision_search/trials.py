@@ -127,9 +127,7 @@ class Judge:
         self._settings, self._runtime = settings, runtime
         rtol, atol = tolerance.elementwise()
         self._measuring = Measuring(rtol, atol)
-        folder = scratch / "reference"
-        folder.mkdir()
-        self._kept = StoredOutputs(folder)
+        self._kept = StoredOutputs(scratch / "reference")
         self.notes: tuple[str, ...] = ()
         """Reasons why agreement with the reference proves little."""
         self.ran = reference

@@ -425,7 +425,7 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
 
 
 def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Tell steps that judge a model against a reference which steps are between the two."""
+    """Tell each step that judges a model which steps lie between the model and its reference."""
     known = {step.name: step for step in steps}
 
     def chain(name: str) -> list[str]:

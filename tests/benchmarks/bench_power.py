@@ -186,13 +186,9 @@ def silent(done: int, total: int, what: str) -> None:
 def _damage(fault: NodeFault) -> None:
     """Make a node wrong in place."""
     node = fault.node
-    for name, value in fault.attributes.items():
-        node.attributes.pop(name, None)
-        if value is not None:
-            node.attributes[name] = ir.convenience.convert_attribute(name, value)
-    if fault.op_type not in (node.op_type, "ReduceMax", "AveragePool"):
-        for name in set(node.attributes) - set(fault.attributes):
-            node.attributes.pop(name)
+    wrong = fault.wrong_attributes()
+    node.attributes.clear()
+    node.attributes.update({attribute.name: attribute for attribute in wrong})
     node.op_type = fault.op_type
 
 

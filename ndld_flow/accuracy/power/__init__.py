@@ -1,1 +1,1 @@
-"""What an accuracy check would notice: faults planted in the reference, and what the samples reach."""
+"""Measure what an accuracy check would notice: plant faults in its reference, and observe what its samples reach."""

@@ -262,6 +262,12 @@ class NodeFault:
     attributes: Mapping[str, Any]
     """Attribute -> its wrong value; None removes it."""
 
+    def wrong_attributes(self) -> list[ir.Attr]:
+        """Return all attributes of the wrong node."""
+        kept = [attribute for name, attribute in self.node.attributes.items() if name not in self.attributes]
+        given = {name: value for name, value in self.attributes.items() if value is not None}
+        return [*kept, *(ir.convenience.convert_attribute(name, value) for name, value in given.items())]
+
 
 def node_faults(model: ir.Model) -> list[NodeFault]:
     """Return every wrong twin of a node of the model and its bodies; only nodes with one output have any."""

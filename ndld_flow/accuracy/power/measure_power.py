@@ -99,8 +99,8 @@ class _Trial:
     def __post_init__(self) -> None:
         self.specs = model_inputs(self.pair.reference.path)
         self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in self.specs}
-        self.feeds = StoredOutputs(_folder(self.scratch, "planted-inputs"))
-        self.right = StoredOutputs(_folder(self.scratch, "planted-outputs"))
+        self.feeds = StoredOutputs(self.scratch / "planted-inputs")
+        self.right = StoredOutputs(self.scratch / "planted-outputs")
 
     def run_right(self) -> None:
         """Run the model without a fault, store what it reads and computes, and note what the samples reach."""
@@ -250,9 +250,3 @@ def _record_of(fault: Fault, outcome: FaultOutcome) -> PlantedFault:
         kind=fault.kind,
         outcome=outcome,
     )
-
-
-def _folder(scratch: Path, name: str) -> Path:
-    folder = scratch / name
-    folder.mkdir()
-    return folder

@@ -27,7 +27,7 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSessio
 
 @dataclass(frozen=True)
 class Table:
-    """A table of which an operator reads rows."""
+    """A table whose rows an operator looks up."""
 
     name: str
     rows: int
@@ -102,16 +102,9 @@ def _plant_twin(model: ir.Model, fault: NodeFault, names: UniqueNames) -> str:
     switch.const_value = ir.tensor(np.array(False), name=switch.name)
     model.graph.register_initializer(switch)
     model.graph.inputs.append(switch)
-    right, wrong = dict(node.attributes), {**node.attributes}
-    for name, value in fault.attributes.items():
-        wrong.pop(name, None)
-        if value is not None:
-            wrong[name] = ir.convenience.convert_attribute(name, value)
-    if fault.op_type not in (node.op_type, "ReduceMax", "AveragePool"):
-        wrong = {name: attribute for name, attribute in wrong.items() if name in fault.attributes}
     branches = {
-        "then_branch": _branch(node, fault.op_type, list(wrong.values()), names),
-        "else_branch": _branch(node, node.op_type, list(right.values()), names),
+        "then_branch": _branch(node, fault.op_type, fault.wrong_attributes(), names),
+        "else_branch": _branch(node, node.op_type, list(node.attributes.values()), names),
     }
     attributes = [ir.AttrGraph(name, graph) for name, graph in branches.items()]
     chosen = ir.Node("", "If", [switch], attributes, name=names.node("If_wrong"))
@@ -133,7 +126,7 @@ def _branch(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], names: U
 
 
 def _tables(model: ir.Model) -> tuple[Table, ...]:
-    """Return the tables of the main graph of which rows are chosen by the model's inputs."""
+    """Return the tables of the main graph whose rows are looked up at run time."""
     found = {}
     for node in model.graph:
         if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
