@@ -1,4 +1,4 @@
-"""Take a picture of every kind of page from real runs, at four widths, light and dark: `python docs/gallery.py FOLDER`.
+"""Take pictures of every kind of page: at four widths, light, dark and on paper: `python docs/gallery.py FOLDER`.
 
 Whoever changes a page runs this and looks at the pictures. It also prints what each page requests, its errors, what
 axe-core finds (`npm ci` in tests/javascript installs it), and text that is wider than the window. The runs stay in
@@ -20,8 +20,8 @@ from ndld_flow.base.errors import NdldFlowError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-WIDTHS = (390, 1024, 1400, 1920)
-AXE_WIDTHS = (390, 1400)
+WIDTHS = (390, 768, 1024, 1440)
+AXE_WIDTHS = (390, 1440)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 TESTS = Path(__file__).parents[1] / "tests"
 AXE = TESTS / "javascript/node_modules/axe-core/axe.min.js"
@@ -39,7 +39,9 @@ def main() -> None:
     complaints = take(chosen, options.folder, options.whole)
     for complaint in complaints:
         print(complaint)
-    print(f"{len(chosen) * len(WIDTHS) * len(SCHEMES)} pictures in {options.folder}, {len(complaints)} complaints")
+    print(
+        f"{len(chosen) * len(WIDTHS) * (len(SCHEMES) + 1)} pictures in {options.folder}, {len(complaints)} complaints"
+    )
 
 
 def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -56,7 +58,7 @@ def make_pages(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "sweep", finish("pipelines/sweep_cpu.yaml", ("steps.speed.passes=3",), outputs) / "report.html"
     inspected = finish("pipelines/inspect_activations.yaml", (), outputs)
     yield "activations", inspected / "look" / "activations.html"
-    for name in ("render_images", "export_cpp", "package"):
+    for name in ("render_images", "export_cpp"):
         yield name, finish(f"pipelines/{name}.yaml", (), outputs) / "report.html"
     failed = finish("pipelines/fp16_for_gpu.yaml", ("steps.agree.tolerance={slice_rms: 1e-9}", "gates=[]"), outputs)
     yield "failed", failed / "report.html"
@@ -101,7 +103,7 @@ def finish(recipe: str, overrides: Sequence[str], outputs: Path) -> Path:
 
 
 def take(pages: dict[str, Path], folder: Path, whole: bool) -> list[str]:
-    """Write `PAGE-WIDTH-SCHEME.png` for each page, and return the complaints about them."""
+    """Write `PAGE-WIDTH-SCHEME.png` and `PAGE-WIDTH-print.png` for each page, and return the complaints about them."""
     from playwright.sync_api import sync_playwright
 
     complaints: list[str] = []
@@ -133,6 +135,10 @@ def pictures(browser: Browser, path: Path, to: Path, whole: bool) -> Iterator[st
             yield "is wider than the window"
         if width in AXE_WIDTHS:
             yield from (f"{scheme} {violation}" for violation in violations(page))
+    page.emulate_media(media="print", color_scheme="light")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(400)
+    page.screenshot(path=f"{to}-print.png", full_page=True)
     page.close()
     yield from seen
 

@@ -22,6 +22,7 @@ from ndld_flow.report.noted_failures import noting
 View = TypeVar("View")
 
 _FOLDER = "ndld_flow.report.panels"
+_WITH_TABS = ("layers", "engines")
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,15 @@ class Panel(Generic[View]):
     """The section starts folded: it holds what few readers need."""
     leads: bool = False
     """The section is above the figures of the run: it holds what every reader needs."""
+    is_tab: bool = False
+    """The panel is a tab of the layers, or of the engines where no layer has a time."""
 
 
-def profiles_panel(title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str) -> Panel[View]:
+def profiles_panel(
+    title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str, *, is_tab: bool = False
+) -> Panel[View]:
     """Return a panel on the profiles of a run, which the page of a profile has too."""
-    return Panel(title, lambda documents: collect(documents.profiles), after, of_profiles=collect)
+    return Panel(title, lambda documents: collect(documents.profiles), after, of_profiles=collect, is_tab=is_tab)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class PanelView:
     """The section starts folded."""
     leads: bool = False
     """The section is above the figures of the run."""
+    tabs: tuple[PanelView, ...] = ()
 
 
 def panel_folders() -> list[Path]:
@@ -106,11 +112,16 @@ def views_of_profiles(profiles: Mapping[str, Profile]) -> dict[str, Any]:
 
 def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:
     """Return the panels with these views, in the order of the page; those without data are left out."""
-    return tuple(
-        PanelView(name, panel.title, _template_of(name), views[name], panel.closed, panel.leads)
-        for name, panel in find_panels().items()
-        if views.get(name)
-    )
+    shown = [(name, panel) for name, panel in find_panels().items() if views.get(name)]
+    with_tabs = next((name for name in _WITH_TABS if views.get(name)), "")
+
+    def view_of(name: str, panel: Panel[Any]) -> PanelView:
+        members = [(tab, its) for tab, its in shown if its.is_tab] if name == with_tabs else []
+        tabs = tuple(view_of(tab, its) for tab, its in members)
+        return PanelView(name, panel.title, _template_of(name), views[name], panel.closed, panel.leads, tabs)
+
+    ordered = sorted(shown, key=lambda each: not each[1].leads)
+    return tuple(view_of(name, panel) for name, panel in ordered if not (panel.is_tab and with_tabs))
 
 
 def panel_payloads(shown: Iterable[PanelView], texts: Texts) -> dict[str, object]:

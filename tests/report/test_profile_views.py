@@ -17,6 +17,7 @@ from ndld_flow.report.collect_stacks import StacksView, batch_of, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
 from ndld_flow.report.encoding import Tensors, Texts
 from ndld_flow.report.layer_payload import layers_payload
+from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
 from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.report.tables import Table
@@ -207,14 +208,17 @@ def test_one_profile_has_nothing_beside_it() -> None:
     assert collect_stacks([("a", sized((1, 3)))]) is None
 
 
-def test_the_page_of_an_engine_has_the_views_closed(tmp_path: Path) -> None:
+def test_the_views_of_layers_are_its_tabs(tmp_path: Path) -> None:
     text = draw_profile(a100("fp16"), "fp16", tmp_path / "page.html").read_text("utf-8")
-    for name in ("convolutions", "device", "distribution", "treemap"):
-        section = text.split(f'<section id="{name}"')[1].split("</section>")[0]
-        assert '<details class="plain"><summary>' in section
-        assert "<details open" not in section
-    assert 'id="pointwise"' not in text, "this engine has none"
-    assert text.index('id="layers"') < text.index('id="convolutions"')
+    layers = text.split('<section id="layers"')[1].split("</section>")[0]
+    assert re.findall(r'data-view="(.+?)"', layers) == ["Layers", "Convolutions", "Distribution", "Treemap"]
+    untimed = panels_of({"engines": (1,), "treemap": (1,)})
+    assert [(panel.name, [tab.name for tab in panel.tabs]) for panel in untimed] == [("engines", ["treemap"])]
+
+
+def test_sections_are_in_the_order_of_the_page() -> None:
+    leading = [panel.leads for panel in panels_of(dict.fromkeys(find_panels(), True))]
+    assert leading == sorted(leading, reverse=True)
 
 
 def test_a_comparison_has_its_subjects_side_by_side(tmp_path: Path) -> None:

@@ -31,11 +31,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.thorough
 def test_a_tile_of_the_treemap_selects_its_layer(shared: SharedPages, engine: Path) -> None:
     page = shared.show(engine)
-    page.locator("#treemap summary").click()
+    page.get_by_role("tab", name="Treemap").click()
+    expect(page.locator("#layers-view")).to_be_hidden()
     tile = page.locator("#treemap .tile[data-layer]").first
     name = tile.locator("bdi").inner_text()
     tile.click()
-    expect(page.locator("#layers [aria-selected=true] .mono").first).to_have_text(name)
+    expect(page.locator("#layers .grid-row[aria-selected=true] .mono").first).to_have_text(name)
+    page.evaluate("location.hash = '#convolutions'")
+    expect(page.locator("#convolutions")).to_be_visible()
+    expect(page.locator("#treemap")).to_be_hidden()
 
 
 def test_the_roofline_of_an_import_has_a_roof_for_each_unit(shared: SharedPages, engine: Path) -> None:

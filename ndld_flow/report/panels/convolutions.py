@@ -177,4 +177,4 @@ def without_empty_columns(columns: Sequence[Column], rows: Sequence[tuple[Value,
     return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))
 
 
-PANEL = profiles_panel("Convolutions", collect, after="layers")
+PANEL = profiles_panel("Convolutions", collect, after="layers", is_tab=True)

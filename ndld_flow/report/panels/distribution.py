@@ -124,4 +124,4 @@ def _histogram(
     )
 
 
-PANEL = profiles_panel("Distribution", collect, after="layers")
+PANEL = profiles_panel("Distribution", collect, after="layers", is_tab=True)

@@ -4,7 +4,6 @@
 /** @import { GraphMode } from "../static/graph/colours.js" */
 
 import { drawAtWidth } from "../static/charts.js";
-import { afterPrinting, beforePrinting } from "../static/conveniences.js";
 import { download } from "../static/downloads.js";
 import { all, live, make, required, shortened } from "../static/elements.js";
 import { familyMode, heatMode, kindsMode } from "../static/graph/colours.js";
@@ -14,7 +13,7 @@ import { exactWord, Heat, TableModel, TableView } from "../static/table.js";
 import { chromeTrace, TimelineData } from "../static/timeline/data.js";
 import { Timeline } from "../static/timeline/view.js";
 import { TypeChart } from "../static/type_chart.js";
-import { makeSwitch } from "../static/widgets.js";
+import { makeSwitch, makeTabs } from "../static/widgets.js";
 import { NestedPie, Roofline } from "../static/report/layer_charts.js";
 import { LayerData, TensorTable } from "../static/report/layer_data.js";
 import { fileName, layersJson, layersMarkdown } from "../static/report/layer_exports.js";
@@ -279,64 +278,17 @@ function layerTabs(payload, whole, Part) {
     const graph = payload.graphs[payload.graph_of[places[number]] ?? -1] ?? null;
     parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
   };
-  const tabs = sections.map((section, number) => make("button", {
-    type: "button",
-    role: "tab",
-    id: `tab-${places[number]}`,
-    "aria-controls": section.id,
-  }, shortened(payload.layers[places[number]].label, 40)));
-  /** @param {number} place */
-  const open = (place) => {
-    tabs.forEach((tab, other) => {
-      tab.setAttribute("aria-selected", String(other === place));
-      tab.tabIndex = other === place ? 0 : -1;
-      sections[other].hidden = other !== place;
-    });
-    build(place);
-  };
-  tabs.forEach((tab, place) => {
-    sections[place].setAttribute("role", "tabpanel");
-    sections[place].setAttribute("aria-labelledby", tab.id);
-    tab.addEventListener("click", () => open(place));
-    tab.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by) return;
-      const next = (place + by + tabs.length) % tabs.length;
-      open(next);
-      tabs[next].focus();
-    });
-  });
-  const bar = whole.querySelector(".tabs");
-  if (tabs.length > 1) bar?.replaceChildren(...tabs);
-  else bar?.remove();
-  open(0);
-  printAll(sections, build);
+  const open = makeTabs(required("profiles", whole), sections, places.map((place) => shortened(payload.layers[place].label, 40)), build);
+  const views = all("[data-view]", whole);
+  const bar = live("views", whole);
+  const view = bar ? makeTabs(bar, views, views.map((shown) => shown.dataset.view ?? "")) : () => {};
   return (place, rows) => {
     const number = places.indexOf(place);
     if (number < 0) return;
+    view(0);
     open(number);
     parts.get(number)?.choose(rows);
   };
-}
-
-/**
- * Before printing, show the parts of all tabs; afterwards hide them again.
- * @param {HTMLElement[]} sections
- * @param {(number: number) => void} build
- */
-function printAll(sections, build) {
-  /** @type {HTMLElement[]} */
-  let hidden = [];
-  beforePrinting.push(() => {
-    hidden = sections.filter((section) => section.hidden);
-    sections.forEach((section, place) => {
-      section.hidden = false;
-      build(place);
-    });
-  });
-  afterPrinting.push(() => {
-    for (const section of hidden) section.hidden = true;
-  });
 }
 
 /**

@@ -93,4 +93,4 @@ def _row(subject: Subject, place: int, timed: bool) -> tuple[Value, ...]:
     return (visible_name(layer.name), short_name(layer.type, 40), len(layer.onnx_nodes), nodes, median_ms)
 
 
-PANEL = profiles_panel("Pointwise", collect, after="layers")
+PANEL = profiles_panel("Pointwise", collect, after="layers", is_tab=True)

@@ -3,7 +3,7 @@
 import { all } from "./elements.js";
 import { drawAllPictures, redrawPictures } from "./charts.js";
 import { Sections } from "./sections.js";
-import { listenForFilterKey, watchScrolling } from "./widgets.js";
+import { afterPrinting, beforePrinting, listenForFilterKey, watchScrolling } from "./widgets.js";
 
 /** @param {HTMLElement} button its `data-copy` is the id of the element whose text is copied */
 export async function copy(button) {
@@ -28,10 +28,6 @@ function ago(time) {
   const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(Math.round(seconds / size), unit);
   time.append(` (${words})`);
 }
-
-// Functions that are called before and after printing.
-export const beforePrinting = /** @type {(() => void)[]} */ ([]);
-export const afterPrinting = /** @type {(() => void)[]} */ ([]);
 
 /**
  * Before printing, open all sections and details and switch to the light theme; afterwards restore these.

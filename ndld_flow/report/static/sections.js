@@ -44,10 +44,11 @@ export class Sections {
   }
 
   /**
-   * Open the section that holds an element.
+   * Open the section and the tabs that hold an element.
    * @param {Element} element
    */
   reveal(element) {
+    for (let pane = element.closest("[role=tabpanel]"); pane; pane = pane.parentElement?.closest("[role=tabpanel]") ?? null) pane.dispatchEvent(new Event("beforematch"));
     this.sections.find((section) => section.element.contains(element))?.show(true);
   }
 

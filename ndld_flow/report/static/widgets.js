@@ -24,6 +24,60 @@ export function makeSwitch(label, choices, chosen, changed) {
   return make("span", { class: "switch", role: "group", "aria-label": label }, make("span", { class: "quiet", "aria-hidden": "true" }, label), ...buttons);
 }
 
+// Functions that are called before and after printing.
+export const beforePrinting = /** @type {(() => void)[]} */ ([]);
+export const afterPrinting = /** @type {(() => void)[]} */ ([]);
+
+/**
+ * Tabs, of which one is shown on screen and all are on paper. A search in the page, or a link to it, opens a tab.
+ * @param {HTMLElement} bar is removed if there is only one tab
+ * @param {HTMLElement[]} panes
+ * @param {string[]} titles
+ * @param {(place: number) => void} shown called each time that a tab is about to be seen
+ * @returns {(place: number) => void} opens a tab
+ */
+export function makeTabs(bar, panes, titles, shown = () => {}) {
+  let current = 0;
+  const tabs = panes.map((pane, place) => make("button", {
+    type: "button",
+    role: "tab",
+    id: `tab-${pane.id}`,
+    "aria-controls": pane.id,
+    onclick: () => open(place),
+    onkeydown: (/** @type {KeyboardEvent} */ { key }) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
+      if (!by) return;
+      open((place + by + tabs.length) % tabs.length);
+      tabs[current].focus();
+    },
+  }, titles[place]));
+  /** @param {number} place */
+  function open(place) {
+    current = place;
+    tabs.forEach((tab, other) => {
+      tab.setAttribute("aria-selected", String(other === place));
+      tab.tabIndex = other === place ? 0 : -1;
+      if (other === place) panes[other].removeAttribute("hidden");
+      else panes[other].setAttribute("hidden", "until-found");
+    });
+    shown(place);
+  }
+  panes.forEach((pane, place) => {
+    pane.setAttribute("role", "tabpanel");
+    pane.setAttribute("aria-labelledby", tabs[place].id);
+    pane.addEventListener("beforematch", () => open(place));
+  });
+  if (tabs.length > 1) bar.replaceChildren(...tabs);
+  else bar.remove();
+  open(0);
+  beforePrinting.push(() => panes.forEach((pane, place) => {
+    pane.removeAttribute("hidden");
+    shown(place);
+  }));
+  afterPrinting.push(() => open(current));
+  return open;
+}
+
 // The tooltip of the page, next to the pointer or to the element that has the keyboard's focus.
 
 export const tooltip = {

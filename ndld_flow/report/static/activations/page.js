@@ -6,7 +6,8 @@
 /** @import { Tensor } from "./values.js" */
 
 import { clamp } from "../charts.js";
-import { afterPrinting, beforePrinting, startConveniences } from "../conveniences.js";
+import { startConveniences } from "../conveniences.js";
+import { afterPrinting, beforePrinting } from "../widgets.js";
 import { around, make, required, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { count } from "../quantities.js";
