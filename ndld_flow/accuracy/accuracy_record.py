@@ -313,15 +313,25 @@ def _remarks(accuracy: Accuracy) -> list[str]:
         remarks.append(f"worst of {accuracy.sample_count} samples: {short_name(accuracy.worst_sample)}")
     if accuracy.first_divergent is not None:
         remarks.append(f"values diverge at {short_name(accuracy.first_divergent.tensor)}")
-    for output in accuracy.outputs:
-        if output.unseen_count and output.metrics.get("slice_rms"):
-            name, unseen = short_name(output.output), f"{output.unseen_count:,} of {output.slice_count:,} channels"
-            all_alike = output.unseen_count == output.slice_count  # errors are measured all the same
-            remarks.append(f"{name} hardly varies on the samples" if all_alike else f"{unseen} of {name} not seen")
+    remarks += remark_on_unseen(
+        [each for each in accuracy.outputs if each.unseen_count and each.metrics.get("slice_rms")]
+    )
     if accuracy.passed:
         is_told = accuracy.power is not None  # as the reason why the check is weak
         remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note and not (is_told and CONSTANT in note)]
     return [*remarks, *_remark_on_power(accuracy.power)]
+
+
+def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
+    """Yield which outputs the samples hardly activate."""
+    partly = [each for each in outputs if each.unseen_count < each.slice_count]
+    alike = [short_name(each.output) for each in outputs if each not in partly]  # errors are measured all the same
+    if alike:
+        yield f"{first_of(alike, 2)} hardly {'vary' if len(alike) > 1 else 'varies'} on the samples"
+    if partly:
+        unseen, count = (sum(counts) for counts in zip(*((e.unseen_count, e.slice_count) for e in partly), strict=True))
+        names = short_name(partly[0].output) if len(partly) == 1 else counted(len(partly), "output")
+        yield f"{unseen:,} of {count:,} channels of {names} not seen"
 
 
 def _remark_on_power(power: Power | None) -> Iterator[str]:

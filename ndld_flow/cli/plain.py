@@ -57,8 +57,9 @@ def describe_point(event: PointFinished) -> str:
 def describe_variant(event: VariantTried) -> str:
     """Describe a variant: `INT8: may be the best: 1.82x as fast (1.75x to 1.85x), cosine 0.9995, 2.1 s`."""
     tried = event.variant
-    times = "{} as fast ({})".format(*describe_times(tried.speed)) if tried.speed and is_possible(tried.speed) else ""
-    took = seconds(tried.took_s) if tried.took_s is not None else ""
+    speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
+    times = "{} as fast ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
+    took = seconds(tried.took_s) if tried.took_s else ""
     found = ", ".join(filter(None, [times, describe_accuracy(tried), took]))
     why = shortened(visible_text(" ".join(tried.why.split())), _LONGEST)
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)

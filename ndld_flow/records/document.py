@@ -35,7 +35,7 @@ VERSIONS: Mapping[str, int] = {
     "images": 1,
     "model diff": 1,
     "noise": 2,
-    "optimization": 2,
+    "optimization": 3,
     "placement": 1,
     "precision search": 1,
     "profile": 6,

@@ -64,7 +64,8 @@ class TriedVariant(Record):
     outcome: VariantOutcome
     why: str = ""
     speed: Speed | None = None
-    """Its latency divided by the source's, from alternating passes in one process; None if it was not raced."""
+    """Its latency divided by the source's, from alternating passes: of its proof, or else in the race, which is one
+    process; None if it was in neither."""
     metrics: dict[str, Metric] = {}
     """Metrics on the samples of the search; empty if it was not judged."""
     took_s: float | None = None
@@ -167,8 +168,10 @@ class Optimization(Document):
     """The digest of the delivered model, which is the measured one."""
     size_bytes: int
     source_bytes: int
+    file: str
+    """Path of the delivered model: the source, or a file in the folder of the run that proved it."""
     exported: tuple[str, ...] = ()
-    """Paths of the delivered files."""
+    """Paths of the files that were asked for; the first is the model."""
     speed: Speed | None = None
     """None for the source itself, and without a device that runs it."""
     gains: tuple[Gain, ...] = ()
@@ -224,13 +227,12 @@ class Optimization(Document):
         )
 
     def _ship(self) -> str:
-        where = short_name(self.exported[0]) if self.exported else "the source itself" if not self.faster else self.run
+        where = short_name(self.exported[0] if self.exported else self.file)
         sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
         runs = describe_runtime(self.runtime) if self.target in ("onnxruntime", "openvino", "any") else self.target
-        name = self.delivered.removesuffix(f", {runs.partition(' ')[0]}")
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
-        return f"Ship {where}: {name}, for {runs}{threads} ({sizes}){shapes}"
+        return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
 
     @property
     def is_source(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
-from ndld_flow.accuracy.accuracy_record import worst_sample
+from ndld_flow.accuracy.accuracy_record import remark_on_unseen, worst_sample
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
@@ -461,6 +461,18 @@ def test_the_worst_sample_is_chosen_by_the_first_bounded_metric() -> None:
     assert worst_sample(outputs, ["max_abs", "cosine"]) == "max_abs of z"
     assert worst_sample(outputs, []) == worst_sample(outputs, ["kl"]) == "cosine of y"
     assert worst_sample((), ["cosine"]) is None
+
+
+def test_channels_that_were_not_seen_are_counted_over_all_outputs() -> None:
+    def output(name: str, unseen: int) -> OutputAgreement:
+        return OutputAgreement(
+            output=name, dtype="float32", shape=(), judged_as="numbers", metrics={}, unseen_count=unseen, slice_count=10
+        )
+
+    assert [*remark_on_unseen([output("a", 6), output("b", 1), output("c", 10)])] == [
+        "c hardly varies on the samples",
+        "7 of 20 channels of 2 outputs not seen",
+    ]
 
 
 def test_empty_outputs_are_undecided(tmp_path: Path) -> None:

@@ -189,6 +189,11 @@ def test_thousands_of_variants_are_cut(tmp_path: Path) -> None:
     assert (len(view.rows), view.more) == (200, 800)
 
 
+def test_without_an_output_the_file_in_the_run_is_named() -> None:
+    found = optimization(exported=())
+    assert found.conclude()[0].startswith(f"Ship {found.file}: ")
+
+
 def test_the_record_is_written_into_the_run_whose_page_and_summary_open_with_it(tmp_path: Path) -> None:
     folder = write_quickstart(tmp_path)
     draw_report(folder)

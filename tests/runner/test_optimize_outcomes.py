@@ -94,11 +94,11 @@ def timed(name: str, latency: float, outcome: VariantOutcome = "slower", *, near
 def test_costly_variants_that_cannot_win_are_not_tried() -> None:
     variants = [
         Variant("source", "onnxruntime", is_source=True),
-        Variant("source, openvino", "openvino", is_source=True),
+        Variant("source in OpenVINO", "openvino", is_source=True),
         Variant("INT8", "onnxruntime", {"made": "{step: quantize}"}),
         Variant("INT8 except", "onnxruntime", costly=True, unless=("INT8",)),
         Variant("INT8 where", "onnxruntime", costly=True),
-        Variant("INT8 where, openvino", "openvino", costly=True),
+        Variant("INT8 where in OpenVINO", "openvino", costly=True),
     ]
 
     def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
@@ -108,7 +108,7 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         found = find_hopeless(variants, {each.name: each for each in tried}, is_comfortable)
         return [*found]
 
-    floats = (timed("source", 10), timed("source, openvino", 3))
+    floats = (timed("source", 10), timed("source in OpenVINO", 3))
     assert hopeless(*floats) == [], "INT8 may be four times as fast"
     assert hopeless(timed("source", 13), floats[1]) == ["INT8 except", "INT8 where"]
     unjudged = floats[1].model_copy(update={"metrics": {}})
@@ -135,7 +135,7 @@ def concluded(*variants: TriedVariant) -> str:
         model="model.onnx", target="onnxruntime", search_samples=8, held_samples=4, random_inputs=False,
         variants=variants, stopped_because="the time limit of 1 s was reached", delivered="source",
         ending=find_ending(variants, faster=False), runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2,
-        recipe="r.yaml", command="ndld-flow run r",
+        file="m.onnx", recipe="r.yaml", command="ndld-flow run r",
         run="r/1", started_at=datetime(2026, 11, 27, tzinfo=UTC), wall_s=60.0,
     ).conclude()[1]  # fmt: skip
 

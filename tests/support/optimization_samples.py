@@ -45,6 +45,7 @@ def optimization(*variants: TriedVariant, **changed: Any) -> Optimization:
         "delivered": "INT8, convolutions",
         "runtime": "onnxruntime",
         "digest": "d",
+        "file": "outputs/runs/model-INT8-convolutions/20261121T093000Z-3f9a1c/made/model.onnx",
         "size_bytes": 3_770_000,
         "source_bytes": 10_900_000,
         "exported": ("fast.onnx",),

@@ -75,8 +75,8 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """Return the end of the name of variants, if there are several runtimes."""
-        return f", {self.runtime}" if len(self.preset.runtimes) > 1 else ""
+        """Return the end of the name of variants: ` in OpenVINO`, if ONNX Runtime is tried too."""
+        return " in OpenVINO" if self.runtime == "openvino" and len(self.preset.runtimes) > 1 else ""
 
     @property
     def quantize_target(self) -> str:

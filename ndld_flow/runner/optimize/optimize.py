@@ -67,7 +67,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     source = prove_source(Prover(composer, folder, request, listener))
     if budget.seconds is not None and not options.budget and _SOURCE_RUNS * source.took_s > budget.seconds:
         budget = Budget(_SOURCE_RUNS * source.took_s, start)
-        listener(Notice(text=f"this machine is slow or busy: it takes at most about {seconds(budget.seconds or 0.0)}"))
+        listener(Notice(text=f"this machine is slow or busy: now at most about {seconds(budget.seconds or 0.0)}"))
     if composer.races:
         composer = composer.with_shares(time_shares(source))
     _warn(composer, listener)
@@ -126,6 +126,7 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         digest=delivered.model.digest,
         size_bytes=sum(file.size_bytes for file in delivered.model_files),
         source_bytes=sum(file.size_bytes for file in source.source.files),
+        file=str(composer.model if delivered.variant.is_source else delivered.file),
         exported=delivered.exported,
         speed=delivered.speed,
         gains=delivered.gains,

@@ -28,7 +28,7 @@ from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.files import write_text_atomically
-from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument
+from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument, Onnx
 
 _JUDGING: Mapping[str, VariantOutcome] = {
     "fits": "not right",
@@ -75,6 +75,12 @@ class Proof:
         """Return the model that was measured; only of a run that finished."""
         assert self.record is not None
         return self.source if self.variant.is_source else _step(self.record, self.variant.result).artifact
+
+    @property
+    def file(self) -> Path:
+        """Return the path of the model in the folder of the run; only of a run that finished, and not of the source."""
+        assert self.finished is not None
+        return find_file(Path(self.finished.folder) / self.variant.result, Onnx.main)
 
     @property
     def model_files(self) -> tuple[ArtifactFile, ...]:

@@ -13,7 +13,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -389,9 +389,7 @@ class Race:
             try:
                 self._judge(best)
             except (LostError, NdldFlowError) as error:
-                lost = error if isinstance(error, LostError) else LostError("failed", str(error))
-                self._alive.remove(best)
-                self._lose(best.name, best, lost, best.took_s)
+                self._remove(best, error)
                 continue
             break
         ranked = sorted(self._alive, key=lambda each: compare(each.racer, best.racer).log)
@@ -399,13 +397,22 @@ class Race:
         for entrant in ranked:
             if len(right) == _FALLBACKS:
                 break
-            with suppress(LostError, NdldFlowError):
+            try:
                 self._judge(entrant)
+            except (LostError, NdldFlowError) as error:
+                self._remove(entrant, error)
+            else:
                 right.append(entrant)
         for entrant in [each for each in self._alive if each not in right and each is not self._source]:
             ratio = compare(entrant.racer, best.racer)
             self._lose(entrant.name, entrant, _slower_than(best, ratio), entrant.took_s)
         return right
+
+    def _remove(self, entrant: Entrant, error: LostError | NdldFlowError) -> None:
+        """Let a variant leave that is not right."""
+        lost = error if isinstance(error, LostError) else LostError("failed", str(error))
+        self._alive.remove(entrant)
+        self._lose(entrant.name, entrant, lost, entrant.took_s)
 
     def _run_rounds(self) -> Entrant:
         """Let all that may be the best alternate until the best is known, or it does not matter; return it."""

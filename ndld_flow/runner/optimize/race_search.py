@@ -168,8 +168,9 @@ class RaceSearch:
             why = self._hopeless.get(name, self._result.waited and f"the race was waiting for {self._result.waited}")
             outcome = "cannot win" if name in self._hopeless else "not tried"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
-        tried = tried.model_copy(update={"runtime": variant.runtime})
         proof = self._proofs.get(name)
+        speed = proof.speed if proof is not None and proof.speed is not None else tried.speed
+        tried = tried.model_copy(update={"runtime": variant.runtime, "speed": speed})
         if name == self._best.variant.name:
             return tried.model_copy(update={"outcome": "delivered", "why": ""})
         if proof is not None:

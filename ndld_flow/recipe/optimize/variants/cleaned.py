@@ -16,4 +16,4 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
     shapes = describe_shapes(subject.inputs)
     if shapes and not subject.options.fix_shapes:
-        yield f"Shapes stay free: --fix-shapes allows a model for {shapes} only, which runtimes optimize further."
+        yield f"Shapes stay free: with --fix-shapes, the model accepts {shapes} only, and runtimes optimize it further."
