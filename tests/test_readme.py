@@ -48,3 +48,4 @@ def test_the_first_command_works(tmp_path: Path, isolated_steps: None) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = [*shlex.split("ndld-flow run pipelines/quickstart.yaml"), *QUICK]
     subprocess.run(command, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True, capture_output=True)
+    assert (tmp_path / "faster.onnx").is_file()

@@ -49,16 +49,17 @@ def command(
       ndld-flow init --example quickstart        # a real model, downloaded by the first run
     """
     if example is not None and model is None:
-        path = api.init_example(example, overwrite=overwrite)
+        run = f"ndld-flow run {api.init_example(example, overwrite=overwrite)}"
     elif model is not None and example is None:
         options = RecipeOptions(runtime, precision, images, dict(map(parse_shape, shapes)))
-        path = _init(model, target, options, overwrite)
+        run = _init(model, target, options, overwrite)
     else:
         raise click.UsageError("Give a model or --example NAME.")
-    click.echo(f"Run it with: ndld-flow run {path}")
+    click.echo(f"Run it with: {run}")
 
 
-def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: bool) -> Path:
+def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: bool) -> str:
+    """Write the recipe, print what is known of the model, and return the command that runs it."""
     written = api.init(
         model, target, options, overwrite=overwrite, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     )
@@ -69,7 +70,9 @@ def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: b
     shapes = [f"{name}={shape_text(shape)}" for name, shape in known.items()]
     if not trial.error:
         click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {trial.pass_ms:.0f} ms).")
-        return written.path
+        if written.advice:
+            click.echo(f"{written.advice}.")
+        return written.command
     problem = f"the shape of {', '.join(unknown)} is unknown" if unknown else f"it did not run at {', '.join(shapes)}"
     examples = [f"{name}=1x3x640x640" for name in unknown] or shapes[:1]
     click.echo(
@@ -77,7 +80,7 @@ def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: b
         f"give them, such as: ndld-flow init {model} --overwrite {' '.join(f'--shape {each}' for each in examples)}",
         err=True,
     )
-    return written.path
+    return written.command
 
 
 def _ask(name: str, declared: str) -> tuple[int, ...] | None:

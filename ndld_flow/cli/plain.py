@@ -115,7 +115,8 @@ def _end_of_run(event: RunFinished) -> list[str]:
         for gate in event.gates
         if not gate.passed and not gate.undecided
     )
-    return [*verdict, *failed, *undecided, f"report {event.report}", *(f"result {path}" for path in event.exported)]
+    results = (f"result {path} ({words})" for path, words in zip(event.exported, event.shipped, strict=True))
+    return [*verdict, *failed, *undecided, f"report {event.report}", *results]
 
 
 def _end_of_sweep(event: SweepFinished) -> list[str]:

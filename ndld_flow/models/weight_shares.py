@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx_ir as ir
+
 from ndld_flow.models.files import all_graphs, load_structure
+
+_QUANTIZED = re.compile(
+    "DequantizeLinear|QLinear.*|QGemm|QAttention|.*Integer.*|DynamicQuantize.*|MatMulNBits|GatherBlock.*"
+)
+"""Operators that read quantized weights."""
 
 
 def weight_bytes_by_operator(path: Path) -> Mapping[str, int]:
@@ -15,15 +23,33 @@ def weight_bytes_by_operator(path: Path) -> Mapping[str, int]:
     Raises `ModelError` as `load_structure` does.
     """
     found: Counter[str] = Counter()
+    for operator, tensor in _weights(path):
+        found[operator] += tensor.nbytes
+    return found
+
+
+def quantized_share(path: Path) -> float:
+    """Return the share of the weights' elements that are of 8 bits or fewer, and read by operators that expect that.
+
+    Raises `ModelError` as above.
+    """
+    sizes = [
+        (tensor.size, bool(_QUANTIZED.fullmatch(name)) and tensor.dtype.itemsize <= 1)
+        for name, tensor in _weights(path)
+    ]
+    return sum(count for count, is_quantized in sizes if is_quantized) / max(sum(count for count, _ in sizes), 1)
+
+
+def _weights(path: Path) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield each weight once, initializers and Constants, with the operator that reads it."""
     seen: set[int] = set()
     for graph in all_graphs(load_structure(path)):
         for node in graph:
             for value in node.inputs:
-                tensor = value.const_value if value is not None else None
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    found[node.op_type] += tensor.nbytes
-    return found
+                tensor = None if value is None or id(value) in seen else ir.convenience.get_const_tensor(value)
+                if tensor is not None:
+                    seen.add(id(value))
+                    yield node.op_type, tensor
 
 
 def operators_of(path: Path) -> frozenset[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.store.files import write_text_atomically
@@ -39,7 +40,7 @@ _MOST_VALUES = 2**24
 _TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
 #
-#   ndld-flow run {target}
+#   {command}
 #
 # `ndld-flow steps` lists the steps, `ndld-flow steps NAME` explains one with all its settings.
 name: {name}
@@ -87,10 +88,19 @@ _SPEED = """
   base:  {{step: profile, from: source}}
   speed: {{step: profile, from: {result}}}{note}
 """
+_DECIDE = """
+  decide:                     # the two models alternate, pass by pass, until the evidence decides
+    step: compare_profiles
+    base: base
+    gates: [latency.median <= -3 %]      # if it is not faster, the run fails, and there is nothing to ship
+"""
 _RUN_ENGINE = """
 {comment}  shipped: {{step: check_accuracy, candidate: {result}, runtime: {{backend: {runtime}, engine: engine}}}}{note}
 {comment}  speed: {{step: profile, from: {result}, backend: {runtime}, engine: engine}}{note}
 """
+_INT8_LAYERS = ("Conv", "MatMul", "Gemm")
+_MOST = 0.5
+"""Share of the weights from which advice about INT8 is given."""
 _MODEL_RUNTIMES = ("onnxruntime", "openvino")
 """Runtimes that run models, and no engines."""
 _RUNTIME = """
@@ -116,6 +126,10 @@ class WrittenRecipe:
 
     path: Path
     trial: InputTrial
+    command: str
+    """The command that runs it."""
+    advice: str = ""
+    """What INT8 may gain, or that its weights are INT8 already; empty if nothing is known."""
 
 
 def write_recipe(
@@ -138,13 +152,15 @@ def write_recipe(
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
     trial = try_model(model, options, ask, progress)
+    advice = _advise(model, options)
     name = name_recipe(model)
+    command = f"ndld-flow run {short_name(str(path))} -o {short_name(_name_result(name, options))}"
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
     bound = "20 %" if options.precision == "int8" else "5 %"
     text = _TEMPLATE.format(
         model_name=short_name(model.name),
         model=json.dumps(os.path.relpath(model)),
-        target=short_name(str(path)),
+        command=command,
         name=name,
         inputs="\n".join(input_lines(trial, _images_of(trial, options.images))) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
@@ -155,7 +171,36 @@ def write_recipe(
         write_text_atomically(path, text)
     except OSError as error:
         raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another path.") from None
-    return WrittenRecipe(path, trial)
+    return WrittenRecipe(path, trial, command, advice)
+
+
+def _name_result(name: str, options: RecipeOptions) -> str:
+    """Return a name for the result that says what it is; whether it is faster shows only the run."""
+    if options.runtime not in _MODEL_RUNTIMES:
+        return f"{name}.engine"
+    return f"{name}.{options.precision or 'clean'}.onnx"
+
+
+def _advise(model: Path, options: RecipeOptions) -> str:
+    """Return what INT8 may gain. Raises RequestError for `--int8` and weights that are INT8 already."""
+    from ndld_flow.models.weight_shares import quantized_share, weight_bytes_by_operator
+
+    quantized = quantized_share(model)
+    if quantized >= _MOST:
+        already = f"{percent(quantized)} of the weights are quantized already"
+        left = f"runtimes, threads and fused operators: ndld-flow optimize {short_name(str(model))} --data DIR"
+        if options.precision == "int8":
+            raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
+        return f"{already}: --int8 gains nothing. What may be left are other {left}"
+    weights = weight_bytes_by_operator(model)
+    layers = sum(weights.values()) - weights.get("Gather", 0)  # embedding tables are read, not multiplied
+    share = sum(weights.get(operator, 0) for operator in _INT8_LAYERS) / max(layers, 1)
+    if options.precision is not None or share < _MOST or options.runtime not in _MODEL_RUNTIMES:
+        return ""
+    return (
+        f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8, or find out with "
+        f"ndld-flow optimize {short_name(str(model))} --data DIR"
+    )
 
 
 def name_recipe(model: Path) -> str:
@@ -301,6 +346,8 @@ def _steps(options: RecipeOptions, result: str, trial: InputTrial, weights_are_i
     if runtime in _MODEL_RUNTIMES:
         slow = options.precision == "fp16" and not has_nvidia_gpu()
         yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
+        if options.precision is not None and not slow:
+            yield _DECIDE
         return
     yield _ENGINE.format(
         runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and options.precision else ""

@@ -11,7 +11,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments, read_documents
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.collect_latency import LatencyOutcome
+from ndld_flow.report.collect_latency import LatencyOutcome, latency_of_result
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
     EngineOutcome,
@@ -33,6 +33,16 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 def summarize_documents(documents: RunDocuments) -> list[str]:
     """Return the same for documents that have been read."""
     return verdict_lines(collect_summary(documents))
+
+
+def describe_result(documents: RunDocuments, step: str) -> str:
+    """Describe a step's result: `5.2 MiB, 80 % to 82 % faster than the source`, or that this is not proven."""
+    record = next(each.record for each in documents.run.steps if each.name == step)
+    latency = latency_of_result(documents, step)
+    gain = latency.gain if latency is not None else ""
+    unproven = "not proven faster" if latency is not None else "not proven faster: not measured against the source"
+    sizes = [size(record.artifact.size_bytes)] if record is not None else []
+    return ", ".join([*sizes, f"{gain} than the source" if gain else unproven])
 
 
 def verdict_lines(summary: Summary) -> list[str]:

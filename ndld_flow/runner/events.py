@@ -124,6 +124,8 @@ class RunFinished(Record):
     """Step -> path of the main file of its artifact."""
     exported: tuple[str, ...] = ()
     """Paths of the exported results."""
+    shipped: tuple[str, ...] = ()
+    """For each of them, its size, and how much faster than the source it was proved to be."""
     wall_s: float
 
     def _repr_html_(self) -> str:

@@ -50,12 +50,14 @@ def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> Run
     if not recipe.file.export and request.output is None:
         return run_recipe(recipe, request, listener)
     from ndld_flow.runner.events import Notice
-    from ndld_flow.runner.export import export_results, plan_exports
+    from ndld_flow.runner.export import describe_results, export_results, plan_exports
 
     exports = plan_exports(recipe, request.output)
     finished = run_recipe(recipe, request, listener)
     if finished.passed:
-        return finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
+        folder = Path(finished.folder)
+        shipped = describe_results(folder, [export.step for export in exports])
+        return finished.model_copy(update={"exported": export_results(exports, folder), "shipped": shipped})
     listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
     return finished
 

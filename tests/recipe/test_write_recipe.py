@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -184,6 +184,44 @@ def test_int8_is_judged_on_other_random_values_than_it_is_calibrated_on(in_folde
     assert min(map(len, seeds)) >= 8
 
 
+def test_int8_and_fp16_for_a_gpu_have_a_gate_for_the_speed(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picky_model(in_folder / "model.onnx")
+
+    def has_gate(precision: Literal["fp16", "int8"] | None) -> bool:
+        return "decide" in {step.name for step in load_recipe(write(RecipeOptions(precision=precision)).path).steps}
+
+    assert (has_gate("int8"), has_gate(None)) == (True, False)
+    for gpu in (False, True):
+        monkeypatch.setattr(write_recipe_module, "has_nvidia_gpu", lambda gpu=gpu: gpu)
+        assert has_gate("fp16") == gpu, "a CPU computes FP16 in FP32"
+
+
+def test_a_result_is_never_called_faster_before_it_ran(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    names = {None: "model.clean.onnx", "fp16": "model.fp16.onnx", "int8": "model.int8.onnx"}
+    for precision, name in names.items():
+        assert write(RecipeOptions(precision=precision)).command == f"ndld-flow run model.yaml -o {name}"  # type: ignore[arg-type]
+    assert write(RecipeOptions("tensorrt")).command == "ndld-flow run model.yaml -o model.engine"
+
+
+def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    assert "--int8" in write().advice
+    assert not write(RecipeOptions(precision="int8")).advice
+    save(GraphBuilder().model([tensor("x", [4])], [tensor("x", [4])]), in_folder / "model.onnx")
+    assert not write().advice
+
+
+def test_weights_that_are_int8_already_are_recognised(in_folder: Path) -> None:
+    b = GraphBuilder()
+    b.op("MatMul", "x", b.op("DequantizeLinear", b.const(np.ones((64, 64), np.int8)), b.const(np.float32(0.1))))
+    b.nodes[-1].output[0] = "y"
+    save(b.model([tensor("x", [4, 64])], [tensor("y", [4, 64])]), in_folder / "model.onnx")
+    assert "quantized already" in write().advice
+    with pytest.raises(RequestError, match="quantized already"):
+        write(RecipeOptions(precision="int8"))
+
+
 @pytest.mark.parametrize("ir_version", [3, 8])
 def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_version: int, in_folder: Path) -> None:
     """As PyTorch exported them before 1.4, and with `keep_initializers_as_inputs`."""
@@ -200,7 +238,7 @@ def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_v
     assert (names[0] == "own") == (ir_version > 3)
     assert "own" not in [step.name for step in load_recipe(write().path).steps]
     written = write(RecipeOptions(precision="int8"))
-    finished = api.run(written.path, ["+steps.small.min_intensity=0", "~steps.base", "~steps.speed"])
+    finished = api.run(written.path, ["+steps.small.min_intensity=0", "~steps.base", "~steps.speed", "~steps.decide"])
     assert isinstance(finished, RunFinished)
     assert finished.metrics["small.layers"].value == 1
 

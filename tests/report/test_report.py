@@ -48,7 +48,7 @@ from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RU
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
-from ndld_flow.report.verdict import summarize_run
+from ndld_flow.report.verdict import describe_result, summarize_run
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
     STARTED,
@@ -92,6 +92,28 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
         "(median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
         "gates 2 of 2 passed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "runs", "sitting", "gain"),
+    [
+        (7.1, 5, "one", True),
+        (18.2, 5, "one", False),  # slower
+        (14.3, 5, "one", False),  # as fast
+        (7.1, 1, "", False),  # one process run each, apart: nothing is known of the spread
+    ],
+)
+def test_a_result_is_faster_only_if_that_is_proved(
+    median_ms: float, runs: int, sitting: str, gain: bool, tmp_path: Path
+) -> None:
+    documents = read_run(write_quickstart(tmp_path))
+    measured = {
+        step: profile(label, ms, number, 330, runs=runs, passes=80, sitting=Sitting(number, 2, sitting))
+        for number, (step, label, ms) in enumerate([("speed", "half", median_ms), ("base", "source", 14.3)])
+    }
+    words = describe_result(replace(documents, profiles=measured), "half")
+    assert ("not proven faster" not in words) == gain
+    assert "not proven faster" in describe_result(replace(documents, profiles=measured), "sanitize"), "not measured"
 
 
 def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:
