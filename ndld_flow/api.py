@@ -591,10 +591,11 @@ def diff(
     from ndld_flow.runner.references import diff_subjects
 
     names = str(before), str(after)
-    difference = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
+    change, region = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
+    assert change.diff is not None
     if page is not None:
-        draw_diff(difference, names, Path(page))
-    return difference
+        draw_diff(change, names, Path(page), region)
+    return change.diff
 
 
 @public

@@ -9,7 +9,7 @@ from rich.text import Text
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import wide_console
 from ndld_flow.records.model_diff import ModelDiff
-from ndld_flow.report.diff_page import DiffLine, DiffPart, DiffRow, collect_diff
+from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
 
 _MOST_ROWS = 40
 _MOST_ASIDE = 5

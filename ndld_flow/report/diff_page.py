@@ -1,242 +1,27 @@
-"""Differences between two models: rows for pages, terminals and pull requests, and the page of a diff."""
+"""The page of the differences between two models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from ndld_flow.base.quantities import size, three_digits
 from ndld_flow.base.text import short_name
-from ndld_flow.records.model_diff import (
-    NOUNS,
-    PARTS,
-    WORDS,
-    Aspect,
-    Change,
-    FunctionChanged,
-    FunctionItem,
-    ModelDiff,
-    NodeChanged,
-    NodeItem,
-    Part,
-    TensorChanged,
-    TensorItem,
-    TensorsDiff,
-    WeightChanged,
-    WeightItem,
-    counted_words,
-    own_counts,
-)
+from ndld_flow.drawing.draw import Style, compose
+from ndld_flow.drawing.graph import DrawnGraph
+from ndld_flow.drawing.palettes import Colours
+from ndld_flow.drawing.picture import svg_text
+from ndld_flow.records.model_diff import GraphChange
+from ndld_flow.report.diff_rows import diff_payload
 from ndld_flow.report.encoding import Texts, packed
-from ndld_flow.report.page_data import DiffPagePayload, DiffPayload
+from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.page_data import DiffPagePayload
 from ndld_flow.report.render import PageParts, render, write_page
 
-Sign = Literal["+", "-", "~"]
-_Item = NodeItem | TensorItem | WeightItem | FunctionItem
-_Changed = NodeChanged | TensorChanged | WeightChanged | FunctionChanged
-
-_TITLES: dict[Part, str] = {"opsets": "opset imports", "texts": "versions and metadata"}
-_ASIDE: frozenset[Aspect] = frozenset({"name", "consequence"})
-_LONGEST = 240
-NONE = "\N{EN DASH}"
-
-
-@dataclass(frozen=True)
-class DiffLine:
-    """One changed value."""
-
-    label: str
-    """`axis`, `input 0`, `shape`."""
-    before: str | None
-    """None if it did not exist."""
-    after: str | None
-    is_consequence: bool = False
-
-
-@dataclass(frozen=True)
-class DiffRow:
-    """One added, removed or changed item, with shortened texts."""
-
-    part: Part
-    sign: Sign
-    name: str
-    was: str
-    """Its previous name; empty if unchanged."""
-    kind: str
-    """Operator, or type and shape, after the change."""
-    scope: str
-    detail: str
-    """Further description, such as the inputs and outputs of an added node."""
-    lines: tuple[DiffLine, ...] = ()
-
-    @property
-    def is_aside(self) -> bool:
-        """True if it was only renamed, or reads an inserted node."""
-        lines = all(line.is_consequence for line in self.lines)
-        return self.sign == "~" and lines and not self.detail
-
-
-@dataclass(frozen=True)
-class DiffPart:
-    """One part of a diff with its rows."""
-
-    part: Part
-    title: str
-    words: str
-    """`3 nodes added, 1 removed`."""
-    rows: tuple[DiffRow, ...]
-    left_out: int
-    """Number of further rows."""
-
-
-@dataclass(frozen=True)
-class DiffView:
-    """Two models' differences."""
-
-    one_line: str
-    parts: tuple[DiffPart, ...]
-    """Parts with differences."""
-    values_compared: bool
-
-    @property
-    def rows(self) -> tuple[DiffRow, ...]:
-        """Rows of all parts, with renames last."""
-        return tuple(sorted((row for part in self.parts for row in part.rows), key=lambda row: row.is_aside))
-
-    @property
-    def left_out(self) -> int:
-        return sum(part.left_out for part in self.parts)
-
-
-def collect_diff(diff: ModelDiff) -> DiffView:
-    """Return the rows of a record."""
-    parts = [_part(part, diff) for part in PARTS]
-    return DiffView(diff.one_line, tuple(part for part in parts if part.rows), diff.weights.values_compared)
-
-
-def _part(part: Part, diff: ModelDiff) -> DiffPart:
-    rows = tuple(_rows(part, diff))
-    if part in _TITLES:
-        return DiffPart(part, _TITLES[part], f"{len(rows)} changed", rows, 0)
-    listing = getattr(diff, part)
-    words = [counted_words(NOUNS[part], own_counts(listing), WORDS[part])]
-    if isinstance(listing, TensorsDiff) and listing.in_bodies:
-        words.append(f"of subgraphs and functions {counted_words(NOUNS[part], listing.in_bodies, WORDS[part])}")
-    total = sum(listing.counts.get(word, 0) for word in ("added", "removed", "changed"))
-    return DiffPart(part, part, "; ".join(filter(None, words)), rows, total - len(rows))
-
-
-def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
-    if part == "opsets":
-        for opset in diff.opsets:
-            before, after = (None if version is None else str(version) for version in (opset.before, opset.after))
-            yield _value_row(part, opset.domain or "ai.onnx", before, after, opset.scope)
-    elif part == "texts":
-        for text in diff.texts:
-            yield _value_row(part, text.key, text.before, text.after, "")
-    else:
-        listing = getattr(diff, part)
-        yield from (_item_row(part, "+", item) for item in listing.added)
-        yield from (_item_row(part, "-", item) for item in listing.removed)
-        yield from (_changed_row(part, changed) for changed in listing.changed)
-
-
-def _value_row(part: Part, name: str, before: str | None, after: str | None, scope: str) -> DiffRow:
-    line = DiffLine("", _shortened(before), _shortened(after))
-    return DiffRow(part, "~", short_name(name), "", "", short_name(scope), "", (line,))
-
-
-def _item_row(part: Part, sign: Sign, item: _Item) -> DiffRow:
-    detail = size(item.size_bytes) if isinstance(item, WeightItem) else ""
-    if isinstance(item, NodeItem):
-        detail = f"({_names(item.inputs)}) -> ({_names(item.outputs)})"
-    return DiffRow(part, sign, _name(item), "", _kind(item), _scope(item), detail)
-
-
-def _changed_row(part: Part, changed: _Changed) -> DiffRow:
-    before, after = _name(changed.before), _name(changed.after)
-    lines = tuple(_line(change) for change in changed.changes if change.aspect not in ("name", "body"))
-    detail = _distance(changed) if isinstance(changed, WeightChanged) else ""
-    if any(change.aspect == "body" for change in changed.changes):
-        detail = "its body, listed by node"
-    # An unnamed node is identified by its output, and may receive that name.
-    is_renamed = before != after or any(change.aspect == "name" for change in changed.changes)
-    was = before if is_renamed else ""
-    return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), detail, lines)
-
-
-def _line(change: Change) -> DiffLine:
-    is_consequence = change.aspect == "consequence"
-    labels = {"attribute": "", "input": "input", "consequence": "input" if change.detail else "", "output": "output"}
-    words = [labels.get(change.aspect, change.aspect), short_name(change.detail, 80)]
-    label = " ".join(word for word in words if word) or "source"
-    return DiffLine(label, _shortened(change.before), _shortened(change.after), is_consequence)
-
-
-def _shortened(text: str | None) -> str | None:
-    return None if text is None else short_name(text, _LONGEST)
-
-
-def _distance(changed: WeightChanged) -> str:
-    """Return `12 of 400 values differ, by 0.5 at most`."""
-    if changed.elements is None or changed.differing is None:
-        return ""
-    most = changed.max_abs_difference
-    by = f", by {three_digits(most)} at most" if most is not None else ""
-    return f"{changed.differing:,} of {changed.elements:,} values differ{by}"
-
-
-def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(short_name(name, 60) or NONE for name in names)
-
-
-def _name(item: _Item) -> str:
-    return short_name(item.name)
-
-
-def _kind(item: _Item) -> str:
-    """Return `Conv`, `float32 1x3x224x224` or `12 nodes`."""
-    if isinstance(item, NodeItem):
-        return short_name(item.op_type, 80)
-    if isinstance(item, FunctionItem):
-        return f"{item.node_count:,} nodes"
-    if item.shape is None:
-        return short_name(item.dtype, 80)
-    dims = "x".join("?" if dim is None else short_name(str(dim), 40) for dim in item.shape)
-    return f"{short_name(item.dtype, 80)} {dims or 'scalar'}".strip()
-
-
-def _scope(item: _Item) -> str:
-    return "" if isinstance(item, FunctionItem) else short_name(item.scope)
-
-
-def diff_payload(view: DiffView, texts: Texts) -> DiffPayload:
-    """Return the rows of a diff as columns of positions in `texts`."""
-
-    def column(name: str) -> list[int]:
-        return texts.places(map(attrgetter(name), view.rows))
-
-    return {
-        "part": column("part"),
-        "sign": column("sign"),
-        "name": column("name"),
-        "was": column("was"),
-        "kind": column("kind"),
-        "scope": column("scope"),
-        "detail": column("detail"),
-        "lines": [[_line_payload(line, texts) for line in row.lines] for row in view.rows],
-        "aside": [int(row.is_aside) for row in view.rows],
-    }
-
-
-def _line_payload(line: DiffLine, texts: Texts) -> tuple[int, int, int, int]:
-    """Return label, before, after and whether it is a consequence; -1 for a value that is absent."""
-    (label,) = texts.places([line.label])
-    before, after = (-1 if text is None else texts.places([text])[0] for text in (line.before, line.after))
-    return label, before, after, int(line.is_consequence)
+DIFF_PAGE = PageParts(
+    template="diff.html.j2",
+    styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "print.css"),
+    entry="static/diff/page.js",
+)
 
 
 @dataclass(frozen=True)
@@ -247,7 +32,10 @@ class DiffPage:
     after: str
     run: str
     """The run of both; empty if they are of two runs, or files."""
-    view: DiffView
+    change: ChangeView
+    region: str
+    """A drawing of the nodes that changed and their neighbours, as SVG; empty if no node changed."""
+    region_words: str
     payload: str
 
     @property
@@ -256,14 +44,28 @@ class DiffPage:
         return ()
 
 
-def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
-    """Convert a record to page data."""
-    view, texts = collect_diff(diff), Texts()
-    data: DiffPagePayload = {"diffs": [diff_payload(view, texts)], "texts": texts.as_list()}
+def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: DrawnGraph | None = None) -> Path:
+    """Write the page of a change, which has a diff, atomically and return its path.
+
+    `names` are those of the models before and after, `region` the nodes that changed and their neighbours. Raises an
+    `OutputsError` if it cannot be written.
+    """
+    view, texts = collect_change(change), Texts()
+    assert view.diff is not None
+    data: DiffPagePayload = {"diffs": [diff_payload(view.diff, texts)], "texts": texts.as_list()}
     (run, before), (of_run, after) = (_step_of_run(name) for name in names)
     if run != of_run or not run:
         run, before, after = "", *names
-    return DiffPage(short_name(before), short_name(after), short_name(run), view, packed(data))
+    page = DiffPage(
+        short_name(before),
+        short_name(after),
+        short_name(run),
+        view,
+        _svg(region) if region else "",
+        region.subtitle if region else "",
+        packed(data),
+    )
+    return write_page(path, render(DIFF_PAGE, page), "ndld-flow diff")
 
 
 def _step_of_run(name: str) -> tuple[str, str]:
@@ -272,16 +74,25 @@ def _step_of_run(name: str) -> tuple[str, str]:
     return ("", name) if "/" in name or "\\" in name else (run, step)
 
 
-DIFF_PAGE = PageParts(
-    template="diff.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "print.css"),
-    entry="static/diff/page.js",
+class _ChangeColours(Colours):
+    def family(self, name: str) -> str:
+        """Return the fill of a kind of change, which takes the place of an operator's family."""
+        return f"var(--node-{name})"
+
+
+_COLOURS = _ChangeColours(
+    background=None,
+    ink="var(--ink)",
+    quiet="var(--quiet)",
+    edge="var(--quiet)",
+    grid="",
+    border="var(--strong-line)",
+    paper="var(--paper)",
+    families=(),
+    on_family="var(--ink)",
 )
+"""Colours of the page, so that the drawing follows its theme."""
 
 
-def draw_diff(diff: ModelDiff, names: tuple[str, str], path: Path) -> Path:
-    """Write the page of a diff atomically and return its path.
-
-    `names` are those of the models before and after. Raises an `OutputsError` if it cannot be written.
-    """
-    return write_page(path, render(DIFF_PAGE, collect_page(diff, names)), "ndld-flow diff")
+def _svg(region: DrawnGraph) -> str:
+    return svg_text(compose(replace(region, subtitle=""), Style(_COLOURS, aspect=2.4, legend=False)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.model_diff import GraphChange
-from ndld_flow.report.diff_page import DiffView, collect_diff
+from ndld_flow.report.diff_rows import DiffView, collect_diff
 
 
 @dataclass(frozen=True)

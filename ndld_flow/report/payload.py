@@ -9,7 +9,7 @@ from ndld_flow.report.collect_divergence import depth_payload
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView
-from ndld_flow.report.diff_page import diff_payload
+from ndld_flow.report.diff_rows import diff_payload
 from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds, untimed_payload
 from ndld_flow.report.page_data import ProfilePayload, ReportPayload

@@ -13,11 +13,12 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
+from ndld_flow.records.model_diff import PARTS, GraphChange, Part
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.profile import Profile
@@ -222,19 +223,24 @@ SOURCE = "source"
 
 def diff_subjects(
     before: str, after: str, outputs: Outputs, *, parts: Collection[Part] | None = None, compare_values: bool = True
-) -> ModelDiff:
-    """Return the differences of the model `after` from the model `before`.
+) -> tuple[GraphChange, DrawnGraph | None]:
+    """Return the differences of the model `after` from the model `before`, and the region that changed.
 
     Each is a model's file, `RUN:STEP`, `RUN:source`, or a run alone, which means its last model. Raises RequestError
     for a model that cannot be found, ModelError for one that cannot be read.
     """
     wanted = PARTS if parts is None else parts
     paths = [find_model(reference, outputs) for reference in (before, after)]
-    from ndld_flow.graph.diff.diff_models import diff_models
-    from ndld_flow.models.files import load_structure
+    from ndld_flow.graph.diff.changed_region import changed_region
+    from ndld_flow.graph.diff.diff_models import diff_sides, match_sides
+    from ndld_flow.models.files import load_structure, summarize_model
 
     older, newer = (load_structure(path) for path in paths)
-    return diff_models(older, newer, compare_values=compare_values and "weights" in wanted).only(wanted)
+    summaries = summarize_model(older), summarize_model(newer)
+    sides = match_sides(older, newer)
+    diff = diff_sides(sides, compare_values=compare_values and "weights" in wanted).only(wanted)
+    change = GraphChange(before=summaries[0], after=summaries[1], diff=diff)
+    return change, changed_region(sides, diff) if "nodes" in wanted else None
 
 
 def find_model(reference: str, outputs: Outputs) -> Path:

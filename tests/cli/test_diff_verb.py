@@ -18,7 +18,6 @@ from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.cli.app import program
 from ndld_flow.records.model_diff import PARTS, ModelDiff
-from ndld_flow.report.diff_page import draw_diff
 from ndld_flow.report.run_page import draw_report
 from tests.support.models import make_ext
 from tests.support.models_run import write_model
@@ -223,8 +222,8 @@ class TestInBrowser:
         watch.check()
 
     def open(self, browser: Browser, watch: Watch, folder: Path, **options: object) -> Page:
-        found = api.diff("before.onnx", "after.onnx")
-        return watch.open(browser, draw_diff(found, ("before", "after"), folder / "report.html"), **options)
+        api.diff("before.onnx", "after.onnx", page=folder / "report.html")
+        return watch.open(browser, folder / "report.html", **options)
 
     @pytest.mark.thorough
     def test_the_page_can_be_searched(
@@ -261,8 +260,8 @@ class TestInBrowser:
 
     def test_hostile_names_are_only_shown(self, browser: Browser, watch: Watch, in_folder: Path) -> None:
         write_hostile_pair(in_folder)
-        found = api.diff("a.onnx", "b.onnx")
-        page = watch.open(browser, draw_diff(found, (HOSTILE_NAMES[0], HOSTILE_NAMES[1]), in_folder / "report.html"))
+        api.diff("a.onnx", "b.onnx", page=in_folder / "report.html")
+        page = watch.open(browser, in_folder / "report.html")
         for number in range(3):
             page.locator(".grid-row").nth(number).click()
         assert page.locator("main img, main script, main a[href^=javascript]").count() == 0

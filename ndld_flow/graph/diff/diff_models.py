@@ -142,7 +142,15 @@ def diff_models(before: ir.Model, after: ir.Model, *, compare_values: bool = Tru
     Weights on disk are compared in pieces, and not read if both models have the same location of one file. Without
     `compare_values` values of weights are not compared, though some bytes of each are read to recognize it.
     """
-    sides = Sides(side_of(before), side_of(after), match_models(before, after))
+    return diff_sides(match_sides(before, after), compare_values=compare_values)
+
+
+def match_sides(before: ir.Model, after: ir.Model) -> Sides:
+    return Sides(side_of(before), side_of(after), match_models(before, after))
+
+
+def diff_sides(sides: Sides, *, compare_values: bool = True) -> ModelDiff:
+    """Return the changes between two models whose parts were matched."""
     return ModelDiff(
         nodes=diff_nodes(sides),
         weights=diff_weights(sides, compare_values),
@@ -151,5 +159,5 @@ def diff_models(before: ir.Model, after: ir.Model, *, compare_values: bool = Tru
         tensors=diff_tensors(sides),
         functions=diff_functions(sides),
         opsets=diff_opsets(sides),
-        texts=diff_texts(before, after),
+        texts=diff_texts(sides.before.model, sides.after.model),
     )

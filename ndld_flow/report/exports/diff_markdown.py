@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ndld_flow.records.model_diff import ModelDiff
-from ndld_flow.report.diff_page import DiffLine, DiffPart, DiffRow, collect_diff
+from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 
 _ROWS = 60
