@@ -8,15 +8,20 @@ A block is never on a cycle of blocks, so that the folded graph has the directio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from ndld_flow.drawing.families import Family
 
-FEWEST, MOST = 60, 3000
-"""A graph of fewer nodes is readable without blocks, and one of more nodes has too many blocks to be read either."""
-_MOST_BLOCKS = 120
+FEWEST = 60
+"""A graph of fewer nodes is readable without blocks."""
+_MOST_IN_CHAINS = 3000
+"""A graph of more nodes has too many blocks to be read if names do not show its modules."""
+_MOST_BLOCKS = 200
 """Blocks of modules: the deepest level of names with at most this many."""
+_LARGE = 24
+"""Blocks of more nodes than this have blocks themselves."""
 _LEAST_GAIN = 0.6
 """Blocks are worth it if there are at most this many for each node."""
 _NAMED = 0.8
@@ -33,11 +38,24 @@ def find_blocks(names: Sequence[str], families: Sequence[Family], edges: Sequenc
     `edges` are (source, target) positions among the nodes.
     """
     count = len(names)
-    if not FEWEST <= count <= MOST:
+    if count < FEWEST:
         return None
-    candidates: list[Sequence[Hashable]] = [*_modules(names), _chains(families, edges)]
+    candidates: list[Sequence[Hashable]] = [level for level in _modules(names) if len(set(level)) <= _MOST_BLOCKS]
+    if count <= _MOST_IN_CHAINS:
+        candidates.append(_chains(families, edges))
     for numbered in map(_numbered, candidates):
         if 1 < max(numbered) + 1 <= _LEAST_GAIN * count and _is_acyclic(numbered, edges):
+            return numbered
+    return None
+
+
+def find_inner_blocks(names: Sequence[str], edges: Sequence[Edge], outer: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the blocks inside large blocks: modules of a deeper level. None if names show no such level."""
+    blocks = max(outer) + 1
+    if len(names) < _LARGE * blocks:
+        return None
+    for numbered in map(_numbered, _modules(names)):
+        if 1.5 * blocks < max(numbered) + 1 <= _LEAST_GAIN * len(names) and _is_acyclic(numbered, edges):
             return numbered
     return None
 
@@ -57,14 +75,14 @@ def _modules(names: Sequence[str]) -> Iterator[list[str]]:
     if sum(map(bool, paths)) < _NAMED * len(paths):
         return
     for depth in range(min(max(map(len, paths)), 12), 0, -1):
-        modules = ["/".join(path[:depth]) for path in paths]
-        if len(set(modules)) <= _MOST_BLOCKS:
-            yield modules
+        yield ["/".join(path[:depth]) for path in paths]
 
 
 def _path(name: str) -> list[str]:
-    """Return the modules in a node's name: `/encoder/layer.0/MatMul` is in `encoder` and `layer.0`."""
-    return [part for part in name.split("/") if part][:-1]
+    """Return the modules in a node's name: `/encoder/layer.0/MatMul` and `encoder.layer.0.MatMul` are in `encoder` and
+    `layer.0`."""
+    text = name if "/" in name else re.sub(r"\.(?!\d+(\.|$))", "/", name)
+    return [part for part in text.split("/") if part][:-1]
 
 
 def _chains(families: Sequence[Family], edges: Sequence[Edge]) -> list[int]:

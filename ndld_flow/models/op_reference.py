@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,8 +86,9 @@ class OperatorVersion:
 
     @property
     def summary(self) -> str:
-        """The doc's first sentence, on one line."""
+        """The doc's first sentence, on one line, without its Markdown."""
         first = " ".join(self.doc.split("\n\n")[0].split())
+        first = re.sub(r"\[([^\]]+)\]\([^)]*\)|[`$]+|\*\*|<br\s*/?>", r"\1", first)
         return f"{first.partition('. ')[0].rstrip('.:')}." if first else _EMPTY_DOC
 
     @property

@@ -13,11 +13,11 @@ and colours of nodes are not included: the page has them by layer already. `grap
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from ndld_flow.base.text import short_name
-from ndld_flow.drawing.blocks import HEADS, block_title, find_blocks
+from ndld_flow.drawing.blocks import HEADS, block_title, find_blocks, find_inner_blocks
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.families import FAMILIES, family_of_layer
 from ndld_flow.drawing.graph import Layout
@@ -144,6 +144,30 @@ def fold(
     of = find_blocks(names, [FAMILIES[family] for family in families], inner)
     if of is None:
         return None
+    within = find_inner_blocks(names, inner, of)
+    if within is None:
+        return _folded(of, [[name] for name in names], families, edges, terminals, aspect)
+    blocks = _folded(within, [[name] for name in names], families, edges, terminals, aspect)
+    outer = dict(zip(within, of, strict=True))
+    grouped: list[list[str]] = [[] for _ in outer]
+    for block, name in zip(within, names, strict=True):
+        grouped[block].append(name)
+    picture = blocks.picture
+    above = _folded(
+        [outer[block] for block in range(len(outer))], grouped, picture.families, picture.edges, terminals, aspect
+    )
+    return replace(blocks, picture=replace(picture, blocks=above))
+
+
+def _folded(
+    of: Sequence[int],
+    names: Sequence[Sequence[str]],
+    families: Sequence[int],
+    edges: Sequence[LayerEdge],
+    terminals: Sequence[Terminal],
+    aspect: float,
+) -> Blocks:
+    """Lay out blocks; `names` are those of all nodes in each node of the graph that is folded."""
     members: list[list[int]] = [[] for _ in range(max(of) + 1)]
     for node, block in enumerate(of):
         members[block].append(node)
@@ -155,10 +179,10 @@ def fold(
     )
     layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), tuple(between), aspect)
     heads = tuple(next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members)
-    titles = tuple(short_name(block_title([names[node] for node in nodes]), 28) for nodes in members)
+    titles = tuple(short_name(block_title([name for node in nodes for name in names[node]]), 28) for nodes in members)
     colours = tuple(families[head] for head in heads)
     picture = GraphPicture(layout, tuple(between), tuple(terminals), colours, size=_BLOCK_SIZE)
-    return Blocks(of, heads, titles, picture)
+    return Blocks(tuple(of), heads, titles, picture)
 
 
 def _families(layers: Sequence[Layer]) -> tuple[int, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.drawing.blocks import FEWEST, block_title, find_blocks
+from ndld_flow.drawing.blocks import FEWEST, block_title, find_blocks, find_inner_blocks
 from ndld_flow.drawing.families import Family
 
 CHAIN: tuple[Family, ...] = ("convolution", "normalization", "activation", "elementwise")
@@ -81,3 +82,30 @@ def test_blocks_of_any_graph_are_acyclic(data: st.DataObject) -> None:
         assert [blocks.index(number) for number in range(max(blocks) + 1)] == sorted(
             blocks.index(number) for number in range(max(blocks) + 1)
         )
+
+
+def decoder(layers: int, joint: str = "/") -> list[str]:
+    """Return the names of the nodes of a decoder, seven modules of seven nodes in each layer."""
+    parts = [f"part{part}{joint}op{place}" for part in range(7) for place in range(7)]
+    return [
+        f"{joint if joint == '/' else ''}model{joint}layers.{layer}{joint}{part}"
+        for layer in range(layers)
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize("joint", ["/", "."])
+def test_thousands_of_named_nodes_have_blocks_in_blocks(joint: str) -> None:
+    names = decoder(160, joint)
+    edges = line(len(names))
+    outer = find_blocks(names, ["matmul"] * len(names), edges)
+    assert outer == tuple(node // 49 for node in range(len(names)))
+    assert block_title(names[49:98]) == "layers.1"
+    assert find_inner_blocks(names, edges, outer) == tuple(node // 7 for node in range(len(names)))
+
+
+def test_small_blocks_have_none_inside() -> None:
+    names = [f"/layers.{node // 20}/part{node // 5 % 4}/op{node}" for node in range(2000)]
+    outer = find_blocks(names, ["matmul"] * 2000, line(2000))
+    assert outer is not None
+    assert find_inner_blocks(names, line(2000), outer) is None

@@ -384,6 +384,29 @@ def test_a_block_opens_at_a_click(browser: Browser, watch: Watch, tmp_path: Path
     page.context.close()
 
 
+def test_a_large_block_opens_into_blocks(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+    profile = residual_profile(1470)
+    layers = [
+        each.model_copy(update={"name": f"/layers.{place // 49}/part{place // 7 % 7}/op{place}"})
+        for place, each in enumerate(profile.layers)
+    ]
+    page = watch.open(browser, write_graph_page(profile.model_copy(update={"layers": tuple(layers)}), tmp_path))
+    assert page.evaluate("view.data.layers") == 30
+    assert page.evaluate("view.words(2)[0]") == "layers.2"
+    page.mouse.click(*place(page, 2))
+    assert page.evaluate("view.data.layers") == 210
+    assert page.evaluate("[...view.state.marked]") == list(range(14, 21))
+    assert page.evaluate("view.words(15)[0]") == "part1"
+    expect(page.get_by_role("button", name="Inner blocks")).to_have_attribute("aria-pressed", "true")
+    page.mouse.click(*place(page, 15))
+    assert page.evaluate("view.data.layers") == 1470
+    assert page.evaluate("[...view.state.marked]") == list(range(105, 112))
+    assert all(in_sight(page, node) for node in range(105, 112))
+    page.get_by_role("button", name="Blocks", exact=True).click()
+    assert page.evaluate("[...view.state.marked]") == [2]
+    page.context.close()
+
+
 @pytest.mark.thorough
 def test_blocks_show_what_is_found_and_marked_inside_them(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     page = watch.open(browser, write_graph_page(residual_profile(64), tmp_path))

@@ -8,10 +8,18 @@ import { count } from "../quantities.js";
 import { summed } from "./data.js";
 
 export class Blocks {
-  /** @param {BlocksPayload} payload */
-  constructor(payload) {
+  /**
+   * @param {BlocksPayload} payload
+   * @param {Blocks | null} inner the blocks that these are made of; null for blocks of layers
+   */
+  constructor(payload, inner) {
     this.of = summed(payload.of);
     this.head = summed(payload.head);
+    if (inner) {
+      const [of, head] = [this.of, this.head];
+      this.of = inner.of.map((block) => of[block]);
+      this.head = head.map((block) => inner.head[block]);
+    }
     this.titles = payload.titles;
     /** @type {number[][]} the layers of each block */
     this.members = payload.titles.map(() => []);

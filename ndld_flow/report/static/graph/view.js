@@ -47,7 +47,7 @@ class GraphSearch {
     if (!this.hits.length) return;
     this.hit = (this.hit + by + this.hits.length) % this.hits.length;
     if (this.hit < 0) this.hit = 0;
-    view.showLevel("nodes");
+    view.showLevel(0);
     view.view.scale = Math.max(view.view.scale, 0.7);
     view.moved = true;
     const node = this.hits[this.hit];
@@ -219,12 +219,14 @@ class GraphKeys {
  */
 
 /** @typedef {GraphOptions & Required<Pick<GraphOptions, "search" | "about" | "pick" | "pickTerminal" | "open" | "second">>} ShownOptions */
-/** @typedef {{data: GraphData, options: ShownOptions}} Level */
+/** @typedef {{data: GraphData, options: ShownOptions, blocks: Blocks | null}} Level without blocks, its nodes are layers */
 
 // The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap. A graph
-// with blocks shows these first, and the nodes of a block at a click. A view without width (in a closed tab) is drawn when
+// with blocks shows these first, and at a click what is in a block: smaller blocks, or nodes. A view without width (in a closed tab) is drawn when
 // it opens.
 
+const LEVELS = ["nodes", "blocks", "outer"];
+const LEVEL_TITLES = [["Nodes"], ["Nodes", "Blocks"], ["Nodes", "Inner blocks", "Blocks"]];
 const GRAPH_LARGEST = 4;
 const READABLE = 0.5; // the least scale at which nodes have two lines of text
 
@@ -238,16 +240,13 @@ export class GraphView {
     /** @type {Level} */
     this.whole = {
       data: new GraphData(graph),
+      blocks: null,
       options: { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, second: () => "", finds: true, ...options },
     };
-    this.blocks = graph.blocks && new Blocks(graph.blocks);
-    /** @type {Level | null} */
-    this.folded = null;
-    if (graph.blocks && this.blocks?.modes(options.modes).length) {
-      const folded = this.blocks.options(this.whole.options, (block) => this.openBlock(block));
-      this.folded = { data: new GraphData(graph.blocks.graph), options: { ...this.whole.options, ...folded } };
-    }
-    const { data: start, options: shown } = this.folded ?? this.whole;
+    this.levels = [this.whole];
+    for (let { blocks } = graph; blocks; blocks = blocks.graph.blocks) this.addLevel(blocks);
+    const { data: start, options: shown } = this.levels[this.levels.length - 1];
+    this.level = this.levels.length - 1;
     this.data = start;
     this.options = shown;
     this.view = { x: 0, y: 0, scale: 1 };
@@ -263,8 +262,8 @@ export class GraphView {
     this.modes = [];
     this.status = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
-    this.levels = make("div", { class: "graph-levels", role: "group", "aria-label": "Show" }, ...["blocks", "nodes"].map((level) =>
-      make("button", { type: "button", "data-level": level, onclick: () => this.showLevel(level) }, level === "blocks" ? "Blocks" : "Nodes")));
+    this.choiceOfLevel = make("div", { class: "graph-levels", role: "group", "aria-label": "Show" }, ...this.levels.map((_, level) =>
+      make("button", { type: "button", "data-level": LEVELS[level], onclick: () => this.showLevel(level) }, LEVEL_TITLES[this.levels.length - 1][level])).reverse());
     this.canvas = make("canvas", { tabindex: 0, role: "application", "aria-roledescription": "graph" });
     this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
@@ -292,7 +291,7 @@ export class GraphView {
     const zoom = make("div", { class: "graph-zoom" },
       button("+", "Zoom in", () => this.zoomBy(1.4)), button("−", "Zoom out", () => this.zoomBy(1 / 1.4)),
       button("Fit", "Fit: show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
-    return make("div", { class: "tools graph-tools" }, field, this.status, this.levels, this.choice, zoom);
+    return make("div", { class: "tools graph-tools" }, field, this.status, this.choiceOfLevel, this.choice, zoom);
   }
 
   hint() {
@@ -337,13 +336,23 @@ export class GraphView {
     this.repaint();
   }
 
+  /** @param {BlocksPayload} payload */
+  addLevel(payload) {
+    const level = this.levels.length;
+    const blocks = new Blocks(payload, this.levels[level - 1].blocks);
+    if (!blocks.modes(this.whole.options.modes).length) return;
+    const folded = blocks.options(this.whole.options, (block) => this.openBlock(level, block));
+    this.levels.push({ data: new GraphData(payload.graph), options: { ...this.whole.options, ...folded }, blocks });
+  }
+
   /**
-   * Show the blocks of the graph, or its nodes.
-   * @param {string} name
+   * Show the nodes of the graph, 0, or its blocks: the higher the level, the fewer.
+   * @param {number} place
    */
-  showLevel(name) {
-    const level = name === "blocks" && this.folded ? this.folded : this.whole;
+  showLevel(place) {
+    const level = this.levels[place];
     if (level.data === this.data) return;
+    this.level = place;
     this.data = level.data;
     this.options = level.options;
     this.painter = new GraphPainter(this.canvas, this.data, this.palette);
@@ -356,11 +365,14 @@ export class GraphView {
     this.resize();
   }
 
-  /** @param {number} block */
-  openBlock(block) {
-    const members = this.blocks?.members[block] ?? [];
-    this.showLevel("nodes");
-    this.frame(members);
+  /**
+   * @param {number} level
+   * @param {number} block
+   */
+  openBlock(level, block) {
+    const members = this.levels[level].blocks?.members[block] ?? [];
+    this.showLevel(level - 1);
+    this.frame([...this.shownNodes(members)]);
     this.mark(members);
   }
 
@@ -382,10 +394,10 @@ export class GraphView {
    */
   setModes(modes) {
     this.whole.options.modes = modes;
-    const folded = (this.folded && this.blocks?.modes(modes)) ?? [];
-    this.levels.hidden = !folded.length;
+    const folded = (this.shownBlocks ?? this.levels[1]?.blocks)?.modes(modes) ?? [];
+    this.choiceOfLevel.hidden = !folded.length;
     if (this.shownBlocks && !folded.length) {
-      this.showLevel("nodes");
+      this.showLevel(0);
       return;
     }
     this.modes = this.shownBlocks ? folded : modes;
@@ -442,7 +454,7 @@ export class GraphView {
 
   // The blocks, while they are shown.
   get shownBlocks() {
-    return this.data === this.whole.data ? null : this.blocks;
+    return this.levels[this.level].blocks;
   }
 
   size() {
@@ -459,10 +471,10 @@ export class GraphView {
   }
 
   describeLevel() {
-    const shown = this.shownBlocks ? "blocks" : "nodes";
-    for (const button of all("button", this.levels)) button.setAttribute("aria-pressed", String(button.dataset.level === shown));
+    const shown = LEVELS[this.level];
+    for (const button of all("button", this.choiceOfLevel)) button.setAttribute("aria-pressed", String(button.dataset.level === shown));
     this.element.dataset.level = shown;
-    this.canvas.setAttribute("aria-label", `Graph of ${this.options.label}: ${count(this.data.layers)} ${shown}. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`);
+    this.canvas.setAttribute("aria-label", `Graph of ${this.options.label}: ${count(this.data.layers)} ${this.level ? "blocks" : "nodes"}. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter selects.`);
   }
 
   /**

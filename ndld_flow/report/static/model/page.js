@@ -90,7 +90,7 @@ class ModelView {
       this.showScope(place.scope);
     }
     const local = this.localOf(place);
-    if (local >= 0 || this.place.tensor >= 0) this.view.showLevel("nodes");
+    if (local >= 0 || this.place.tensor >= 0) this.view.showLevel(0);
     if (local !== this.view.state.active) {
       if (local >= 0) this.moveTo(local);
       this.view.activate(local, false);
