@@ -96,27 +96,20 @@ def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> lis
     lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
     if not quiet:
         return lines
-    problems = [line for line in lines[1:] if line.startswith(("gate failed", "undecided ", "warning "))]
+    problems = [line for line in lines[1:] if line.startswith(("and ", "warning "))]
     results = [line for line in lines if line.startswith(("result ", "best "))]
     return [lines[0], *problems, *(results or lines[-1:])]
 
 
 def _end_of_run(event: RunFinished) -> list[str]:
+    verdict = [*event.verdict]
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
-        head = f"nothing to do: run {event.run} has all of these results and {word}"
-        verdict = [head, *(line for line in event.verdict if line.startswith("warning "))]
-    else:
-        verdict = [*event.verdict]
-    undecided = (f"gate undecided: {gate.gate}: {gate.undecided}" for gate in event.gates if gate.undecided)
-    failed = (
-        f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
-        f"{f' ({gate.note})' if gate.note else ''}"
-        for gate in event.gates
-        if not gate.passed and not gate.undecided
-    )
+        why = verdict[0].partition(": ")[2] if verdict and not event.passed else ""
+        head = f"nothing to do: run {event.run} has all of these results and {word}{why and f': {why}'}"
+        verdict = [head, *(line for line in verdict[1:] if line.startswith(("and ", "warning ")))]
     results = (f"result {path} ({words})" for path, words in zip(event.exported, event.shipped, strict=True))
-    return [*verdict, *failed, *undecided, f"report {event.report}", *results]
+    return [*verdict, f"report {event.report}", *results]
 
 
 def _end_of_sweep(event: SweepFinished) -> list[str]:

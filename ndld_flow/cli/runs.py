@@ -101,7 +101,8 @@ def _print_runs(runs: Sequence[RunSummary]) -> None:
         if run.damage:
             click.echo(f"{run.run:<{width}}  {styled('damaged', 'red')}: {run.damage}")
         else:
-            click.echo(hanging(f"{run.run:<{width}}  ", f"{_word(run)}  {_facts(run)}"))
+            why = f": {visible_name(run.why)}" if run.why else ""
+            click.echo(hanging(f"{run.run:<{width}}  ", f"{_word(run)}{why}  {_facts(run)}"))
     damaged = sum(bool(run.damage) for run in runs)
     if 0 < damaged < len(runs):
         click.echo(

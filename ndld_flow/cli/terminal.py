@@ -22,8 +22,7 @@ KEYWORDS = frozenset(
         "accuracy",
         "latency",
         "gates",
-        "undecided",
-        "gate",
+        "and",
         "report",
         "result",
         "warning",
@@ -32,7 +31,7 @@ KEYWORDS = frozenset(
 )
 """First words of the last lines of runs and sweeps."""
 _KEYWORD_WIDTH = 11
-_KEYWORD_STYLES = {"gate": "red", "undecided": "yellow", "warning": "yellow"}
+_KEYWORD_STYLES = {"and": "red", "warning": "yellow"}
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from ndld_flow.base.quantities import apart, quantity
-from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.base.text import first_of, short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.measurement import is_warning
@@ -76,6 +76,8 @@ def _view(gate: str, result: GateResult | None) -> GateView:
 
 # Last lines of the log of a failed step; the run's folder has more.
 _LOG_LINES = 20
+# Characters of a reason why a run failed.
+_REASON = 300
 _NOT_RECORDED = "The end of the run was not recorded: it is still running, or the process was killed."
 
 
@@ -113,10 +115,8 @@ class AccuracyOutcome:
     """The tolerance is what rounding alone does to the reference."""
     without_values: bool
     """An output has no value that can be compared."""
-    outputs_failed: int
-    outputs: int
-    labelled_failed: tuple[str, ...]
-    """The user's metrics outside their bounds."""
+    broken: tuple[str, ...]
+    """Bounds that do not hold, each with the value, the limit and the place."""
     checks: int
     """Number of comparisons of the run."""
     checks_passed: int
@@ -160,10 +160,9 @@ class Summary:
     passed: bool
     outcome: RunOutcome
     failure: FailureView | None
-    failed_steps: tuple[str, ...]
-    """Failed steps."""
-    undecided: dict[str, str]
-    """Steps with an undecided check -> their report."""
+    reasons: tuple[str, ...]
+    """Why it did not pass: the first line of the failure, or a sentence for each step and gate that failed, and then
+    for each that is undecided, with number and limit."""
     warnings: tuple[str, ...]
     """Circumstances that may make the results useless, such as an input without a size."""
     started_at: datetime
@@ -187,21 +186,16 @@ class Summary:
 def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
     run = documents.run
-    graph = _graph_outcome(run)
+    graph, gates = _graph_outcome(run), collect_gates(run)
     compared = (profile for comparison in documents.comparisons.values() for profile in comparison.profiles)
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
         passed=run.passed,
         outcome=run.outcome,
-        undecided={
-            short_name(step.name): short_name(step.record.summary, 600)
-            for step in run.steps
-            if step.record is not None and step.record.inconclusive
-        },
         warnings=_find_warnings(documents),
         failure=_failure(run),
-        failed_steps=tuple(short_name(step.name) for step in run.steps if has_failed_check(step)),
+        reasons=tuple(_reasons(documents, gates)),
         started_at=run.started_at,
         wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
@@ -216,7 +210,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
         engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
-        gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
+        gates=dict(Counter(gate.outcome for gate in gates)),
     )
 
 
@@ -256,6 +250,33 @@ def _failure(run: RunRecord) -> FailureView | None:
         finished=tuple(short_name(step.name) for step in run.steps if step.record is not None),
         not_reached=tuple(short_name(step.name) for step in run.steps if step.outcome == "skipped"),
     )
+
+
+def _reasons(documents: RunDocuments, gates: Sequence[GateView]) -> Iterator[str]:
+    run = documents.run
+    if not is_complete(run.outcome):
+        message = run.failure.message.strip() if run.failure is not None else _NOT_RECORDED
+        yield short_name(message.partition("\n")[0], _REASON)
+        return
+    for step in run.steps:
+        if has_failed_check(step) and step.record is not None:
+            accuracy = documents.accuracies.get(step.name)
+            broken = _broken(accuracy) if accuracy is not None else ()
+            yield f"{short_name(step.name)}: {first_of(broken, 1) or short_name(step.record.summary, _REASON)}"
+    for gate in gates:
+        if gate.outcome == "failed":
+            yield f"gate {gate.gate}: measured {gate.left}, limit {gate.right}{f' ({gate.note})' if gate.note else ''}"
+    for step in run.steps:
+        if step.record is not None and step.record.inconclusive:
+            yield f"{short_name(step.name)} is undecided: {short_name(step.record.summary, _REASON)}"
+    yield from (f"gate {gate.gate} is undecided: {gate.note}" for gate in gates if gate.outcome == "inconclusive")
+
+
+def _broken(accuracy: Accuracy) -> tuple[str, ...]:
+    """Return the bounds of a comparison that do not hold, each with the output if there are several."""
+    named = [(f"{output.output}: " if len(accuracy.outputs) > 1 else "", output.failed) for output in accuracy.outputs]
+    sentences = [*(("", metric.failed) for metric in accuracy.labelled), *named]
+    return tuple(short_name(f"{name}{sentence}", _REASON) for name, failed in sentences for sentence in failed)
 
 
 def has_failed_check(step: RunStep) -> bool:
@@ -318,9 +339,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         ),
         by_rounding=shown.by_rounding,
         without_values=any(output.undecided for output in shown.outputs),
-        outputs_failed=sum(bool(output.failed) for output in shown.outputs),
-        outputs=len(shown.outputs),
-        labelled_failed=tuple(short_name(metric.name, 60) for metric in shown.labelled if metric.failed),
+        broken=_broken(shown),
         checks=len(accuracies),
         checks_passed=len(accuracies) - len(failed),
     )

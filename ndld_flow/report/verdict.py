@@ -24,7 +24,8 @@ from ndld_flow.report.search_outcome import search_words
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     """Return the summary of a run whose documents are in `folder`: five lines that each begin with a keyword, and one
-    more per engine and precision search, and for optimized graphs that were compared.
+    more for each further reason why it did not pass, engine and precision search, and for optimized graphs that were
+    compared.
     """
     with paused_garbage_collection():
         return summarize_documents(read_documents(run, folder))
@@ -46,12 +47,12 @@ def describe_result(documents: RunDocuments, step: str) -> str:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Return lines for outcome, graph, engines, searches, accuracy, latency, gates, undecided checks and
-    warnings."""
+    """Return lines for outcome, further reasons, graph, engines, searches, accuracy, latency, gates and warnings."""
     engines = [f"engine {engine_words(engine)}" for engine in summary.engines]
     searches = [f"precision {search_words(search)}" for search in summary.searches]
     return [
         outcome_line(summary),
+        *(f"and {reason}" for reason in summary.reasons[1:]),
         f"graph {graph_words(summary.graph)}",
         *([] if summary.executed is None else [f"optimized {executed_words(summary.executed)}"]),
         *engines,
@@ -59,7 +60,6 @@ def verdict_lines(summary: Summary) -> list[str]:
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",
-        *[f"undecided {step}: {reason}" for step, reason in summary.undecided.items()],
         *(f"warning {warning}" for warning in summary.warnings),
     ]
 
@@ -69,13 +69,9 @@ def outcome_line(summary: Summary) -> str:
     line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
     if summary.failure is not None:
         where = " and ".join(summary.failure.steps)
-        return f"{line}{f', in step {where}' if where else ''}"
-    if summary.outcome == "inconclusive":
-        count = summary.gates.get("inconclusive", 0)
-        gates = ["a gate" if count == 1 else f"{count} gates"] if count else []
-        return f"{line}: {' and '.join([*summary.undecided, *gates])} could not be decided"
-    if not summary.passed:
-        return f"{line}: {' and '.join(failed_checks(summary))} failed"
+        return f"{line}{f', in step {where}' if where else ''}: {summary.reasons[0]}"
+    if summary.reasons:
+        return f"{line}: {summary.reasons[0]}"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
     line = f"{line} ({reused} of {steps} steps reused)" if reused else line
@@ -85,13 +81,6 @@ def outcome_line(summary: Summary) -> str:
 def weak_words(summary: Summary) -> str:
     """Return why the comparisons that passed show little: `1 of 43 rows of embedding are read (agree)`."""
     return "; ".join(f"{first_of(reasons, 1)} ({step})" for step, reasons in summary.weak.items())
-
-
-def failed_checks(summary: Summary) -> list[str]:
-    """Return the failed steps, and the number of failed gates."""
-    failed = summary.gates.get("failed", 0)
-    gates = "a gate" if failed == 1 else f"{failed} gates"
-    return [*summary.failed_steps, gates] if failed else [*summary.failed_steps]
 
 
 def graph_words(graph: GraphOutcome) -> str:
@@ -144,8 +133,7 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
     elif accuracy.outcome == "inconclusive":
         text = "undecided: no value to compare" if accuracy.without_values else "undecided: the check is weak"
     else:
-        outputs = [f"{accuracy.outputs_failed} of {accuracy.outputs} outputs"] if accuracy.outputs_failed else []
-        text = f"outside {limit}: {' and '.join([*outputs, *accuracy.labelled_failed])}"
+        text = f"outside {limit}: {first_of(accuracy.broken, 1)}"
     if accuracy.checks == 1:
         return text
     return f"{text}; {accuracy.checks_passed} of {accuracy.checks} comparisons passed"

@@ -64,7 +64,9 @@ class RunSummary(Record):
     outcome: RunOutcome
     """`interrupted` also if the process was killed before it could record its end."""
     failed_in: tuple[str, ...] = ()
-    """The steps that failed."""
+    """The steps that an error ended."""
+    why: str = ""
+    """Why it did not pass, with number and limit; empty for a sweep, and if its end was not recorded."""
     wall_s: float
     tags: tuple[str, ...]
     """Tags, including those of its points, such as `fast #17`."""
@@ -304,6 +306,7 @@ class _Reader:
             passed=record["passed"],
             outcome=outcome,
             failed_in=tuple((record.get("failure") or {}).get("steps", ())),
+            why="" if is_sweep or record["passed"] else _reason_in(record),
             wall_s=record["wall_s"],
             tags=tags,
             folder=str(folder),
@@ -316,6 +319,11 @@ class _Reader:
             model=models[0][0] if models else "",
             metrics={**{name: metrics[name] for name in named}, **main},
         )
+
+
+def _reason_in(record: Tree) -> str:
+    """Return the reason in the first line of the verdict, `FAILED det in 32.9 s: agree: cosine 0.9 is less than 1`."""
+    return str(next(iter(record.get("verdict", ())), "")).partition(": ")[2]
 
 
 def _describe_machine(machine: Any) -> str:  # noqa: ANN401 - plain JSON

@@ -34,7 +34,7 @@ from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-_FORMAT = f"{__version__} {VERSIONS['run']} 2"
+_FORMAT = f"{__version__} {VERSIONS['run']} 3"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
 _HEAD = re.compile(rb'\["%b","([^"\\/]+)/([^"\\/]+)","([0-9 ]+)"' % re.escape(_FORMAT.encode()))
 _LONGEST = 2**22
@@ -208,6 +208,7 @@ def _brief(tree: Tree) -> Tree:
         brief["failure"] = {"steps": failure.get("steps", ())}
     if isinstance(machine, dict):
         brief["machine"] = {name: machine[name] for name in ("cpu", "gpus") if name in machine}
+    brief["verdict"] = tree.get("verdict", ())[:1]
     brief["recipe"] = {"gates": tree["recipe"].get("gates") or ()}
     brief["source"] = _brief_source(tree["source"])
     brief["models"] = {name: _brief_source(source) for name, source in tree.get("models", {}).items()}

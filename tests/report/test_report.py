@@ -118,9 +118,10 @@ def test_a_result_is_faster_only_if_that_is_proved(
 
 def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:
     assert verdict_of(write_failed(tmp_path)) == [
-        "FAILED ppocr-det in 2.1 s: agree and a gate failed",
+        "FAILED ppocr-det in 2.1 s: agree: cosine 0.0312 is below 0.999 and 1 more",
+        "and gate agree.cosine >= 0.999: measured 0.0312, limit 0.999",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
-        "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: 1 of 1 outputs)",
+        "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: cosine 0.0312 is below 0.999 and 1 more)",
         "latency not measured",
         "gates 0 of 2 passed, 1 not reached",
     ]
@@ -336,7 +337,7 @@ def test_failed_comparisons_come_before_passed_ones(tmp_path: Path) -> None:
     }
     write_run(tmp_path, run_record(steps), documents)
     assert verdict_of(tmp_path)[2] == (
-        "accuracy cosine 0.5, max abs 2 (outside tolerance: 1 of 1 outputs; 1 of 2 comparisons passed)"
+        "accuracy cosine 0.5, max abs 2 (outside tolerance: cosine 0.5 is below 0.999; 1 of 2 comparisons passed)"
     )
 
 

@@ -347,7 +347,7 @@ def test_without_scripts_verdict_steps_and_slowest_layers_are_shown(
     open_report: Open, reports: dict[str, Path]
 ) -> None:
     page = open_report(reports["failed"], java_script_enabled=False)
-    expect(page.locator(".head")).to_contain_text("agree and a gate failed")
+    expect(page.locator(".head")).to_contain_text("agree: cosine 0.0312 is below 0.999")
     expect(page.locator("#gates")).to_contain_text("0.0312")
     expect(page.locator("#accuracy")).to_contain_text("cosine 0.0312 is below 0.999")
     expect(page.locator("#findings .static")).to_be_visible()

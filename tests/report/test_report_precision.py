@@ -298,10 +298,13 @@ def test_only_the_named_metric_fails() -> None:
 def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:
     right = tuple(one.model_copy(update={"failed": ()}) for one in deep_accuracy().outputs)
     for compared, told in (
-        (deep_accuracy(), "(outside tolerance: 1 of 2 outputs and f1)"),
-        (deep_accuracy().model_copy(update={"outputs": right}), "(outside tolerance: f1)"),
+        (deep_accuracy(), "(outside tolerance: f1 dropped by 12 %, more than 1 % and 1 more)"),
+        (
+            deep_accuracy().model_copy(update={"outputs": right}),
+            "(outside tolerance: f1 dropped by 12 %, more than 1 %)",
+        ),
     ):
-        folder = write_search(tmp_path / told, search(9, kept=()), agree__accuracy=compared)
+        folder = write_search(tmp_path / str(len(told)), search(9, kept=()), agree__accuracy=compared)
         (line,) = (line for line in summarize_run(read_run(folder).run, folder) if line.startswith("accuracy"))
         assert line.endswith(told)
 

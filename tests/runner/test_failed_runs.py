@@ -300,11 +300,14 @@ def test_the_terminal_names_each_failed_gate(in_folder: Path) -> None:
     toy.write(RECIPE.replace("first.length >= 1", "first.length >= 5").replace("last.length >= 1", "last.length < 3"))
     ran = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
     assert ran.returncode == 1
-    assert "gate failed: first.length >= 5: measured 2, limit 5" in ran.stdout
-    assert "gate failed: last.length < 3: measured 4, limit 3" in ran.stdout
+    assert ": gate first.length >= 5: measured 2, limit 5\n" in ran.stdout
+    assert "\nand gate last.length < 3: measured 4, limit 3\n" in ran.stdout
+    listed = ndld_flow("runs", cwd=in_folder)
+    assert "FAILED: gate first.length >= 5: measured 2, limit 5  " in listed.stdout
     again = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
     assert again.returncode == 1
-    assert "gate failed: first.length >= 5: measured 2, limit 5" in again.stdout
+    assert "FAILED: gate first.length >= 5: measured 2, limit 5\n" in again.stdout
+    assert "\nand gate last.length < 3: measured 4, limit 3\n" in again.stdout
 
 
 def test_json_names_the_report_of_a_failure(in_folder: Path) -> None:

@@ -76,16 +76,16 @@ def test_an_undecided_gate_is_reported_and_ends_the_run_with_4(recipe: Path) -> 
     assert any(
         re.match(r"decide: inconclusive in .*gate `latency.median <= \+10 %` inconclusive", line) for line in lines
     )
-    assert any(re.match(r"INCONCLUSIVE undecided in .*: decide could not be decided", line) for line in lines)
-    assert lines[-2].startswith("undecided decide: gate `latency.median <= +10 %` inconclusive")
+    reason = "decide is undecided: gate `latency.median <= +10 %` inconclusive"
+    assert any(line.startswith("INCONCLUSIVE undecided in ") and reason in line for line in lines)
     folder = Path("outputs/runs/undecided/latest")
     record = RunRecord.model_validate_json((folder / "run.json").read_text())
     assert (record.passed, record.outcome, record.steps[-1].outcome) == (False, "inconclusive", "inconclusive")
     page = (folder / "report.html").read_text()
     assert '<span class="outcome inconclusive">Inconclusive</span>' in page
-    assert "could not be decided" in page
+    assert "decide is undecided: gate " in page
     (listed,) = list_runs(Outputs(Path("outputs")))
-    assert listed.outcome == "inconclusive"
+    assert listed.outcome == "inconclusive" and listed.why.startswith(reason)
     code, lines = run(recipe)
     assert code == 4
     assert "was INCONCLUSIVE" in lines[-2]

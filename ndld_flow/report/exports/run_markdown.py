@@ -54,7 +54,8 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
 def _failure(summary: Summary) -> Iterator[str]:
     if summary.failure is None:
         return
-    yield f"{prose(summary.failure.message, 2000)}\n"
+    if summary.failure.message.strip() != summary.reasons[0]:  # else the outcome has all of it
+        yield f"{prose(summary.failure.message, 2000)}\n"
     for step, log in summary.failure.logs:
         lines = "<br>".join(prose(line, 200) for line in log.splitlines()[-_LOG_LINES:])
         yield details(f"Last lines of {code(step)}", f"{lines}\n")
