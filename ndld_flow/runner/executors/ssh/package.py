@@ -51,8 +51,12 @@ class Installation:
 
     @property
     def digest(self) -> str:
-        """Return a digest of everything that determines the environment, but for the target's Python."""
-        return blake3(self.wheel.data + self.constraints.data + repr(self.extras).encode()).hexdigest()[:16]
+        """Return a digest of everything that determines the environment, but for the target's Python.
+
+        That of each file is in the wheel's RECORD; packing the wheel takes half a second, and few connections send it.
+        """
+        record = self._files[f"{self._info}/RECORD"]
+        return blake3(record + self.constraints.data + repr(self.extras).encode()).hexdigest()[:16]
 
     @property
     def install(self) -> list[list[str]]:
@@ -66,24 +70,31 @@ class Installation:
     @cached_property
     def wheel(self) -> File:
         """This package as a wheel, made of the installed files: a source tree may have no build tools."""
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in self._files.items():
+                archive.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED)
+        return File(f"ndld_flow-{distribution(NAME).version}-py3-none-any.whl", packed.getvalue())
+
+    @property
+    def _info(self) -> str:
+        return f"ndld_flow-{distribution(NAME).version}.dist-info"
+
+    @cached_property
+    def _files(self) -> dict[str, bytes]:
+        """The files of the wheel by their names."""
         installed = distribution(NAME)
-        version = installed.version
-        info = f"ndld_flow-{version}.dist-info"
         metadata = (installed.read_text("METADATA") or "").encode()
+        wheel = b"Wheel-Version: 1.0\nGenerator: ndld-flow\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         entries = "".join(f"[{group}]\n{lines}\n" for group, lines in _entry_points(installed))
         files = {
             **dict(_package_files()),
-            f"{info}/METADATA": metadata,
-            f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: ndld-flow\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            f"{info}/entry_points.txt": entries.encode(),
+            f"{self._info}/METADATA": metadata,
+            f"{self._info}/WHEEL": wheel,
+            f"{self._info}/entry_points.txt": entries.encode(),
         }
         listed = "".join(f"{name},{_digest_of(data)},{len(data)}\n" for name, data in files.items())
-        files[f"{info}/RECORD"] = f"{listed}{info}/RECORD,,\n".encode()
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in files.items():
-                archive.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED)
-        return File(f"ndld_flow-{version}-py3-none-any.whl", packed.getvalue())
+        return {**files, f"{self._info}/RECORD": f"{listed}{self._info}/RECORD,,\n".encode()}
 
     @cached_property
     def constraints(self) -> File:
