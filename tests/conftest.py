@@ -27,6 +27,8 @@ from ndld_flow.processes import launch
 from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
+from ndld_flow.runtimes import pip_environment
+from tests.support.copied_environments import Copies, make_environment
 from tests.support.forked_workers import Servers
 from tests.support.representatives import UNKNOWN_CASES, mark_cases
 from tests.support.samples import fetch_sample
@@ -170,6 +172,16 @@ def short_rounds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def few_faults() -> Iterator[None]:
+    """Plant 2 faults where a check chooses how many: 20 take twice the time of the check itself."""
+    from ndld_flow.accuracy.power import measure_power
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure_power, "MOST_FAULTS", 2)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def coarse_pictures() -> Iterator[None]:
     """Draw images with few pixels: no test looks at them, and each run and comparison writes some."""
     from ndld_flow.report.exports import picture_file
@@ -208,6 +220,23 @@ def forked_workers() -> Iterator[None]:
         yield
         POOLS.remove(servers.pids)
         servers.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy private environments, where a run makes one."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base
+    with pytest.MonkeyPatch.context() as patch:
+        if os.name == "posix":
+            patch.setattr(pip_environment, "_make_environment", Copies(shared / "environment-with-pip"))
+        yield
+
+
+@pytest.fixture
+def made_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Private environments are made by `python -m venv`, as they are for users."""
+    monkeypatch.setattr(pip_environment, "_make_environment", make_environment)
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,40 +35,47 @@ def create_environment(
     An environment of its own, because NVIDIA's packages of older releases call pip again while they are installed:
     with `--target` that would install into ours. Raises PipError.
     """
-    from ndld_flow.processes.program import Program, run_program
-
     lines: list[str] = []
 
     def note(line: str) -> None:
         lines.append(line)
         report(line)
 
-    python = target / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    install = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *options, "--"]
-    for command in ([sys.executable, "-m", "venv", str(target)], [*install, *requirements]):
-        try:
-            run_program(Program(command, _environment(), PIP_TIMEOUT_S), note)
-        except RequestError as error:
-            reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
-            raise PipError(reasons[-1].removeprefix("ERROR: ")) from None
+    with _reasons(lines):
+        install = [_make_environment(target, note), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+        _run([*install, *options, "--", *requirements], note)
 
 
 def ask_pip(arguments: Sequence[str]) -> list[str]:
     """Run pip, which installs nothing, and return its output. Raises PipError."""
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _reasons(lines):
+        # An environment without pip is, for example, one of uv's.
+        python = sys.executable if find_spec("pip") else _make_environment(Path(folder), lines.append)
+        _run([python, "-m", "pip", *arguments], lines.append)
+    return lines
+
+
+def _make_environment(folder: Path, note: Callable[[str], None]) -> str:
+    """Make a virtual environment with pip; return its Python."""
+    _run([sys.executable, "-m", "venv", str(folder)], note)
+    return str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+
+
+def _run(command: Sequence[str], note: Callable[[str], None]) -> None:
     from ndld_flow.processes.program import Program, run_program
 
-    lines: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder:
-        python = sys.executable
-        try:
-            if find_spec("pip") is None:  # an environment without pip, such as one of uv's
-                run_program(Program([python, "-m", "venv", folder], _environment(), PIP_TIMEOUT_S), lines.append)
-                python = str(Path(folder, "Scripts/python.exe" if os.name == "nt" else "bin/python"))
-            run_program(Program([python, "-m", "pip", *arguments], _environment(), PIP_TIMEOUT_S), lines.append)
-        except RequestError as error:
-            reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
-            raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None
-    return lines
+    run_program(Program(command, _environment(), PIP_TIMEOUT_S), note)
+
+
+@contextlib.contextmanager
+def _reasons(lines: Sequence[str]) -> Iterator[None]:
+    """Raise PipError where a program fails, with the last error that is in its lines by then."""
+    try:
+        yield
+    except RequestError as error:
+        reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
+        raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None
 
 
 def _environment() -> dict[str, str]:

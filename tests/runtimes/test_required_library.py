@@ -173,6 +173,7 @@ def test_the_installed_release_is_preferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("made_environments")
 def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_path: Path) -> None:
     write_wheel(index, "tensorrt", "10.16.0.72")
     wheel = write_wheel(index, "tensorrt", "10.16.1.11")
@@ -260,6 +261,7 @@ def test_variables_and_modules_of_this_environment_do_not_reach_pip(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("made_environments")
 def test_no_module_of_the_current_directory_is_imported(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
