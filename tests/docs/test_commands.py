@@ -25,6 +25,8 @@ HURRY = ("runs=1", "passes=2", "duration=0", "stable=0", "warmup=0", "warmup_pas
 """Settings of `profile` that show that it works, and measure nothing."""
 NO_ROUNDS = ("rounds=0",)
 """The same of `compare_profiles`, whose rounds take a quarter of a minute each."""
+FEW_SAMPLES = ("power=off", "made=off")
+"""The same of `check_accuracy`: most of its time goes into what the check is worth, and into samples that it makes."""
 SMALLER = {
     "det.yaml": ("inputs.x.shape=[1,3,96,96]",),
     "pipelines/fp16_for_gpu.yaml": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]"),
@@ -42,7 +44,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
     for name in ("pipelines", "configs"):
         shutil.copytree(pages.ROOT / name, folder / name)
-    lend_samples(folder / "outputs/store")
+    for store in ("outputs/store", "elsewhere/store"):
+        lend_samples(folder / store)
     for name in ("model.onnx", "detector.onnx"):
         make_cnn(folder / name)
     return folder
@@ -71,7 +74,7 @@ def hurried(command: str, folder: Path) -> str:
 def cheaper(recipe: str, folder: Path) -> list[str]:
     """Return overrides that make a recipe cheap."""
     steps = yaml.safe_load((folder / recipe).read_text())["steps"]
-    settings = {"profile": HURRY, "compare_profiles": NO_ROUNDS}
+    settings = {"profile": HURRY, "compare_profiles": NO_ROUNDS, "check_accuracy": FEW_SAMPLES}
     measured = [
         f"steps.{name}.{setting}"
         for name, step in steps.items()
