@@ -74,6 +74,7 @@ _TYPES = {
     "ndld_flow.runner.collect_cache": ("CacheFreed",),
     "ndld_flow.runner.collect_garbage": ("Freed", "LibrariesFreed"),
     "ndld_flow.runner.comment_run": ("Commented",),
+    "ndld_flow.runner.compare_models": ("ComparedModels", "ModelOptions"),
     "ndld_flow.runner.compare_runs": ("Compared",),
     "ndld_flow.runner.diff_engines": ("ComparedEngines",),
     "ndld_flow.runner.events": (
@@ -136,6 +137,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     from ndld_flow.runner.comment_run import Commented
+    from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
     from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.diff_engines import ComparedEngines
     from ndld_flow.runner.events import Event, RunFinished, SweepFinished
@@ -164,6 +166,7 @@ __all__ = [
     "Commented",
     "Compared",
     "ComparedEngines",
+    "ComparedModels",
     "Comparison",
     "Decision",
     "EngineComparison",
@@ -182,6 +185,7 @@ __all__ = [
     "MetricHistory",
     "ModelDiff",
     "ModelError",
+    "ModelOptions",
     "NdldFlowError",
     "NodeSelect",
     "Noise",
@@ -217,6 +221,7 @@ __all__ = [
     "comment",
     "compare",
     "compare_engines",
+    "compare_models",
     "compose",
     "diff",
     "diff_engines",
@@ -611,6 +616,34 @@ def diff_engines(
     from ndld_flow.runner.outputs import Outputs
 
     return compare(str(before), str(after), Outputs(Path(outputs)), None if page is None else Path(page))
+
+
+@public
+def compare_models(
+    models: Sequence[str | Path],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    options: ModelOptions | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> ComparedModels:
+    """Compare two models, the base first, on the same inputs: their outputs, and their latency in alternating passes.
+
+    Both are measured again each time, in a run whose recipe is kept. `gates` are conditions such as
+    `latency.median <= -10 %`. Raises RequestError unless there are two models.
+    """
+    from ndld_flow.runner.compare_models import compare_models as compare
+    from ndld_flow.runner.listener import ignore
+
+    return compare(
+        [Path(model) for model in models],
+        gates,
+        rules,
+        options,
+        outputs=Path(outputs),
+        listener=listener or ignore,
+    )
 
 
 @public

@@ -39,7 +39,7 @@ VERBS = {
     "run": "Run a recipe; finished work is reused.",
     "plan": "Show what a run would do, and why, without running it.",
     "profile": "Measure one model, and show where its time goes.",
-    "compare": "Compare runs, profiles and exports, and judge the difference.",
+    "compare": "Compare models, runs, profiles or exports, and judge the difference.",
     "apply": "Write the change that a finding suggests, and measure it.",
     "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models or engines.",

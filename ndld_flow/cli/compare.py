@@ -16,16 +16,21 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.comparison import Allowance
+    from ndld_flow.runner.compare_models import ModelOptions
     from ndld_flow.runner.diff_engines import ComparedEngines
 
-HELP = """Compare runs, profiles and exports, and judge the difference.
+HELP = """Compare models, runs, profiles or exports, and judge the difference.
 
 \b
+  ndld-flow compare model.onnx faster.onnx --data photos/   # how right, and how much faster
   ndld-flow compare shipped-1.0 latest
   ndld-flow compare quickstart:base quickstart:speed
   ndld-flow compare quickstart                       # the profiles of one run with each other
   ndld-flow compare trtexec/fp32 trtexec/fp16        # folders of trtexec exports, TREx folders, profile files
   ndld-flow compare main latest --gate 'latency.min <= +5 %' --to comparison
+
+Two models run on the same inputs: those of --data, or else random ones of likely shapes. Their outputs are compared,
+and they are measured in alternating passes. The recipe is kept under outputs/comparisons/, and ends as `run` does.
 
 The first subject is the base. A metric is `improved` or `regressed` if the whole 95 % interval of its ratio is outside
 the threshold, `unchanged` if it is inside, and `inconclusive` otherwise; a threshold learned by `ndld-flow noise`
@@ -53,11 +58,17 @@ Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate fa
 """
 
 
-@click.command("compare", help=HELP, short_help="Compare runs, profiles and exports, and judge the difference.")
+@click.command(
+    "compare", help=HELP, short_help="Compare two models, runs, profiles or exports, and judge the difference."
+)
 @click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
 @click.option(
     "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."
 )
+@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="For models: a folder, a glob or files.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="For models: shape of an input.")
+@click.option("--runtime", default="onnxruntime", metavar="NAME", help="For models: onnxruntime or openvino.")
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
 @click.option(
@@ -69,6 +80,10 @@ Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate fa
 def command(
     subjects: tuple[str, ...],
     gates: tuple[str, ...],
+    data: tuple[str, ...],
+    tokenizer: Path | None,
+    shapes: tuple[str, ...],
+    runtime: str,
     allow: tuple[str, ...],
     metric: str | None,
     threshold: str | None,
@@ -79,14 +94,40 @@ def command(
     as_json: bool,
 ) -> int:
     from ndld_flow import api
-    from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.listener import ignore
+    from ndld_flow.recipe.write_recipe import parse_shape
+    from ndld_flow.runner.compare_models import ModelOptions, is_model
 
+    options = ModelOptions(data, dict(map(parse_shape, shapes)), tokenizer, runtime)
+    if any(map(is_model, subjects)):
+        if to is not None or measure:
+            raise RequestError("--to and --measure do not fit models: they are always measured, in a run.")
+        rules = _make_rules(allow, metric or "latency.median", threshold)
+        return _compare_models(subjects, gates, rules, options, outputs, loudness, as_json=as_json)
+    if options != ModelOptions():
+        raise RequestError("--data, --tokenizer, --shape and --runtime are for models: FILE.onnx.")
     if not measure and (engines := api.compare_engines(subjects, outputs=outputs, to=to)) is not None:
         if gates:
             raise RequestError("--gate judges measurements: these are engines without times.")
         return _show_engines(engines, subjects, as_json)
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
+    return _compare_profiles(subjects, gates, rules, outputs, to, loudness, measure=measure, as_json=as_json)
+
+
+def _compare_profiles(
+    subjects: tuple[str, ...],
+    gates: tuple[str, ...],
+    rules: Rules,
+    outputs: Path,
+    to: Path | None,
+    loudness: Loudness | None,
+    *,
+    measure: bool,
+    as_json: bool,
+) -> int:
+    from ndld_flow import api
+    from ndld_flow.cli.progress import choose_listener, leave_out_end
+    from ndld_flow.runner.listener import ignore
+
     with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:
         compared = api.compare(
             subjects, gates, rules, outputs=outputs, to=to, measure=leave_out_end(listener) if measure else None
@@ -106,6 +147,26 @@ def command(
         if words & meaning:
             return code
     return 0
+
+
+def _compare_models(
+    models: tuple[str, ...],
+    gates: tuple[str, ...],
+    rules: Rules,
+    options: ModelOptions,
+    outputs: Path,
+    loudness: Loudness | None,
+    *,
+    as_json: bool,
+) -> int:
+    from ndld_flow import api
+    from ndld_flow.cli.progress import choose_listener_beside_result
+
+    with choose_listener_beside_result(as_json, loudness) as listener:
+        found = api.compare_models(models, gates, rules, options, outputs=outputs, listener=listener)
+    if as_json:
+        print_json("compare", found.comparison)
+    return found.finished.exit_code
 
 
 def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: bool) -> int:

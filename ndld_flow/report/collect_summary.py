@@ -86,7 +86,7 @@ class GraphOutcome:
     """The recipe's model and the last model derived from it."""
 
     final: str
-    """Step that produced the last model; `source` if there is none."""
+    """Step that produced the last model; without any, the only other model of the recipe, or `source`."""
     before: GraphSummary | None
     """None if no step of the chain recorded a change."""
     after: GraphSummary | None
@@ -288,7 +288,8 @@ def has_failed_check(step: RunStep) -> bool:
 def _graph_outcome(run: RunRecord) -> GraphOutcome:
     records = {step.name: step.record for step in run.steps if step.record is not None}
     models = [name for name, record in records.items() if record.artifact.kind == "onnx"]
-    final = models[-1] if models else "source"
+    given = [*run.models] if len(run.models) == 1 else []  # another file, which the recipe compares with its model
+    final = (models or given or ["source"])[-1]
     chain = _chain_to_source(final, records)
     changes = [record.change for record in chain if record.change is not None]
     source_bytes = run.source.artifact.size_bytes
@@ -297,8 +298,13 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
         before=changes[0].before if changes else None,
         after=changes[-1].after if changes else None,
         bytes_before=source_bytes,
-        bytes_after=chain[-1].artifact.size_bytes if chain else source_bytes,
+        bytes_after=chain[-1].artifact.size_bytes if chain else _size_of(final, run),
     )
+
+
+def _size_of(name: str, run: RunRecord) -> int:
+    """Return the bytes of a model that no step made."""
+    return run.models.get(name, run.source).artifact.size_bytes
 
 
 def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepRecord]:

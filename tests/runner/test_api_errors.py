@@ -37,6 +37,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "report": {"run": "toy"},
     "comment": {"run": "toy", "post": False},
     "compare": {"subjects": ["toy", "toy"]},
+    "compare_models": {"models": ["torn.onnx", "model.onnx"]},
     "compare_engines": {"subjects": ["toy", "toy"]},
     "apply": {"run": "toy", "finding": "more_threads_than_cpus", "show_only": True},
     "offered_changes": {"run": "toy"},

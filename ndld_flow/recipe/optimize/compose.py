@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
@@ -20,10 +20,10 @@ from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, firs
 from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
-from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, find_data, split_data
+from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, split_data, try_with_data
 from ndld_flow.recipe.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
 from ndld_flow.recipe.optimize.variants import propose_variants
-from ndld_flow.recipe.write_recipe import HELD_SEED, RecipeOptions, input_lines, name_recipe, try_model
+from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -372,7 +372,8 @@ def read_model(
             parse_duration_ms(options.budget)
         except ValueError as error:
             raise RequestError(f"--budget: {error}") from None
-    trial, samples = _read_inputs(model, options, folder, progress)
+    trial, found = try_with_data(model, options.data, options.shapes, progress)
+    samples = split_data(found, model, trial, folder, options.tokenizer)
     if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
         objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)
     subject = Subject(
@@ -388,28 +389,6 @@ def read_model(
     )
     variants, left_out = choose_variants(subject)
     return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)
-
-
-def _read_inputs(
-    model: Path, options: OptimizeOptions, folder: Path, progress: Callable[[int, int, str], None]
-) -> tuple[InputTrial, Samples]:
-    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the split data."""
-    from ndld_flow.models.files import model_inputs
-
-    trial = try_model(model, RecipeOptions(shapes=options.shapes), progress=progress)
-    found = find_data(options.data, trial)
-    shapes = {**found.shapes(trial), **options.shapes}
-    if shapes != dict(options.shapes):
-        trial = try_model(model, RecipeOptions(shapes=shapes), progress=progress)
-    if trial.error:
-        given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
-        raise ModelError(
-            f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
-            f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
-        )
-    declared = {spec.name: spec for spec in model_inputs(model)}
-    inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
-    return replace(trial, inputs=inputs), split_data(found, model, trial, folder, options.tokenizer)
 
 
 def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:

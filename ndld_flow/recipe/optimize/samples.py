@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.recipe.write_recipe import split_files
+from ndld_flow.recipe.write_recipe import RecipeOptions, split_files, try_model
 from ndld_flow.store.found_files import TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
 
 if TYPE_CHECKING:
@@ -81,20 +81,59 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     )
 
 
-def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
-    """Return the files of each input: every third is held out of the search.
+def try_with_data(
+    model: Path,
+    data: Sequence[str],
+    shapes: Mapping[str, Sequence[int]],
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> tuple[InputTrial, FoundData]:
+    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of `--data`.
+
+    Raises RequestError for data or shapes that do not fit the model, ModelError for one that does not run.
+    """
+    from ndld_flow.models.files import model_inputs
+
+    trial = try_model(model, RecipeOptions(shapes=shapes), progress=progress)
+    found = find_data(data, trial)
+    all_shapes = {**found.shapes(trial), **shapes}
+    if all_shapes != dict(shapes):
+        trial = try_model(model, RecipeOptions(shapes=all_shapes), progress=progress)
+    if trial.error:
+        given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
+        raise ModelError(
+            f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
+            f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
+        )
+    declared = {spec.name: spec for spec in model_inputs(model)}
+    inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
+    return replace(trial, inputs=inputs), found
+
+
+def sample_files(
+    data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None
+) -> dict[str, list[str]]:
+    """Return the files of each input, a sample in each.
 
     A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
-    Raises RequestError for files that do not fit the model, and for a single sample.
+    Raises RequestError for files that do not fit the model.
     """
     found = dict(data.files)
     if found and data.is_single:
         files = {name: Path(paths[0]) for name, paths in found.items()}
         found = _split_files(files, model, trial, folder, tokenizer)
-    counts = {len(files) for files in found.values()}
-    if len(counts) > 1:
+    if len({len(files) for files in found.values()}) > 1:
         listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
         raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
+    return found
+
+
+def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
+    """Return the files of each input: every third is held out of the search.
+
+    Raises RequestError as `sample_files`, and for a single sample.
+    """
+    found = sample_files(data, model, trial, folder, tokenizer)
+    counts = {len(files) for files in found.values()}
     if counts and counts.pop() < 2:
         (first, *_) = found.values()
         raise RequestError(

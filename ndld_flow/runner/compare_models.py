@@ -1,0 +1,138 @@
+"""Compare two models on the same inputs: how far their outputs differ, and which is faster, in alternating passes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.recipe.optimize.samples import MOST_FILES, sample_files, try_with_data
+from ndld_flow.recipe.write_recipe import input_lines, name_recipe
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.document import read_document
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import read_run
+from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run import run_alone
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import make_folder, write_text_atomically
+from ndld_flow.store.kinds import ComparisonDocument
+
+_RECIPE = """\
+# {base} against {candidate}, on the same inputs. Repeat it with:
+#
+#   ndld-flow run {target}
+#
+name: {name}
+model: {model}                # relative to the current directory
+models:
+  candidate: {other}
+
+inputs:
+{inputs}
+
+runtime: {runtime}
+
+steps:
+  agree:  {{step: check_accuracy, reference: source, candidate: candidate}}
+  base:   {{step: profile, from: source}}
+  speed:  {{step: profile, from: candidate}}
+  decide:
+    step: compare_profiles
+    base: base
+    from: speed
+    metric: {metric}
+    threshold: {threshold}{allowed}
+    gates: {gates}
+"""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The inputs and the runtime with which two models are compared."""
+
+    data: tuple[str, ...] = ()
+    """`PATH` or `INPUT=PATH`: folders, globs or files; random values without."""
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Input -> its shape, where the model leaves it free."""
+    tokenizer: Path | None = None
+    """tokenizer.json, for lines of text."""
+    runtime: str = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class ComparedModels:
+    """The run that compared two models; its page has the accuracy and the speed."""
+
+    finished: RunFinished
+    comparison: Comparison
+    profiles: tuple[Profile, Profile]
+    """Of the base and of the candidate."""
+
+
+def is_model(reference: str) -> bool:
+    """Return whether a reference is the path of a model's file."""
+    return Path(reference).suffix == ".onnx" and Path(reference).is_file()
+
+
+def compare_models(
+    models: Sequence[Path],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    options: ModelOptions | None = None,
+    *,
+    outputs: Path = Path("outputs"),
+    listener: Listener = ignore,
+) -> ComparedModels:
+    """Write a recipe that judges and measures two models, and run it; both are measured again each time.
+
+    Raises RequestError unless there are two models, and for data that do not fit, ModelError for a model that cannot be
+    read or does not run, and as `run_alone`.
+    """
+    wrong = next((path for path in models if not is_model(str(path))), None)
+    if wrong is not None or len(models) != 2:
+        problem = f"{wrong} is not a file of one" if wrong is not None else f"here are {len(models)}"
+        raise RequestError(
+            f"compare: two models are compared with each other, MODEL.onnx FASTER.onnx: {problem}. Name runs of "
+            "models that were measured before."
+        )
+    base, candidate = models
+    options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
+    trial, found = try_with_data(base, options.data, options.shapes)
+    name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
+    identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
+    folder = outputs / "comparisons" / f"{name}-{identity}"
+    make_folder(folder)
+    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
+    used = {name: paths[:: -(-len(paths) // MOST_FILES)] for name, paths in files.items()}
+    recipe = folder / "recipe.yaml"
+    decided = list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]
+    allowed = f"\n    allow: {json.dumps(sorted(rules.allow))}" if rules.allow else ""
+    text = _RECIPE.format(
+        base=short_name(base.name),
+        candidate=short_name(candidate.name),
+        target=short_name(str(recipe)),
+        name=name,
+        model=json.dumps(os.path.relpath(base)),
+        other=json.dumps(os.path.relpath(candidate)),
+        inputs="\n".join(input_lines(trial, used)) or "  {}",
+        runtime=options.runtime,
+        metric=rules.metric,
+        threshold=f"{100 * rules.threshold:g} %",
+        gates=json.dumps(decided),
+        allowed=allowed,
+    )
+    write_text_atomically(recipe, text)
+    request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))
+    finished = run_alone(request, listener)
+    run = Path(finished.folder)
+    profiles = read_run(run).profiles
+    comparison = read_document(Comparison, run / "decide" / ComparisonDocument.main)
+    return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))

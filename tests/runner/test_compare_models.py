@@ -1,0 +1,84 @@
+"""Two models compared by `compare`: on the same inputs, with accuracy and speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.records.run_folder import read_run
+from ndld_flow.report.collect_summary import collect_summary
+from tests.support.command_line import ndld_flow
+from tests.support.models import GraphBuilder
+
+FEW_ROUNDS = api.Rules(metric="latency.median", threshold=10.0)
+"""A threshold that noise cannot reach: the speed is not what these tests are about."""
+
+
+def write_net(path: Path, weight: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Path:
+    graph = GraphBuilder()
+    hidden = graph.op("Tanh", graph.op("MatMul", "x", graph.initializer(weight)))
+    out = graph.op("MatMul", hidden, graph.initializer(weight))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 64]) for name in ("x", out))
+    onnx.save(graph.model([x], [y]), path)
+    return path
+
+
+@pytest.fixture
+def models(in_folder: Path) -> tuple[Path, Path]:
+    """Write a model, and one that differs from it by 2 % in a column of its weights."""
+    dice = np.random.default_rng(0)
+    np.save("rows.npy", dice.normal(size=(6, 64)).astype(np.float32))
+    weight = (dice.normal(size=(64, 64)) / 8).astype(np.float32)
+    base = write_net(Path("net.onnx"), weight)
+    weight[:, 0] *= 1.02
+    return base, write_net(Path("other.onnx"), weight)
+
+
+def test_two_models_are_judged_and_measured_on_the_given_samples(models: tuple[Path, Path]) -> None:
+    compared = api.compare_models(models, rules=FEW_ROUNDS, options=api.ModelOptions(data=("rows.npy",)))
+    run = read_run(Path(compared.finished.folder))
+    accuracy = run.accuracies["agree"]
+    assert accuracy.sample_count == 6
+    assert 0 < accuracy.outputs[0].metrics["slice_rms"] < 0.05
+    assert any(each.metric == "latency.median" and each.clock for each in compared.comparison.profiles[0].verdicts)
+    graph = collect_summary(run).graph
+    assert (graph.final, graph.bytes_after) == ("candidate", models[1].stat().st_size)
+
+
+def test_a_wrong_candidate_fails_with_exit_1(models: tuple[Path, Path]) -> None:
+    base, other = models
+    write_net(other, np.eye(64, dtype=np.float32))
+    ran = ndld_flow("compare", str(base), str(other), "--threshold", "1000 %", cwd=Path())
+    assert ran.returncode == 1
+    (recipe,) = Path("outputs/comparisons").glob("*/recipe.yaml")
+    assert f"ndld-flow run {recipe}" in recipe.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("net.onnx", "missing.onnx"),
+        ("net.onnx", "other.onnx", "net.onnx"),
+        ("net.onnx", "latest"),
+        ("net.onnx", "other.onnx", "--to", "there"),
+        ("net.onnx", "other.onnx", "--data", "missing/"),
+        ("net.onnx", "other.onnx", "--shape", "z=1x3"),
+        ("latest", "latest", "--data", "rows.npy"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(
+    models: tuple[Path, Path], arguments: tuple[str, ...]
+) -> None:
+    assert ndld_flow("compare", *arguments, cwd=Path()).returncode == 2
+    assert not Path("outputs/runs").exists()
+
+
+def test_one_model_cannot_be_compared(models: tuple[Path, Path]) -> None:
+    with pytest.raises(RequestError):
+        api.compare_models(models[:1])
