@@ -81,7 +81,7 @@ def forgetting() -> Iterator[None]:
     """Names of built-in steps, operations and panels are remembered: forget them before and after."""
     remembered = (
         step_types._built_in_names,
-        catalogue._built_in_names,
+        catalogue._built_in,
         catalogue.operation_names,
         catalogue.find_operation,
         find_panels,

@@ -13,7 +13,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.operations.import_weights import ImportWeights
+from ndld_flow.graph.edit.operations.weights import ImportWeights
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_file, external_files

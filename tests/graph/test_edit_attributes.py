@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.operations.set_attributes import SetAttributes
+from ndld_flow.graph.edit.operations.attributes import SetAttributes
 from tests.support.editing_fixtures import edit, parse, run
 
 CONVS = """g (float[1, 2, 8, 8] x, float[2, 2, 3, 3] w) => (float[1, 2, H, W] y, float[1, 2, 8, 8] z)

@@ -396,7 +396,7 @@ def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
 
 
 def test_weights_too_large_for_one_file_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ndld_flow.graph.edit.operations.inline_weights._MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr("ndld_flow.graph.edit.operations.weight_storage._MAX_MODEL_BYTES", 1000)
     source = models.make_ext(tmp_path / "ext.onnx", width=32)
     (tmp_path / "out").mkdir()
     with pytest.raises(RequestError, match=r"would contain 12.0 KiB of weights, and the limit of one file is 2 GB"):

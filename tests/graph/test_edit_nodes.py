@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.node_groups import Neighbourhood
-from ndld_flow.graph.edit.operations.insert_node import InsertNode
-from ndld_flow.graph.edit.operations.rename_nodes import RenameNodes
-from ndld_flow.graph.edit.operations.rename_tensors import RenameTensors
+from ndld_flow.graph.edit.operations.connections import RenameTensors
+from ndld_flow.graph.edit.operations.nodes import InsertNode, RenameNodes
 from tests.support.editing_fixtures import by, edit, parse, run, same_outputs, text_of
 
 CHAIN = """g (float[N, 4] x) => (float[N, 4] z) <float[4] b = {1, -2, 3, -4}>

@@ -316,7 +316,7 @@ def test_metadata_of_the_model_and_of_nodes_is_set() -> None:
 def test_incomplete_or_contradictory_metadata_is_refused(settings: dict[str, object], message: str) -> None:
     from pydantic import ValidationError
 
-    from ndld_flow.graph.edit.operations.set_metadata import SetMetadata
+    from ndld_flow.graph.edit.operations.model import SetMetadata
 
     with pytest.raises(ValidationError, match=message):
         SetMetadata.model_validate(settings)

@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.operations.apply_rules import LIBRARY_RULES, ApplyRules, library_rules
+from ndld_flow.graph.edit.operations.rules_and_code import LIBRARY_RULES, ApplyRules, library_rules
 from ndld_flow.models.files import load_model
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.step import DataFile, RunsCode

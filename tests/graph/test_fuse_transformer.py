@@ -14,7 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit import transformer_fusions
 from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.operations.fuse_transformer import FuseTransformer
+from ndld_flow.graph.edit.operations.transformations import FuseTransformer
 from ndld_flow.processes.launch import run_worker_module
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 

@@ -14,11 +14,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.operations.decompose import Decompose
-from ndld_flow.graph.edit.operations.fuse_gemm import FuseGemm
-from ndld_flow.graph.edit.operations.make_batch_dynamic import MakeBatchDynamic
-from ndld_flow.graph.edit.operations.remove_noops import RemoveNoops
-from ndld_flow.graph.edit.operations.replace_erf import ReplaceErf
+from ndld_flow.graph.edit.operations.nodes import RemoveNoops
+from ndld_flow.graph.edit.operations.shapes import MakeBatchDynamic
+from ndld_flow.graph.edit.operations.transformations import Decompose, FuseGemm, ReplaceErf
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed

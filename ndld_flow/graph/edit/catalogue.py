@@ -7,12 +7,12 @@ every setting, while a recipe imports only the operations that it uses.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import pkgutil
+import re
 from functools import cache
-from types import ModuleType
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, create_model
@@ -32,19 +32,26 @@ ENTRY_POINTS = "ndld_flow.operations"
 @cache
 def operation_names() -> tuple[str, ...]:
     """Return the names of all operations, sorted. Imports no operation."""
-    return tuple(sorted({*_built_in_names(), *find_plugins(ENTRY_POINTS)}))
+    return tuple(sorted({*_built_in(), *find_plugins(ENTRY_POINTS)}))
 
 
 @cache
-def _built_in_names() -> frozenset[str]:
-    return frozenset(module.name for module in pkgutil.iter_modules(operations.__path__))
+def _built_in() -> dict[str, str]:
+    """Return operation -> its class, as `module:Class`, from the text of the files: to import them all takes 0.1 s."""
+    return {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", found).lower(): f"{operations.__name__}.{path.stem}:{found}"
+        for folder in operations.__path__
+        for path in Path(folder).glob("*.py")
+        for found in re.findall(r"^class ([A-Z]\w*)\(\w*Operation\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
 
 
 @cache
 def find_operation(name: str) -> type[Operation] | None:
     """Return the operation of that name, or None."""
-    if name in _built_in_names():
-        return _only_operation(importlib.import_module(f"{operations.__name__}.{name}"))
+    if name in _built_in():
+        found: type[Operation] = pkgutil.resolve_name(_built_in()[name])
+        return found
     point = find_plugins(ENTRY_POINTS).get(name)
     if point is None:
         return None
@@ -58,20 +65,6 @@ def origin_of(name: str) -> str:
     """Return the distribution that provides an operation, with its version; empty for a built-in one."""
     point = find_plugins(ENTRY_POINTS).get(name)
     return plugin_origin(point) if point is not None else ""
-
-
-def _only_operation(module: ModuleType) -> type[Operation]:
-    own = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value)
-        and issubclass(value, Operation)
-        and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
-    ]
-    if len(own) != 1:
-        raise TypeError(f"{module.__name__}: an operation's file defines exactly one subclass of Operation")
-    return own[0]
 
 
 class OperationEntry(BaseModel):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.operations.set_opset import SetOpset
+from ndld_flow.graph.edit.operations.model import SetOpset
 from ndld_flow.models.files import OLDEST_OPSET, load_model
 
 

@@ -8,24 +8,22 @@
             rename_nodes: {select: {op_type: Conv}, to: "conv_{index}"}
         '''                                             # shown by `ndld-flow steps edit`, with an example
 
-        heading = "nodes"                               # the heading under which it is listed there
-
         select: Select
         '''Nodes to rename.'''                           # used for help, schema and reference
 
         def apply(self, edited: EditedModel) -> str:
             ...                                         # change edited.model, return a summary: `12 nodes renamed`
 
-The file name is the operation's name in recipes. Discovery, help, schema, validation and the contract tests need
-nothing else.
+The class's name is the operation's name in recipes, and the name of its file the heading under which it is listed.
+Discovery, help, schema, validation and the contract tests need nothing else.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, Unpack, cast, get_args
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from ndld_flow.base.settings import Settings
 from ndld_flow.graph.edit.settings import AttributeValue, NewName, RandomKind, TensorValue
@@ -59,7 +57,7 @@ class Operation(Settings):
     """Base of all operations: fields are settings, `apply` changes the model."""
 
     heading: ClassVar[Heading] = "others"
-    """The heading under which it is listed."""
+    """The heading under which it is listed: by default that of its file."""
     version: ClassVar[int] = 1
     """Increase it when the same settings produce another model than before."""
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -69,6 +67,12 @@ class Operation(Settings):
     keeps_outputs: ClassVar[bool] = False
     """True if outputs that keep their names keep their values, as precisely as its docstring states: their declared
     shapes stay valid."""
+
+    def __init_subclass__(cls, **config: Unpack[ConfigDict]) -> None:
+        super().__init_subclass__(**config)
+        file = cls.__module__.rpartition(".")[2].replace("_", " ")
+        if "heading" not in vars(cls) and file in get_args(Heading):
+            cls.heading = cast("Heading", file)
 
     @property
     def keeps_values(self) -> bool:
@@ -123,8 +127,6 @@ class NodeOperation(Operation):
 
 class JoinOperation(Operation):
     """Base of operations that add the nodes of another model."""
-
-    heading = "extracting and combining"
 
     model: Annotated[str, Reads(Onnx)]
     """A model of the recipe, or an earlier step that produces one."""

@@ -1,1 +1,1 @@
-"""Operations, one per file; the file's name is the operation's name in recipes."""
+"""Operations, in the file of their heading; `RenameNodes` is `rename_nodes` in recipes."""

@@ -1,4 +1,4 @@
-"""Check that the model has the expected operators, inputs, outputs and shapes."""
+"""Operations on the model as a whole."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pydantic import Field, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern, name_matcher
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import Dims, NodeSelect, Patterns, Select
+from ndld_flow.graph.edit.settings import Dims, NewName, NodeSelect, Patterns, Select
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from onnx_ir import Model, Node
 
     from ndld_flow.graph.edit.edited_model import EditedModel
+
 
 _COMPARISON = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9]{1,18})\s*")
 _COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
@@ -40,7 +43,6 @@ class Assert(Operation):
     failure, and the exit code is 1. Nodes are counted in subgraphs and local functions too.
     """
 
-    heading = "model"
     keeps_outputs = True
 
     op_types: dict[NamePattern, Count] = Field(default={})
@@ -168,3 +170,154 @@ def _dtype_name(word: str) -> str:
     from ndld_flow.models.element_types import dtype_name
 
     return dtype_name(parse_dtype(word))
+
+
+class SetOpset(Operation):
+    """Convert the model to a newer or older opset, or set the version of another domain.
+
+    Nodes whose operator differs between the two opsets are converted, in subgraphs and local functions too; all others
+    stay unchanged. A node that cannot be converted is reported with the reason.
+
+        set_opset: {to: 18}
+    """
+
+    keeps_outputs = True
+
+    to: int = Field(ge=1)
+    """The opset."""
+    domain: str = ""
+    """Another domain, such as `com.microsoft`: only its imported version is set, its nodes stay unchanged."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.opsets import convert_opset, import_domain
+
+        if self.domain not in ("", "ai.onnx"):
+            return import_domain(edited, self.domain, self.to)
+        before = edited.model.opset_imports.get("", 0)
+        converted = convert_opset(edited, self.to)
+        counts = ", ".join(f"{count} {op_type}" for op_type, count in sorted(converted.items()))
+        return f"opset {before} -> {self.to}; {f'converted: {counts}' if counts else 'no node had to change'}"
+
+
+_OLDEST = 3
+"""The oldest supported version; earlier ones have no opset imports."""
+_FUNCTIONS = 8
+_METADATA = 10
+
+
+class SetIrVersion(Operation):
+    """Set the IR version, which is the version of the file format.
+
+    Before version 4 every initializer of the main graph must be an input too, and becomes one.
+
+        set_ir_version: {to: 10}
+    """
+
+    keeps_outputs = True
+
+    to: int = Field(ge=_OLDEST)
+    """3 to the newest that ONNX Runtime loads."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+        from ndld_flow.models.files import MAX_IR_VERSION
+
+        model, version = edited.model, self.to
+        if version > MAX_IR_VERSION:
+            raise RequestError(f"there is no IR version {version} to set: {_OLDEST} to {MAX_IR_VERSION} can be run")
+        if version < _FUNCTIONS and model.functions:
+            raise RequestError(f"local functions came with IR version {_FUNCTIONS}; inline them first")
+        before, model.ir_version = model.ir_version, version
+        summary = f"IR version {before} -> {version}"
+        if version < FIRST_WITH_FREE_INITIALIZERS:
+            return f"{summary}; {_make_inputs(model)} initializers are inputs too"
+        if version < _METADATA and any(node.metadata_props for graph in edited.graphs() for node in graph):
+            edited.note(f"nodes have metadata, which came with IR version {_METADATA}: older readers ignore it")
+        return summary
+
+
+def _make_inputs(model: ir.Model) -> int:
+    """Make every initializer an input, which is impossible in a subgraph, whose node provides the inputs."""
+    import onnx_ir as ir
+
+    from ndld_flow.models.scopes import scopes_of
+
+    for address, graph in scopes_of(model).items():
+        if address and graph.initializers:
+            raise RequestError(f"{address} has initializers, which IR version 3 allows only in the main graph")
+    inputs = set(model.graph.inputs)
+    missing = [value for value in model.graph.initializers.values() if value not in inputs]
+    for value in missing:
+        tensor = value.const_value
+        if tensor is not None:
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    model.graph.inputs.extend(missing)
+    return len(missing)
+
+
+class SetMetadata(Operation):
+    """Set metadata of the model, or of nodes.
+
+    set_metadata: {producer_name: ours, metadata: {license: Apache-2.0, draft: null}}
+    """
+
+    keeps_outputs = True
+
+    producer_name: str | None = None
+    """The tool that produced the model."""
+    producer_version: str | None = None
+    """Version of that tool."""
+    model_version: int | None = None
+    """Version of the model, an integer."""
+    domain: str | None = None
+    """Namespace of the model, such as `org.example`."""
+    graph_name: NewName | None = None
+    """Name of the main graph."""
+    doc_string: str | None = None
+    """Documentation of the model; with `select`, of the nodes."""
+    metadata: dict[str, str | None] = Field(default={})
+    """Key -> value; null removes the key. With `select`, of the nodes."""
+    select: Select | None = None
+    """Nodes to set `doc_string` and `metadata` of, instead of the model."""
+    allow_empty: bool = False
+    """Succeed when nothing is selected."""
+
+    @model_validator(mode="after")
+    def _check_subject(self) -> Self:
+        if self.select is not None and self._model_fields:
+            raise ValueError(
+                "nodes have only `doc_string` and `metadata`; set those of the model with another operation"
+            )
+        if not self._model_fields and self.doc_string is None and not self.metadata:
+            raise ValueError("give something to set")
+        return self
+
+    @property
+    def _model_fields(self) -> dict[str, str | int]:
+        """Return the given fields that only a model has."""
+        names = ("producer_name", "producer_version", "model_version", "domain", "graph_name")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def apply(self, edited: EditedModel) -> str:
+        if self.select is not None:
+            nodes = edited.select_nodes(self.select, self.allow_empty)
+            for node in nodes:
+                self._describe(node)
+            return f"metadata set on {counted(len(nodes), 'node')}"
+        for name, value in self._model_fields.items():
+            if name == "graph_name":
+                edited.model.graph.name = str(value)
+            else:
+                setattr(edited.model, name, value)
+        self._describe(edited.model)
+        doc = ["doc_string"] if self.doc_string is not None else []
+        return f"set: {', '.join([*self._model_fields, *doc, *self.metadata])}"
+
+    def _describe(self, subject: Model | Node) -> None:
+        if self.doc_string is not None:
+            subject.doc_string = self.doc_string
+        for key, value in self.metadata.items():
+            if value is None:
+                subject.metadata_props.pop(key, None)
+            else:
+                subject.metadata_props[key] = value

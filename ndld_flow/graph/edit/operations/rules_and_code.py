@@ -1,4 +1,4 @@
-"""Apply rewrite rules of onnxscript or of a Python file."""
+"""Operations that follow rules or run code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import Patterns
+from ndld_flow.graph.edit.settings import Patterns, RewriteConditions, Select
 from ndld_flow.step import DataFile, RunsCode
 
 if TYPE_CHECKING:
@@ -23,6 +23,54 @@ if TYPE_CHECKING:
 
     from ndld_flow.graph.edit.edited_model import EditedModel
     from ndld_flow.graph.edit.functions import Imports
+
+
+class Rewrite(Operation):
+    """Replace every match of a pattern of nodes by other nodes; both are in ONNX's text form.
+
+        rewrite:
+          pattern: |
+            (x) => (y) { s = Sigmoid(x)  y = Mul(x, s) }
+          replacement: |
+            (x) => (y) { y = com.microsoft.QuickGelu <alpha = 1.0> (x) }
+
+    Subgraphs and local functions are searched too. The pattern's inputs match any tensors, the same name always the
+    same one. An attribute in the pattern must have that value, explicitly or by default; `axis = $axis` matches any
+    value, which `$axis` in the replacement stands for. A `Constant` matches constants of these numbers, in a node or an
+    initializer; a single number also matches one element of any rank. Intermediate tensors must not be read elsewhere.
+    Matches do not overlap, and replacements are not searched again. New nodes get the precision and other metadata that
+    all replaced nodes share.
+    """
+
+    pattern: str
+    """The nodes to find: `(inputs) => (outputs) { nodes }`."""
+    replacement: str
+    """The nodes to insert: they read some of the pattern's inputs, by name, and have the same number of outputs, in the
+    same order."""
+    where: RewriteConditions = RewriteConditions()
+    """Further conditions."""
+    select: Select | None = None
+    """Only matches whose nodes are all selected."""
+    tolerance: float = Field(default=1e-5, ge=0)
+    """Relative tolerance of constants."""
+    commutative: bool = True
+    """Match Add, Mul, ... with their inputs in any order."""
+    exact_attributes: bool = False
+    """Match only nodes without attributes other than those in the pattern."""
+    allow_shared: bool = False
+    """Replace matches whose intermediate tensors are read elsewhere too; the nodes that produce these are kept."""
+    limit: int | None = Field(default=None, ge=1)
+    """Maximum number of matches to replace, from the first."""
+    allow_empty: bool = False
+    """Succeed when nothing matches."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.rewriting import Extent, Matching, rewrite
+
+        matching = Matching(self.where, self.tolerance, self.commutative, self.exact_attributes, self.allow_shared)
+        chosen = None if self.select is None else frozenset(edited.select_nodes(self.select, self.allow_empty))
+        extent = Extent(chosen, self.limit, self.allow_empty)
+        return f"{rewrite(edited, (self.pattern, self.replacement), matching, extent)} matches replaced"
 
 
 LIBRARY_RULES = {
@@ -95,7 +143,6 @@ class ApplyRules(Operation):
 
     {"".join(f"- `{name}`: {effect}{chr(10)}    " for name, effect in LIBRARY_RULES.items())}"""
 
-    heading = "rules and code"
     keeps_outputs = True
     libraries: ClassVar[tuple[str, ...]] = ("onnxscript",)
     extra: ClassVar[str] = "rules"
@@ -308,3 +355,45 @@ def _listed(given: Any) -> list[Any]:  # noqa: ANN401
     if isinstance(given, RewriteRuleSet):
         return list(given.rules)
     return _listed(given()) if callable(given) else list(given)
+
+
+class RunPython(Operation):
+    """Run a Python function that changes the model, for edits that no operation covers.
+
+    run_python: {file: my_edit.py, arguments: {factor: 2}}
+
+    The function gets the model, an `onnx_ir.Model` whose external data stay on disk, and the arguments by name. It
+    changes the model in place or returns another one, and the result is checked like that of any operation. Every
+    file in the file's folder and below is part of the step's key. It runs only when the recipe is trusted.
+    """
+
+    file: Annotated[Path, DataFile(), RunsCode()]
+    """The Python file."""
+    function: str = "edit"
+    """Name of the function, `def edit(model, ...)`."""
+    arguments: dict[str, JsonValue] = Field(default={})
+    """Arguments, in addition to the model."""
+
+    def apply(self, edited: EditedModel) -> str:
+        import onnx_ir as ir
+
+        from ndld_flow.base.user_code import load_user_module, locating_errors
+
+        module = load_user_module(self.file)
+        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        if self.function not in known:
+            nearest = suggest(self.function, known)
+            raise RequestError(f"{self.file}: there is no function {self.function!r} in it; {nearest}")
+        with locating_errors(self.file):
+            returned = getattr(module, self.function)(edited.model, **self.arguments)
+        if isinstance(returned, ir.Model):
+            edited.model = returned
+        if not isinstance(edited.model.graph, ir.Graph):
+            raise RequestError(f"{self.file}: {self.function} leaves a model without a graph")
+        if not isinstance(returned, ir.Model | str | None):
+            raise RequestError(
+                f"{self.file}: {self.function} returned {type(returned).__name__}; it may return an onnx_ir.Model, a "
+                "string that describes the change, or nothing"
+            )
+        description = short_name(returned) if isinstance(returned, str) else ""
+        return description or f"{self.function} of {self.file.name} ran"

@@ -1,13 +1,14 @@
-"""Set the subgraph of an If, Loop or Scan."""
+"""Operations on subgraphs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.settings import Select
 from ndld_flow.step import Reads
 from ndld_flow.store.kinds import Onnx
 
@@ -25,8 +26,6 @@ class SetSubgraph(Operation):
     It replaces the subgraph that the node has, and completes a node that was added without one. Its inputs and outputs
     must be those that the node requires. Its names become unique in the whole model.
     """
-
-    heading = "subgraphs"
 
     scope: str
     """The subgraph as `node/attribute`: `loop/body`; nested, `loop/body/If_3/else_branch`."""
@@ -69,3 +68,50 @@ class SetSubgraph(Operation):
             graph = subgraph_copy(edited, node, self.copy_of or "", self.connect)
         put_subgraph(edited, node, attribute, graph)
         return f"{self.scope} set to a subgraph of {counted(len(graph), 'node')}"
+
+
+class InlineBranch(Operation):
+    """Replace an If by the nodes of one of its branches; the other branch and unused nodes are removed.
+
+    inline_branch: {select: If_0, branch: then_branch}
+    """
+
+    select: Select
+    """If nodes to replace."""
+    branch: Literal["then_branch", "else_branch"]
+    """The branch to keep."""
+    allow_empty: bool = False
+    """Succeed when nothing is selected."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.subgraphs import inline_branches
+
+        nodes = edited.select_nodes(self.select, self.allow_empty)
+        inline_branches(edited, nodes, self.branch)
+        return f"{len(nodes)} Ifs replaced by their {self.branch}"
+
+
+class WrapInIf(Operation):
+    """Run nodes only if a condition is true: they become the then-branch of a new If.
+
+        wrap_in_if: {select: "denoise_*", condition: is_noisy, otherwise: {denoised: audio}}
+
+    The else-branch passes other tensors through; `set_subgraph` can replace it.
+    """
+
+    select: Select
+    """Nodes of one graph."""
+    condition: str
+    """The condition, a bool tensor of one element."""
+    otherwise: dict[str, str] = Field(default={})
+    """Output of the nodes -> the tensor that replaces it when the condition is false; optional if there is one output
+    and one input."""
+    name: str = "If"
+    """Name of the new node; a number is appended if it is already used."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.subgraphs import wrap_in_if
+
+        nodes = edited.select_nodes(self.select)
+        wrapper = wrap_in_if(edited, nodes, self.condition, self.otherwise, self.name)
+        return f"{len(nodes)} nodes run only if {self.condition}, in {wrapper.name}"
