@@ -1,7 +1,8 @@
-"""Classes that installed packages offer by entry points: their names, their versions, and their import."""
+"""Classes that are found by their place, in this package, and those that installed packages offer by entry points."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +18,20 @@ from ndld_flow.store.digest import digest_file, digest_json
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+def classes_in(package: ModuleType, base: str) -> dict[str, str]:
+    """Return name -> `module:Class` of a package's public classes whose base has a name that ends like this.
+
+    They are found in the text of its files: importing all operations of `edit` takes 0.1 s, and a check imports onnx.
+    `RenameNodes` has the name `rename_nodes`.
+    """
+    return {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", found).lower(): f"{package.__name__}.{path.stem}:{found}"
+        for folder in package.__path__
+        for path in Path(folder).glob("*.py")
+        for found in re.findall(rf"^class ([A-Z]\w*)\(\w*{base}\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
 
 
 def find_plugins(group: str) -> Mapping[str, EntryPoint]:

@@ -16,7 +16,7 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.graph.lint.settings import LintSettings, check_name
+from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.models.files import DEFAULT_DOMAIN
@@ -116,9 +116,13 @@ class Subject:
 
 
 class Check:
-    """One check of a model. Each subclass has a separate file in `checks/`, named after the check; two underscores are
-    a dot. The docstring describes what it finds.
+    """One check of a model; the docstring describes what it finds.
+
+    A subclass in a file of `checks/` has its own name in lower case: `UnusedNode` is `unused_node`.
     """
+
+    name: str
+    """The name in recipes, given where it is found."""
 
     order: ClassVar[int] = 500
     """Position among the checks, which run from low to high; those from 900 on run the model."""
@@ -129,9 +133,6 @@ class Check:
     """It is skipped if the model cannot be loaded."""
     costly: ClassVar[bool] = False
     """It is skipped for large models, unless the settings name it."""
-
-    def __init__(self) -> None:
-        self.name = check_name(type(self).__module__.rpartition(".")[2])
 
     def find(self, subject: Subject) -> Iterator[Finding]:
         """Yield the findings. Raises `TimeLimitError` at the subject's deadline."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pkgutil
 import time
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import seconds
-from ndld_flow.graph.lint import checks
 from ndld_flow.graph.lint.check import Check, Subject, TimeLimitError
 from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
@@ -29,14 +27,15 @@ _MOST_OF_A_CHECK = 50
 @cache
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order they run."""
-    instances: list[Check] = []
-    for module in pkgutil.iter_modules(checks.__path__):
-        name = f"{checks.__name__}.{module.name}"
-        members = inspect.getmembers(importlib.import_module(name), inspect.isclass)
-        [check] = [cls for _, cls in members if issubclass(cls, Check) and cls.__module__ == name]
-        instances.append(check())
+    instances = [_named(name, pkgutil.resolve_name(found)) for name, found in BUILT_IN.items()]
     instances += (_load_check(point) for point in find_plugins(ENTRY_POINTS).values() if point.name not in BUILT_IN)
     return tuple(sorted(instances, key=lambda check: (check.order, check.name)))
+
+
+def _named(name: str, cls: type[Check]) -> Check:
+    check = cls()
+    check.name = name
+    return check
 
 
 def _load_check(point: EntryPoint) -> Check:
@@ -44,9 +43,7 @@ def _load_check(point: EntryPoint) -> Check:
     cls = load_plugin(point)
     if not (inspect.isclass(cls) and issubclass(cls, Check)):
         raise RequestError(f"{plugin_origin(point)}: {point.value} is no subclass of Check.")
-    check = cls()
-    check.name = point.name
-    return check
+    return _named(point.name, cls)
 
 
 def lint_file(

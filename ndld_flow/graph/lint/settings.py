@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.quantities import Bytes, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.machine.plugins import find_plugins
+from ndld_flow.machine.plugins import classes_in, find_plugins
 
-
-def check_name(module: str) -> str:
-    """Return the name of the check in a module of `checks`; two underscores are a dot."""
-    return module.replace("__", ".")
-
-
-# By name: the checks import the settings.
-_PLACE = importlib.import_module("ndld_flow.graph.lint.checks").__path__
 ENTRY_POINTS = "ndld_flow.checks"
 """Group in which an installed package lists its checks: `name = "package.module:Class"`."""
-BUILT_IN = frozenset(check_name(module.name) for module in pkgutil.iter_modules(_PLACE))
+# By name: the checks import the settings.
+BUILT_IN = classes_in(importlib.import_module("ndld_flow.graph.lint.checks"), "Check")
+"""Name -> class, as `module:Class`."""
+BUILT_IN["onnx.checker"] = BUILT_IN.pop("onnx_checker")  # as in Python
 CHECK_NAMES = tuple(sorted({*BUILT_IN, *find_plugins(ENTRY_POINTS)}))
 """Every check, without importing one."""
 if TYPE_CHECKING:

@@ -1,0 +1,162 @@
+"""Element types, weights, and ranges of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.graph.lint.check import Check, Subject
+from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.element_types import infer_types, tensor_of
+from ndld_flow.models.external_data import tensors_of
+from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.streaming_statistics import Extremes
+from ndld_flow.models.type_groups import constant_tensor
+from ndld_flow.records.inspection import Finding
+
+_PIECE_BYTES = 2**24
+_FLOATS: dict[ir.DataType, str] = {
+    ir.DataType.FLOAT: "<f4",
+    ir.DataType.DOUBLE: "<f8",
+    ir.DataType.FLOAT16: "<f2",
+}
+
+
+def _float_tensors(subject: Subject) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield every dense float initializer and Constant of a model that can be loaded, with a label for messages.
+
+    Attributes of other nodes are theirs: NaN separates the sets of a TreeEnsemble.
+    """
+    assert subject.model is not None
+    attributes = {id(tensor) for node in subject.model.graph.all_nodes() for tensor in _attributes_of(node)}
+    for tensor in tensors_of(subject.model):
+        if tensor.dtype in _FLOATS and not isinstance(tensor, SparseInitializer) and id(tensor) not in attributes:
+            yield f"initializer {tensor.name!r}" if tensor.name else "a Constant", tensor
+
+
+def _attributes_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+    """Yield the tensors of a node other than Constant."""
+    if node.op_type != "Constant":
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
+
+
+def _pieces_of(tensor: ir.TensorProtocol) -> Iterator[npt.NDArray[Any]]:
+    """Yield the values of a float tensor, flat and in order."""
+    for piece in byte_pieces(tensor, _PIECE_BYTES):
+        yield np.frombuffer(piece, dtype=_FLOATS[tensor.dtype])
+
+
+def _extremes(tensor: ir.TensorProtocol) -> Extremes:
+    values = Extremes()
+    for piece in _pieces_of(tensor):
+        values.add(piece)
+    return values
+
+
+_DOUBLE = onnx.TensorProto.DOUBLE
+
+
+class Float64(Check):
+    """float64 in inputs, outputs, initializers and Casts: slow everywhere, unsupported by TensorRT."""
+
+    order = 120
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        graph = subject.proto.graph
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type == _DOUBLE:
+                yield self.finding(f"{value.name!r} is float64, which TensorRT does not support")
+        for body in subject.graphs():
+            for tensor in body.initializer:
+                if tensor.data_type == _DOUBLE:
+                    yield self.finding(f"initializer {tensor.name!r} is float64")
+            for node in body.node:
+                if node.op_type == "Cast" and any(a.name == "to" and a.i == _DOUBLE for a in node.attribute):
+                    yield self.finding("casts to float64", node)
+
+
+class NanInf(Check):
+    """NaN and infinity in initializers and Constants."""
+
+    order = 130
+    severity = "error"
+    needs_model = True
+    costly = True
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        for label, tensor in _float_tensors(subject):
+            values = _extremes(tensor)
+            if values.nans:
+                yield self.finding(f"{label} has {values.nans} NaNs in {tensor.size} values")
+            if values.infinities:
+                message = f"{label} has {values.infinities} infinities in {tensor.size} values"
+                # Attention masks contain minus infinity on purpose.
+                yield self.finding(message, severity="warning")
+
+
+_FP16_MAX = 65504.0
+_FP16_TINY = 2.0**-25
+"""Values below this round to zero in fp16."""
+_SCALAR_SIZE = 16
+"""Largest tensor that counts as a constant such as an epsilon, whose loss turns a division into infinity."""
+
+
+class Fp16Range(Check):
+    """Values that fp16 cannot represent."""
+
+    order = 140
+    needs_model = True
+    costly = True
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        for label, tensor in _float_tensors(subject):
+            if tensor.dtype == ir.DataType.FLOAT16:
+                continue
+            values = _extremes(tensor)
+            if values.largest_abs > _FP16_MAX:
+                yield self.finding(f"{label} reaches {values.largest_abs:.4g}: infinity in fp16")
+            if tensor.size <= _SCALAR_SIZE:
+                small = [v for piece in _pieces_of(tensor) for v in piece.tolist() if 0 < abs(v) < _FP16_TINY]
+                if small:
+                    yield self.finding(f"{label} is {small[0]:.4g}: zero in fp16")
+
+
+_HALF = tensor_of(ir.DataType.FLOAT16)
+
+
+class Fp16Squares(Check):
+    """Means of squares in fp16, as in LayerNormalization: values from 256 on overflow."""
+
+    order = 150
+    needs_model = True
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        assert subject.model is not None
+        types = infer_types(subject.model)
+        for node in subject.model.graph.all_nodes():
+            source = node.inputs[0] if node.inputs else None
+            if source is None or types.get(source) != _HALF:
+                continue
+            square = source.producer()
+            if is_op(node, "ReduceMean", "ReduceSum") and square is not None and _is_square(square):
+                message = "it averages squares in fp16, which overflow from values of 256 on"
+                yield self.finding_at(f"{message}; keep them in fp32", square.name or "", square.op_type)
+            stash = node.attributes.get("stash_type")
+            if is_op(node, "LayerNormalization") and stash is not None and stash.value == ir.DataType.FLOAT16:
+                message = "it computes the variance in fp16 (`stash_type`), which overflows from values of 256 on"
+                yield self.finding_at(message, node.name or "", node.op_type)
+
+
+def _is_square(node: ir.Node) -> bool:
+    if is_op(node, "Mul"):
+        return node.inputs[0] is node.inputs[1]
+    exponent = constant_tensor(node.inputs[1]) if is_op(node, "Pow") else None
+    return exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(-1)[0]) == 2
