@@ -21,7 +21,7 @@ from ndld_flow.base import user_code
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.settings import describe_settings
 from ndld_flow.graph.edit import catalogue, operations
-from ndld_flow.graph.lint import checks, run_checks
+from ndld_flow.graph.lint import check, checks
 from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
@@ -197,7 +197,7 @@ import sys
 from pathlib import Path
 from ndld_flow.graph.lint import checks
 checks.__path__.append(sys.argv[1])
-from ndld_flow.graph.lint.run_checks import lint_file
+from ndld_flow.graph.lint.check import lint_file
 from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.steps.lint import Lint
 assert sys.argv[2] in str(Lint.model_json_schema())
@@ -219,7 +219,7 @@ def test_a_check_of_models_is_one_file(tmp_path: Path) -> None:
     assert findings.checks_run == (word,)
     [finding] = findings.findings
     assert (finding.severity, finding.check, finding.node) == ("info", word, "n" * 201)
-    assert set(findings.checks_skipped) == {check.name for check in run_checks.all_checks()}
+    assert set(findings.checks_skipped) == {each.name for each in check.all_checks()}
 
 
 @pytest.mark.usefixtures("forgetting")

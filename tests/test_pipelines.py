@@ -27,7 +27,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.runner.events import RunFinished
-from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.searches import make_search
 from tests.support.pages import page_paths
 from tests.support.recipes import load_recipe
 from tests.support.typed_api import plan_once, run_once

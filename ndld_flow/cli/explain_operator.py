@@ -12,7 +12,7 @@ import click
 from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import visible_name
 from ndld_flow.cli.terminal import hanging, text_width
-from ndld_flow.drawing.families import TITLES
+from ndld_flow.drawing.graph import TITLES
 from ndld_flow.models.op_reference import (
     DEFAULT_DOMAIN,
     AttributeReference,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from ndld_flow.drawing.families import Family
+from ndld_flow.drawing.graph import Family
 
 FEWEST = 60
 """A graph of fewer nodes is readable without blocks."""

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import number
-from ndld_flow.drawing.families import FAMILIES, TITLES
-from ndld_flow.drawing.graph import Box, Direction, DrawnGraph, DrawnNode, Layout, Look, Point, Route
+from ndld_flow.drawing.graph import FAMILIES, TITLES, Box, Direction, DrawnGraph, DrawnNode, Layout, Look, Point, Route
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.palettes import Colours, colours_for
-from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, pieces_of, shown, svg_text, text_width
+from ndld_flow.drawing.picture import (
+    Colours,
+    Line,
+    Picture,
+    Rectangle,
+    Text,
+    colours_for,
+    pieces_of,
+    shown,
+    svg_text,
+    text_width,
+)
 from ndld_flow.drawing.raster import raster_bytes
 
 _LABEL, _DETAIL, _EDGE = 13.0, 10.5, 10.0

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import TIMES, count
 from ndld_flow.base.text import short_name
-from ndld_flow.drawing.families import family_of_layer, layer_word
-from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, family_of_layer, layer_word
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 

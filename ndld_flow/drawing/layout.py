@@ -15,8 +15,15 @@ from itertools import accumulate, pairwise
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.drawing.graph import Box, Direction, Layout, Point, Route
-from ndld_flow.drawing.layered import Edge, Layered, build_layers, components, reduce_crossings
-from ndld_flow.drawing.placing import find_spines, place_across
+from ndld_flow.drawing.layered import (
+    Edge,
+    Layered,
+    build_layers,
+    components,
+    find_spines,
+    place_across,
+    reduce_crossings,
+)
 
 _LANE = 9.0
 """Distance between parallel lines that run from one column to the next."""

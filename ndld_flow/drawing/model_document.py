@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ndld_flow.drawing.families import Family
-from ndld_flow.drawing.graph import NodeKind
+from ndld_flow.drawing.graph import Family, NodeKind
 from ndld_flow.records.inspection import Numbers
 
 TensorKind = Literal["computed", "input", "initializer", "constant"]

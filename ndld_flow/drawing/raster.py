@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.drawing.graph import Point
-from ndld_flow.drawing.palettes import parts
-from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, arrow_corners
+from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, arrow_corners, parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image

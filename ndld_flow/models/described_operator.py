@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.drawing.families import Family
+from ndld_flow.drawing.graph import Family
 from ndld_flow.models.op_reference import ListedOperator, OperatorVersion, VersionChange, history_of
 from ndld_flow.records.document import Record
 

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import suggest
-from ndld_flow.drawing.families import family_of
-from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, Reading
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, Reading, family_of
 from ndld_flow.models.element_types import dtype_name, subgraphs_of
 from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import load_structure

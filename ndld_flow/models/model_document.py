@@ -13,8 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import shortened
-from ndld_flow.drawing.families import family_of
-from ndld_flow.drawing.graph import NodeKind, Reading
+from ndld_flow.drawing.graph import NodeKind, Reading, family_of
 from ndld_flow.drawing.model_document import (
     NONE,
     HeldTensor,

@@ -25,7 +25,7 @@ from onnx import helper
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.drawing.families import FAMILIES, Family, family_of
+from ndld_flow.drawing.graph import FAMILIES, Family, family_of
 from ndld_flow.models.files import load_structure
 
 CONTRIB_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")

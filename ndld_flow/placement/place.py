@@ -24,9 +24,16 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.measure.pair_rounds import RoundLimits
-from ndld_flow.placement.accurate_sets import AccurateSets, Worth
-from ndld_flow.placement.paired_latency import LatencyMeter
-from ndld_flow.placement.regions import Region, RegionWriter, captured_values, connected, find_regions
+from ndld_flow.placement.regions import (
+    AccurateSets,
+    LatencyMeter,
+    Region,
+    RegionWriter,
+    Worth,
+    captured_values,
+    connected,
+    find_regions,
+)
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.precision_search.minimal_set import Budget

@@ -16,8 +16,8 @@ from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.node_selection import nodes_named, op_name
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import group_places
+from ndld_flow.precision.constraints.constraints import reasons_of_found
 from ndld_flow.precision.constraints.rules import NodeSelector, Rule, constrain_file
-from ndld_flow.precision.constraints.search_result import reasons_of_found
 from ndld_flow.precision.constraints.typed_model import plan_constraints, write_typed_model
 from ndld_flow.precision.fp16.choice import (
     Fp16Options,

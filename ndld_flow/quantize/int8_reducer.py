@@ -23,7 +23,7 @@ from ndld_flow.models.node_selection import nodes_named
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
+from ndld_flow.precision.constraints.constraints import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes

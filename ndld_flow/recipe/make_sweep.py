@@ -19,9 +19,8 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, overlap, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
-from ndld_flow.sweep_search.space import Assignment, Choices, Space, values_of
+from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Space, count_points, values_of
 
 _NO_OBJECTIVE_HINT = "name the objective with `minimize:` or `maximize:`"
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_val
 
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.sweep_search.methods import Method
+from ndld_flow.sweep_search.search import Method
 
 MAX_LISTED = 1000
 """Maximum number of values of an axis: each is checked in the recipe before anything runs."""

@@ -17,8 +17,8 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import Part, keep_only, part_of_nodes
+from ndld_flow.graph.edit.graph_edits import is_used
 from ndld_flow.graph.edit.node_groups import read_values
-from ndld_flow.graph.edit.wiring import is_used
 from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_model
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.tensors import Array

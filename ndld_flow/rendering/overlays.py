@@ -15,11 +15,9 @@ from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.records.rendered_images import Side
-from ndld_flow.rendering.detections import Boxes, PredictionDecoder, read_detections
-from ndld_flow.rendering.overlay_settings import HeatMap, Labels, Mask, OverlaySettings
-from ndld_flow.rendering.pixels import NONFINITE, Drawn, planes_of
-from ndld_flow.rendering.regions import find_regions
-from ndld_flow.rendering.tensor_images import MODELS, Panel, SampleValues
+from ndld_flow.rendering.detections import Boxes, PredictionDecoder, find_regions, read_detections
+from ndld_flow.rendering.pixels import MODELS, NONFINITE, Drawn, Panel, SampleValues, planes_of
+from ndld_flow.rendering.settings import HeatMap, Labels, Mask, OverlaySettings
 
 _SMALL = 480
 """Smaller inputs are enlarged by a whole factor to at least this many pixels, so that text is readable on them."""

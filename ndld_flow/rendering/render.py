@@ -34,11 +34,9 @@ from ndld_flow.records.rendered_images import (
     RenderedImage,
     RenderedImages,
 )
-from ndld_flow.rendering.overlay_settings import OverlaySettings
 from ndld_flow.rendering.overlays import Overlay
-from ndld_flow.rendering.pixels import Drawn, as_bytes, thumbnail_of
-from ndld_flow.rendering.settings import ImageSettings
-from ndld_flow.rendering.tensor_images import Panel, SampleValues, TensorImage
+from ndld_flow.rendering.pixels import Drawn, Panel, SampleValues, TensorImage, as_bytes, thumbnail_of
+from ndld_flow.rendering.settings import ImageSettings, OverlaySettings
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.file_samples import open_files
 from ndld_flow.samples.model_matching import pair_names, shared_inputs

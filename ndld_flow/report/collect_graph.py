@@ -19,8 +19,7 @@ from itertools import chain
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.blocks import HEADS, block_title, find_blocks, find_inner_blocks
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
-from ndld_flow.drawing.families import FAMILIES, family_of_layer
-from ndld_flow.drawing.graph import Layout
+from ndld_flow.drawing.graph import FAMILIES, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.encoding import steps

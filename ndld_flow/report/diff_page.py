@@ -8,8 +8,7 @@ from pathlib import Path
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.draw import Style, compose
 from ndld_flow.drawing.graph import DrawnGraph
-from ndld_flow.drawing.palettes import Colours
-from ndld_flow.drawing.picture import svg_text
+from ndld_flow.drawing.picture import Colours, svg_text
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.report.diff_rows import diff_payload
 from ndld_flow.report.encoding import Texts, packed

@@ -10,7 +10,7 @@ from pathlib import Path
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
-from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
 from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, fold, graph_payload

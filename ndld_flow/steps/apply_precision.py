@@ -29,7 +29,7 @@ class ApplyPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
     record."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.graph.edit.old_opsets import raise_opset
+        from ndld_flow.graph.edit.edit_file import raise_opset
         from ndld_flow.precision.constraints.typed_model import write_typed_model
 
         path, raised = raise_opset(source.path, context.scratch, context.log)

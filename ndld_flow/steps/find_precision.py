@@ -118,7 +118,7 @@ class FindPrecision(MadeSettings, SampleSettings, Step[Onnx, PrecisionDocument])
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.sequence_runs import read_samples
-        from ndld_flow.graph.edit.old_opsets import raise_opset
+        from ndld_flow.graph.edit.edit_file import raise_opset
         from ndld_flow.models.files import model_inputs
         from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
         from ndld_flow.precision_search.trials import TrialFile, digest_samples

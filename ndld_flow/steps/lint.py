@@ -49,7 +49,7 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
         return super().library_versions() | {f"check {name}": plugin_version(used[name]) for name in sorted(used)}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.graph.lint.run_checks import lint_file
+        from ndld_flow.graph.lint.check import lint_file
 
         findings = lint_file(source.path, self, context.inputs, context.progress)
         (out / LintDocument.main).write_text(findings.to_json(), encoding="utf-8")

@@ -11,8 +11,7 @@ from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import Data
 from ndld_flow.records.measurement import Metric
-from ndld_flow.rendering.overlay_settings import OverlaySettings
-from ndld_flow.rendering.settings import ImageName, ImageSettings
+from ndld_flow.rendering.settings import ImageName, ImageSettings, OverlaySettings
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, SampleData, Step, metrics

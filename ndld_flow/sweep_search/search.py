@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ndld_flow.sweep_search.methods import Method
 from ndld_flow.sweep_search.space import Assignment
+
+Method = Literal["grid", "one_at_a_time", "random", "hill_climb", "tpe"]
+
 
 Direction = Literal["minimize", "maximize"]
 

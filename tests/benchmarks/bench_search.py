@@ -12,10 +12,9 @@ import statistics
 import sys
 import time
 
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.methods import Method
-from ndld_flow.sweep_search.numbered_space import count_points
-from ndld_flow.sweep_search.search import SearchOptions
+from ndld_flow.sweep_search.search import Method, SearchOptions
+from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import count_points
 from tests.support.search_landscapes import LANDSCAPES, Landscape, regrets
 
 METHODS: tuple[Method, ...] = ("random", "hill_climb", "tpe")

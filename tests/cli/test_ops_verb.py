@@ -17,7 +17,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.cli.explain_operator import explain_operators
 from ndld_flow.cli.ops import command
-from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.models.op_reference import (
     SAME_SIGNATURE,
     ListedOperator,

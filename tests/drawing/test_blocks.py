@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.drawing.blocks import FEWEST, block_title, find_blocks, find_inner_blocks
-from ndld_flow.drawing.families import Family
+from ndld_flow.drawing.graph import Family
 
 CHAIN: tuple[Family, ...] = ("convolution", "normalization", "activation", "elementwise")
 

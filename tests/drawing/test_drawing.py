@@ -14,10 +14,8 @@ from PIL import Image
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.drawing.draw import Style, compose, picture_bytes
-from ndld_flow.drawing.families import FAMILIES, TITLES, family_of
-from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, Look
-from ndld_flow.drawing.palettes import PALETTES, colours_for, mix, parts
-from ndld_flow.drawing.picture import Rectangle, Text, pieces_of, shown, text_width
+from ndld_flow.drawing.graph import FAMILIES, TITLES, DrawnEdge, DrawnGraph, DrawnNode, Look, family_of
+from ndld_flow.drawing.picture import PALETTES, Rectangle, Text, colours_for, mix, parts, pieces_of, shown, text_width
 from tests.support.run_fixtures import HOSTILE_NAMES
 
 SVG = "{http://www.w3.org/2000/svg}"

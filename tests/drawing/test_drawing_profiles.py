@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import accumulate
 
 from ndld_flow.drawing.engine_graph import engine_graph
-from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload

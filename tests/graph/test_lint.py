@@ -21,8 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.graph.lint import check as lint_check
-from ndld_flow.graph.lint.check import Check, Subject
-from ndld_flow.graph.lint.run_checks import all_checks, lint_file
+from ndld_flow.graph.lint.check import Check, Subject, all_checks, lint_file
 from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.changed_model import load_failure

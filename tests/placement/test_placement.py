@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.measure.pair_rounds import RoundLimits
-from ndld_flow.placement.paired_latency import LatencyMeter
-from ndld_flow.placement.regions import connected
+from ndld_flow.placement.regions import LatencyMeter, connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
 from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions

@@ -16,8 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.triage_table import print_triage
 from ndld_flow.drawing.engine_graph import engine_graph
-from ndld_flow.drawing.families import family_of_layer, layer_word
-from ndld_flow.drawing.graph import Reading
+from ndld_flow.drawing.graph import Reading, family_of_layer, layer_word
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.engine_layers import format_of_tensorrt
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize

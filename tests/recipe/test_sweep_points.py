@@ -14,8 +14,8 @@ from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.numbered_space import NumberedSpace
+from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import NumberedSpace
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.rendered_images import ImageFile, RenderedImages
-from ndld_flow.rendering.detections import Boxes, read_detections
-from ndld_flow.rendering.overlay_settings import Detections
-from ndld_flow.rendering.regions import find_regions
+from ndld_flow.rendering.detections import Boxes, find_regions, read_detections
+from ndld_flow.rendering.settings import Detections
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 from tests.support.models_run import Ran, run_step

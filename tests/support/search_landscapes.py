@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ndld_flow.sweep_search.fixed_searches import Grid
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.methods import Method
-from ndld_flow.sweep_search.numbered_space import count_points
-from ndld_flow.sweep_search.search import Search, SearchOptions, Trial
-from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
+from ndld_flow.sweep_search.search import Method, Search, SearchOptions, Trial
+from ndld_flow.sweep_search.searches import Grid, make_search
+from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, count_points
 
 
 @dataclass(frozen=True)

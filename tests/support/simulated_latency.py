@@ -11,7 +11,7 @@ import pytest
 
 from ndld_flow.measure.pair_rounds import MeasuredRounds, RoundLimits
 from ndld_flow.measure.profiling_request import Side
-from ndld_flow.placement import paired_latency
+from ndld_flow.placement import regions
 from ndld_flow.records.noise import Round
 from tests.support.simulated_rounds import SCENARIOS, Scenario, simulate_round
 
@@ -42,8 +42,8 @@ def simulate_latency(
     ) -> MeasuredRounds:
         return measure(pair, limits, is_decided)
 
-    patch.setattr(paired_latency, "measure_rounds", in_processes)
-    patch.setattr(paired_latency, "measure_sessions", in_sessions)
+    patch.setattr(regions, "measure_rounds", in_processes)
+    patch.setattr(regions, "measure_sessions", in_sessions)
 
 
 def quantized_layers(model: onnx.ModelProto) -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from ndld_flow.sweep_search.main_effects import Effect, Observed, main_effects
+from ndld_flow.sweep_search.ranking import Effect, Observed, main_effects
 
 AXES: dict[str, tuple[JsonValue, ...]] = {"threads": (1, 2), "level": ("basic", "all", "extended")}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points, excluded_count
-from ndld_flow.sweep_search.space import Choices, Numbers, Space, values_of
+from ndld_flow.sweep_search.space import Choices, NumberedSpace, Numbers, Space, count_points, excluded_count, values_of
 from tests.support.search_spaces import STEPPED, identities, points_of, spaces
 
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.methods import Method
-from ndld_flow.sweep_search.saturation import SaturatingAxis
-from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions, Trial
+from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchOptions, Trial
+from ndld_flow.sweep_search.searches import SaturatingAxis, make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
 from tests.support.search_spaces import play
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.methods import Method
-from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions, Trial
+from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchOptions, Trial
+from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
 from tests.support.search_landscapes import LANDSCAPES, Landscape, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.sweep_search.make_search import make_search
 from ndld_flow.sweep_search.search import Direction, SearchOptions, Trial
+from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
 from tests.support.search_landscapes import LANDSCAPES, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces
@@ -125,7 +125,7 @@ def test_optuna_is_imported_only_when_it_is_used_and_prints_nothing() -> None:
     code = """if True:
         import itertools, sys
         from tests.sweep_search.test_tpe import MIXED, ONE, SearchOptions, answer_one, make_search, play
-        import ndld_flow.sweep_search.tpe
+        import ndld_flow.sweep_search.searches
         assert "optuna" not in sys.modules
         search = make_search(MIXED, SearchOptions("tpe", ONE, points=20))
         assert len(play(search, answer_one, itertools.repeat(4))) == 20

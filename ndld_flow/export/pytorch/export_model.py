@@ -18,9 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.export.pytorch.call import constant_tensor, is_weight
-from ndld_flow.export.pytorch.module_class import ModuleClass, Refusal, Shared
-from ndld_flow.export.pytorch.scope_tree import scope_tree
-from ndld_flow.export.pytorch.written_module import WrittenModule
+from ndld_flow.export.pytorch.module_class import ModuleClass, Refusal, Shared, WrittenModule, scope_tree
 from ndld_flow.graph.edit.constant_tensors import constant_tensors
 from ndld_flow.graph.edit.decomposing import decompose_nodes
 from ndld_flow.graph.edit.edit_file import sort_model

@@ -1,7 +1,8 @@
-"""One class of the written module: its constructor, its `forward`, its weights and the modules inside it."""
+"""The classes of the written module, one for each scope, and their text: equal code is written once."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import keyword
 import re
@@ -20,13 +21,167 @@ from ndld_flow.export.pytorch.call import (
     Slot,
     Unsupported,
     constant_tensor,
+    is_constant,
     is_weight,
+    literal,
     torch_dtype,
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
-from ndld_flow.export.pytorch.scope_tree import Scope, short_scope_name
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.scopes import inner_graphs, node_label
 from ndld_flow.models.unique_names import free_name
+
+_DEEPEST = 32
+_LONGEST = 4096
+_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Where PyTorch's exporter writes the scopes of a node."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Nodes that form one module, and scopes inside it, in an order in which they can run."""
+
+    name: str
+    parts: tuple[ir.Node | Scope, ...]
+
+    def nodes(self) -> Iterator[ir.Node]:
+        for part in self.parts:
+            if isinstance(part, Scope):
+                yield from part.nodes()
+            else:
+                yield part
+
+
+def scope_tree(graph: ir.Graph) -> Scope:
+    """Return the main graph's nodes as a tree of scopes; constants are left out, and scopes of one node dissolved."""
+    nodes = [node for node in graph if not is_constant(node.outputs[0] if node.outputs else None)]
+    return Scope("", _parts([(node, scopes_of_node(node)) for node in nodes]))
+
+
+def scopes_of_node(node: ir.Node) -> tuple[str, ...]:
+    """Return the names of a node's scopes, the outermost first: `/layer1/layer1.0/conv1/Conv` -> three of them."""
+    listed = node.metadata_props.get(_SCOPES, "")
+    if listed and len(listed) < _LONGEST:
+        try:
+            names = ast.literal_eval(listed)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            names = []
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return tuple(name for name in names[:-1] if name)[:_DEEPEST]
+    return tuple(part for part in (node.name or "").split("/")[:-1] if part)[:_DEEPEST]
+
+
+_Scoped = tuple[ir.Node, tuple[str, ...]]
+
+
+def _parts(nodes: Sequence[_Scoped]) -> tuple[ir.Node | Scope, ...]:
+    groups = _acyclic_groups(nodes)
+    parts: list[ir.Node | Scope] = []
+    for name, group in groups:
+        if not name:
+            parts += [node for node, _ in group]
+        elif len(group) == 1:
+            parts.append(group[0][0])
+        else:
+            inner = _parts([(node, scopes[1:]) for node, scopes in group])
+            # A scope whose only part is another one adds nothing but a level.
+            only = inner[0] if len(inner) == 1 else None
+            parts.append(Scope(f"{name}/{only.name}", only.parts) if isinstance(only, Scope) else Scope(name, inner))
+    return tuple(parts)
+
+
+def _acyclic_groups(nodes: Sequence[_Scoped]) -> list[tuple[str, list[_Scoped]]]:
+    """Group nodes by their outermost scope; a scope that others interrupt becomes several groups."""
+    keys = [scopes[0] if scopes else "" for _, scopes in nodes]
+    units = [key or number for number, key in enumerate(keys)]
+    runs = [0] * len(nodes)
+    for number in range(1, len(nodes)):
+        runs[number] = runs[number - 1] + (units[number] != units[number - 1])
+    tangled = _in_cycles(nodes, units)
+    labels = [(unit, runs[number] if unit in tangled else 0) for number, unit in enumerate(units)]
+    groups: dict[object, list[int]] = {}
+    for number, label in enumerate(labels):
+        groups.setdefault(label, []).append(number)
+    order = _sorted_groups(nodes, labels)
+    return [(keys[groups[label][0]], [nodes[number] for number in groups[label]]) for label in order]
+
+
+def _edges(nodes: Sequence[_Scoped], labels: Sequence[object]) -> dict[object, set[object]]:
+    """Return group -> groups whose values it reads."""
+    place = {node: labels[number] for number, (node, _) in enumerate(nodes)}
+    edges: dict[object, set[object]] = {label: set() for label in labels}
+    for number, (node, _) in enumerate(nodes):
+        for value in read_values(node):
+            producer = value.producer()
+            if producer is not None and producer in place and place[producer] != labels[number]:
+                edges[labels[number]].add(place[producer])
+    return edges
+
+
+def read_values(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and its subgraphs read."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            for graph in (attribute.as_graph(), *inner_graphs(attribute.as_graph())):
+                for inner in graph:
+                    yield from (value for value in inner.inputs if value is not None)
+                yield from graph.outputs
+
+
+def _in_cycles(nodes: Sequence[_Scoped], labels: Sequence[object]) -> set[object]:
+    """Return the groups that both read from each other, directly or through others: what is left when groups that
+    read nothing, and then groups that nothing reads, are removed one after the other.
+    """
+    edges = _edges(nodes, labels)
+    for _ in range(2):
+        edges = _without_sources(edges)
+        reversed_edges: dict[object, set[object]] = {label: set() for label in edges}
+        for label, read in edges.items():
+            for each in read:
+                reversed_edges[each].add(label)
+        edges = reversed_edges
+    return set(edges)
+
+
+def _without_sources(edges: dict[object, set[object]]) -> dict[object, set[object]]:
+    left = {label: set(read) for label, read in edges.items()}
+    readers: dict[object, list[object]] = {label: [] for label in left}
+    for label, read in left.items():
+        for each in read:
+            readers[each].append(label)
+    free = [label for label, read in left.items() if not read]
+    while free:
+        label = free.pop()
+        del left[label]
+        for reader in readers[label]:
+            if reader in left and label in left[reader]:
+                left[reader].discard(label)
+                if not left[reader]:
+                    free.append(reader)
+    return left
+
+
+def _sorted_groups(nodes: Sequence[_Scoped], labels: Sequence[object]) -> list[object]:
+    """Return the groups so that each follows those that it reads, otherwise in the order of their first node."""
+    edges = _edges(nodes, labels)
+    first = {label: number for number, label in reversed(list(enumerate(labels)))}
+    done: dict[object, None] = {}
+    waiting = sorted(edges, key=lambda label: first[label], reverse=True)
+    while waiting:
+        label = waiting[-1]
+        missing = [each for each in edges[label] if each not in done]
+        if label in done or not missing:
+            waiting.pop()
+            done[label] = None
+        else:
+            waiting += sorted(missing, key=lambda each: first[each], reverse=True)
+    return list(done)
+
+
+def short_scope_name(name: str) -> str:
+    """Return the last part of a scope's name: `0` for `layer1.0`, `attention` for `encoder/attention`."""
+    return re.split(r"[./]", name.rstrip("./"))[-1]
+
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _RESERVED = {"self", "torch", "nn", "Tensor", "Path", "load_file", "F", "float", "int", "bool", "range", "ops"}
@@ -306,3 +461,138 @@ def _refuse_types(node: ir.Node) -> None:
     for value in (*node.inputs, *node.outputs):
         if value is not None and isinstance(value.type, ir.TensorType):
             torch_dtype(value.dtype)
+
+
+_ROOT = "Model"
+
+
+@dataclass(frozen=True)
+class ClassText:
+    """A class that one or more modules share."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """Names of the constructor's parameters."""
+    parameter_of: dict[int, int]
+    """Place of a literal that differs between the modules -> its parameter."""
+    example: ModuleClass
+
+
+class WrittenModule:
+    """All classes below a model's root."""
+
+    def __init__(self, root: ModuleClass) -> None:
+        self._root = root
+        self._keys: dict[int, str] = {}
+        self._members: dict[str, list[ModuleClass]] = {}
+        for module in _all_modules(root):
+            self._members.setdefault(self._key(module), []).append(module)
+        taken = {_ROOT}
+        self._classes = {key: self._class(members, taken) for key, members in self._members.items()}
+
+    @property
+    def class_count(self) -> int:
+        return len(self._classes)
+
+    @property
+    def module_count(self) -> int:
+        return sum(map(len, self._members.values()))
+
+    def text(self) -> str:
+        """Return the classes, each after those that it uses."""
+        return "\n\n\n".join(self._class_text(text) for text in self._classes.values())
+
+    def weights(self) -> dict[str, ir.Value | None]:
+        """Return key of the state dict -> constant of the model; None for what only PyTorch has."""
+        return dict(_weights_of(self._root, ""))
+
+    def _key(self, module: ModuleClass) -> str:
+        """Return the code of a class without its literals."""
+        if id(module) not in self._keys:
+            init = [
+                [
+                    ("slot", module.slots[piece].hint)
+                    if isinstance(piece, int)
+                    else ("child", piece.attribute, self._key(piece.of))
+                    if isinstance(piece, Child)
+                    else piece
+                    for piece in statement
+                ]
+                for statement in module.init
+            ]
+            forward = [module.lines, module.returned, [module.expression(value) for value in module.inputs]]
+            self._keys[id(module)] = repr((init, forward, module is self._root))
+        return self._keys[id(module)]
+
+    def _class(self, members: Sequence[ModuleClass], taken: set[str]) -> ClassText:
+        first = members[0]
+        columns = [tuple(member.slots[place].value for member in members) for place in range(len(first.slots))]
+        parameters: dict[tuple[str, str], int] = {}
+        names: list[str] = []
+        parameter_of: dict[int, int] = {}
+        taken_names = {"self"}
+        for place, column in enumerate(columns):
+            if len({repr(value) for value in column}) == 1:
+                continue
+            values = repr(column)
+            key = (values, "")
+            if key not in parameters:
+                parameters[key] = len(names)
+                names.append(safe_name(first.slots[place].hint, taken_names, "size"))
+            parameter_of[place] = parameters[key]
+        name = _ROOT if first is self._root else safe_name(_class_name(first.scope.name), taken, "Block")
+        return ClassText(name, tuple(names), parameter_of, first)
+
+    def _class_text(self, text: ClassText) -> str:
+        module = text.example
+        arguments = "".join(f", {name}: int" for name in text.parameters)
+        lines = [f"class {text.name}(nn.Module):", f"    def __init__(self{arguments}) -> None:"]
+        lines.append("        super().__init__()")
+        lines += [f"        {self._statement(text, statement)}" for statement in module.init]
+        inputs = "".join(f", {module.expression(value)}: Tensor" for value in module.inputs)
+        several = len(module.returned) != 1
+        result = "tuple[Tensor, ...]" if several else "Tensor"
+        lines += ["", f"    def forward(self{inputs}) -> {result}:"]
+        lines += [f"        {line}" for line in module.lines]
+        returned = ", ".join(module.returned)
+        lines.append(f"        return {returned}" if returned else "        return ()")
+        return "\n".join(lines)
+
+    def _statement(self, text: ClassText, statement: Sequence[object]) -> str:
+        return "".join(self._piece(text, piece) for piece in statement)
+
+    def _piece(self, text: ClassText, piece: object) -> str:
+        if isinstance(piece, int):
+            return self._slot(text, piece)
+        if not isinstance(piece, Child):
+            return str(piece)
+        inner = self._classes[self._key(piece.of)]
+        places = {parameter: place for place, parameter in reversed(list(inner.parameter_of.items()))}
+        arguments = (self._slot(text, piece.first_slot + places[number]) for number in range(len(inner.parameters)))
+        return f"{inner.name}({', '.join(arguments)})"
+
+    def _slot(self, text: ClassText, place: int) -> str:
+        if place in text.parameter_of:
+            return text.parameters[text.parameter_of[place]]
+        value = text.example.slots[place].value
+        return repr(value) if isinstance(value, tuple) else literal(value)
+
+
+def _all_modules(module: ModuleClass) -> Iterator[ModuleClass]:
+    for child in module.children:
+        yield from _all_modules(child.of)
+    yield module
+
+
+def _weights_of(module: ModuleClass, prefix: str) -> Iterator[tuple[str, ir.Value | None]]:
+    for weight in module.weights:
+        yield f"{prefix}{weight.key}", weight.value
+    for child in module.children:
+        yield from _weights_of(child.of, f"{prefix}{child.attribute}.")
+
+
+def _class_name(scope: str) -> str:
+    """Return `Layer` for `layer.0`, `SelfAttention` for `self_attention`."""
+    parts = [part for part in re.split(r"[./]", scope) if re.search("[A-Za-z]", part)]
+    words = re.split(r"[^A-Za-z0-9]+", parts[-1] if parts else short_scope_name(scope))
+    return "".join(word[:1].upper() + word[1:] for word in words).rstrip("0123456789")

@@ -20,10 +20,10 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import MissingTensor, on_disk, placement_of

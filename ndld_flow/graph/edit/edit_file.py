@@ -7,6 +7,7 @@ valid too.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import callees_first
+from ndld_flow.graph.edit.operations.model import SetOpset
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import StreamedTensor
-from ndld_flow.models.files import all_graphs, load_model, repairs_of, save_model, summarize_model
+from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
 from ndld_flow.models.scopes import own_subgraphs
@@ -341,3 +343,19 @@ def _origin(value: ir.Value) -> Hashable:
     attributes = frozenset((name, id(attribute.value)) for name, attribute in node.attributes.data.items())
     bodies = tuple(id(output) for _, body in own_subgraphs(node) for output in body.outputs) if attributes else ()
     return (id(node), node.domain, node.op_type, value.index(), tuple(map(id, node.inputs)), attributes, bodies)
+
+
+def raise_opset(source: Path, scratch: Path, log: logging.Logger) -> tuple[Path, list[str]]:
+    """Return a model, or a copy in `scratch` of the oldest opset that can be converted, with a note on it.
+
+    Names stay. Raises `RequestError` with the nodes that cannot be raised, and why.
+    """
+    model = load_model(source)
+    opset = model.opset_imports.get("", OLDEST_OPSET)
+    if opset >= OLDEST_OPSET:
+        return source, []
+    raised = scratch / f"opset_{OLDEST_OPSET}.onnx"
+    entry = Entry(f"opset {opset} is too old for other precisions", SetOpset(to=OLDEST_OPSET))
+    edit_file(EditedModel(model, source, log=log), [entry], raised)
+    note = f"opset {opset} -> {OLDEST_OPSET} first: Casts need the broadcasting and the Cast of newer operators"
+    return raised, [note]

@@ -16,6 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
 from ndld_flow.graph.edit.functions import Imports, find_function
+from ndld_flow.graph.edit.graph_edits import drop_nodes, is_used
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type, type_edges
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -31,7 +32,6 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
     read_values,
 )
-from ndld_flow.graph.edit.wiring import drop_nodes, is_used
 from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import function_address, node_label

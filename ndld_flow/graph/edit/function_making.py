@@ -18,6 +18,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName, Imports
+from ndld_flow.graph.edit.graph_edits import prune_values, remove_node
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
@@ -32,7 +33,6 @@ from ndld_flow.graph.edit.node_groups import (
     replace_uses,
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
-from ndld_flow.graph.edit.wiring import prune_values, remove_node
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_details import constant_tensor
 from ndld_flow.models.node_precision import precision_of

@@ -21,10 +21,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.graph_edits import remove_node
 from ndld_flow.graph.edit.names import Nesting, values_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs
-from ndld_flow.graph.edit.wiring import remove_node
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.op_signatures import is_known_op
 from ndld_flow.models.scopes import function_address, node_label

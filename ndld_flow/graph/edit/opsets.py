@@ -24,7 +24,7 @@ from onnx import numpy_helper
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.wiring import prune_values
+from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import type_name
 from ndld_flow.models.new_model import oldest_ir_version, reject_unknown_opset

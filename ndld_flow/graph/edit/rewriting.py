@@ -26,7 +26,7 @@ from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import Imports
-from ndld_flow.graph.edit.graph_edits import known_shapes
+from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
@@ -49,7 +49,6 @@ from ndld_flow.graph.edit.pattern_matching import (
 )
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.graph.edit.wiring import prune_values
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.node_precision import precision_of

@@ -14,7 +14,7 @@ from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.functions import Imports
-from ndld_flow.graph.edit.graph_edits import known_shapes
+from ndld_flow.graph.edit.graph_edits import drop_nodes, known_shapes, prune_values
 from ndld_flow.graph.edit.interface import types_by_signatures
 from ndld_flow.graph.edit.joining import (
     AddedModel,
@@ -41,7 +41,6 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
     replace_uses,
 )
-from ndld_flow.graph.edit.wiring import drop_nodes, prune_values
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape

@@ -27,8 +27,7 @@ from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_known_op, is_op, known_op_types
 from ndld_flow.models.type_groups import ALL_FLOATS, group_places
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.constraints.constraints import check_precision
-from ndld_flow.precision.constraints.search_result import find_kept_nodes
+from ndld_flow.precision.constraints.constraints import check_precision, find_kept_nodes
 from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
 from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS

@@ -10,7 +10,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.points import objective_words, value_words
-from ndld_flow.sweep_search.main_effects import Effect, Level, Observed, main_effects
+from ndld_flow.sweep_search.ranking import Effect, Level, Observed, main_effects
 
 _OBJECTIVES, _AXES = 3, 12
 _DOTS = 12

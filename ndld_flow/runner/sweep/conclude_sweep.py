@@ -26,9 +26,8 @@ from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.runner.sweep.winners import Finalist, rank_tried
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials, hide_in_values
-from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.ranking import Place, find_best
-from ndld_flow.sweep_search.space import Numbers
+from ndld_flow.sweep_search.space import Numbers, excluded_count
 
 
 def active_seconds(records: Iterable[StepRecord]) -> float:

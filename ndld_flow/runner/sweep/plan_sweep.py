@@ -40,9 +40,8 @@ from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measur
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.store.store import Store
-from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.numbered_space import excluded_count
-from ndld_flow.sweep_search.space import Assignment
+from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import Assignment, excluded_count
 
 _ASSUMED_SPREAD = 0.5
 """Assumed relative standard deviation of a step that ran once: the effect of other settings is unknown."""

@@ -57,7 +57,7 @@ from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.store import Store
-from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.searches import make_search
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "null", "nan", "inf"}

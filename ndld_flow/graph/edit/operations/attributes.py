@@ -39,9 +39,9 @@ class SetAttributes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import errors_of
         from ndld_flow.graph.edit.nodes import make_attributes
         from ndld_flow.graph.edit.schemas import Schemas
-        from ndld_flow.graph.edit.wiring import errors_of
 
         schemas, nodes = Schemas(edited.model), edited.select_nodes(self.select, self.allow_empty)
         for node in nodes:
@@ -67,8 +67,8 @@ class RemoveAttributes(Operation):
     """Succeed when nothing is selected, or no node has such an attribute."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import errors_of
         from ndld_flow.graph.edit.schemas import Schemas
-        from ndld_flow.graph.edit.wiring import errors_of
 
         nodes, schemas = edited.select_nodes(self.select, self.allow_empty), Schemas(edited.model)
         matchers = [name_matcher(pattern) for pattern in self.attributes]
@@ -102,8 +102,8 @@ class ResetAttributes(Operation):
     """Succeed when nothing is selected, or there is nothing to reset."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import errors_of
         from ndld_flow.graph.edit.schemas import Schemas
-        from ndld_flow.graph.edit.wiring import errors_of
 
         nodes, schemas = edited.select_nodes(self.select, self.allow_empty), Schemas(edited.model)
         changed = 0

@@ -38,7 +38,7 @@ class Connect(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.wiring import connect
+        from ndld_flow.graph.edit.graph_edits import connect
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         return f"input {self.input} of {connect(edited, nodes, self.input, self.tensor)} nodes reads {self.tensor}"
@@ -61,8 +61,8 @@ class Disconnect(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import errors_of, set_inputs
         from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_at, port_index
-        from ndld_flow.graph.edit.wiring import errors_of, set_inputs
 
         schemas = Schemas(edited.model)
         changed = 0
@@ -125,8 +125,8 @@ class Rewire(Operation):
 
         Raises `RequestError` for a reader that cannot see the new tensor.
         """
+        from ndld_flow.graph.edit.graph_edits import ancestors, replace_output
         from ndld_flow.graph.edit.names import Nesting
-        from ndld_flow.graph.edit.wiring import ancestors, replace_output
         from ndld_flow.models.scopes import node_label
 
         if old is new:

@@ -198,7 +198,7 @@ def _remove(edited: EditedModel, value: ir.Value) -> None:
     Raises `RequestError` for an input that is used.
     """
     from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
-    from ndld_flow.graph.edit.wiring import is_used, prune_values
+    from ndld_flow.graph.edit.graph_edits import is_used, prune_values
     from ndld_flow.models.scopes import node_label
 
     if is_used(value) and not value.is_initializer():
@@ -253,8 +253,8 @@ class RemoveOutputs(Operation):
     """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import is_used, prune_values
         from ndld_flow.graph.edit.interface import pick
-        from ndld_flow.graph.edit.wiring import is_used, prune_values
         from ndld_flow.models.input_shapes import show_tensors
 
         graph = edited.model.graph

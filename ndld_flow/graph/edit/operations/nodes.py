@@ -245,8 +245,8 @@ class ReplaceOp(NodeOperation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import errors_of
         from ndld_flow.graph.edit.nodes import NewNode, NodeMaker
-        from ndld_flow.graph.edit.wiring import errors_of
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         maker, new = NodeMaker(edited), NewNode(self.op_type, self.own_domain, self.attributes)
@@ -297,7 +297,7 @@ class ReplaceNodes(NodeOperation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.node_replacement import Replacement, replace_nodes
+        from ndld_flow.graph.edit.nodes import Replacement, replace_nodes
         from ndld_flow.models.input_shapes import show_tensors
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
@@ -333,8 +333,8 @@ class RemoveNodes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.graph_edits import drop_nodes
         from ndld_flow.graph.edit.node_groups import deep_nodes, outermost
-        from ndld_flow.graph.edit.wiring import drop_nodes
 
         selected = edited.select_nodes(self.select, self.allow_empty)
         if self.bridge:
@@ -355,9 +355,9 @@ def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str
     `through` is the index or name of this input. By default it is the first that has the output's dtype, is not a
     constant, and has the output's shape, or the one closest to that. Raises `RequestError` for a node without inputs.
     """
+    from ndld_flow.graph.edit.graph_edits import replace_output
     from ndld_flow.graph.edit.node_groups import outermost
     from ndld_flow.graph.edit.schemas import Schemas, port_index
-    from ndld_flow.graph.edit.wiring import replace_output
     from ndld_flow.models.scopes import node_label, own_subgraphs
 
     schemas = Schemas(edited.model)

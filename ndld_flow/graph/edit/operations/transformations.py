@@ -250,8 +250,7 @@ class LoopToLstm(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
         from ndld_flow.graph.edit.loop_bodies import LoopBody, UnlikeError
-        from ndld_flow.graph.edit.lstm_loops import match_lstm
-        from ndld_flow.graph.edit.lstm_nodes import FIRST_OPSET, replace_by_lstm
+        from ndld_flow.graph.edit.lstm_loops import FIRST_OPSET, match_lstm, replace_by_lstm
         from ndld_flow.graph.sanitize.edits import is_standard
 
         edits, reasons, done = OperationEdits(edited), [], 0
