@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import milliseconds, share, three_digits
+from ndld_flow.base.quantities import milliseconds, share
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.measured import MeasuredView, batch_of, describe_measured, device_of
 
 _SERIES = 9
 """Number of colours; further parts share the colour of the rest."""
@@ -35,12 +36,7 @@ class StackRow:
     """One profile."""
 
     label: str
-    device: str
-    batch: str
-    """Items of one inference; `unknown` if inputs do not show it."""
-    latency: str
-    items_per_s: str
-    passes_per_s: str
+    measured: MeasuredView
     total: str
     """Sum of the layers; empty without times."""
     by_type: tuple[StackPart, ...]
@@ -59,18 +55,6 @@ class StacksView:
     """The unit of all times: `of one item` or `of one pass`."""
     notes: tuple[str, ...]
     """Reasons why the bars are not comparable as they are."""
-
-
-def batch_of(profile: Profile) -> int | None:
-    """Return the first dimension that all inputs share; None if they differ, or one is dynamic or not recorded."""
-    firsts = {tensor.shape[0] for tensor in profile.inputs if tensor.shape}
-    return firsts.pop() if len(firsts) == 1 and min(firsts) > 0 else None
-
-
-def device_of(profile: Profile) -> str:
-    """Return the name of the device that ran a profile; empty if it is not recorded."""
-    names = profile.machine.gpus if profile.runtime.on_gpu else (profile.machine.cpu,)
-    return short_name(", ".join(dict.fromkeys(filter(None, names))), 80)
 
 
 def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None:
@@ -96,30 +80,18 @@ def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None
         rows=tuple(
             StackRow(
                 label=short_name(label, 80),
-                device=device_of(profile) or "unknown",
-                batch="unknown" if batch is None else str(batch),
-                **_speed(profile, batch),
+                measured=describe_measured(profile),
                 total=milliseconds(subject.layers_ms / by) if subject.layers_ms else "",
                 by_type=types.of(subject, by, longest),
                 by_precision=precisions.of(subject, by, longest),
             )
-            for (label, profile, subject), batch, by in zip(timed, batches, divisors, strict=True)
+            for (label, profile, subject), by in zip(timed, divisors, strict=True)
         ),
         types=types.keys,
         precisions=precisions.keys,
         basis="of one item" if divisors is known else "of one pass",
         notes=tuple(_notes([profile for _, profile, _ in timed], batches, subjects)),
     )
-
-
-def _speed(profile: Profile, batch: int | None) -> dict[str, str]:
-    """Return latency and throughput, of items only where the batch is known."""
-    median_ms = profile.latency.median_ms if profile.latency_ms else 0.0
-    if median_ms <= 0:
-        return {"latency": "", "passes_per_s": "", "items_per_s": ""}
-    passes = profile.throughput_per_s
-    items = three_digits(passes * batch) if batch is not None else ""
-    return {"latency": milliseconds(median_ms), "passes_per_s": three_digits(passes), "items_per_s": items}
 
 
 class _Parts:

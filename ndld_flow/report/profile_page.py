@@ -14,6 +14,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
+from ndld_flow.report.measured import MeasuredView, describe_measured
 from ndld_flow.report.panel import PanelView, panels_of, views_of_profiles
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
@@ -25,6 +26,7 @@ class ProfilePage:
     """The panels of a run's report that are about a profile or an engine."""
 
     title: str
+    measured: MeasuredView
     panels: tuple[PanelView, ...]
     payload: str
     latency: None = None
@@ -73,5 +75,6 @@ def draw_build(build: Build, title: str, path: Path) -> Path:
 
 def _write(title: str, views: Mapping[str, Sequence[object]], profile: Profile, path: Path) -> Path:
     panels = panels_of(views)
-    page = ProfilePage(short_name(title), panels, page_payload(panels, [profile] if views.get("layers") else []))
+    payload = page_payload(panels, [profile] if views.get("layers") else [])
+    page = ProfilePage(short_name(title), describe_measured(profile), panels, payload)
     return write_page(path, render(PROFILE_REPORT, page), "ndld-flow report")

@@ -325,3 +325,28 @@ def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
 
     assert order(made.elsewhere()) == ["conditions", "where"]
     assert order(made.pair()) == ["where", "conditions"]
+
+
+# --- ranks ---
+
+
+def four(*, other_machine: bool = False) -> ComparisonPage:
+    """Return the page of four subjects, the second and third of which are equally fast."""
+    times = {"a": 14.0, "b": 10.0, "c": 10.0, "d": 20.0}
+    profiles = {place: made.in_turns("x", ms, 1 + place, turn=place) for place, ms in enumerate(times.values())}
+    if other_machine:
+        machine = profiles[3].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
+        profiles[3] = profiles[3].model_copy(update={"machine": machine})
+    return page_of(made.compared([made.subject(label, place) for place, label in enumerate(times)], {"x": profiles}))
+
+
+def test_a_subject_ranks_behind_those_that_are_better_beyond_noise() -> None:
+    page = four()
+    assert [(row.subject.label, row.rank) for row in page.ranked] == [("b", "1"), ("c", "1"), ("a", "3"), ("d", "4")]
+    assert page.fastest.startswith("Fastest: b, c;")
+    assert all(row.measured is not None and row.measured.batch == "1" for row in page.ranked)
+
+
+def test_nothing_is_ranked_where_a_pair_must_not_be_compared() -> None:
+    page = four(other_machine=True)
+    assert ({row.rank for row in page.ranked}, page.fastest) == ({""}, "")

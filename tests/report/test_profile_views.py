@@ -13,10 +13,11 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, Roofs, RuntimeTraits, TensorInfo
 from ndld_flow.report.collect_layers import collect_layers, collect_reformats
-from ndld_flow.report.collect_stacks import StacksView, batch_of, collect_stacks
+from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
 from ndld_flow.report.encoding import Tensors, Texts
 from ndld_flow.report.layer_payload import layers_payload
+from ndld_flow.report.measured import batch_of
 from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
 from ndld_flow.report.profile_page import draw_profile
@@ -181,7 +182,7 @@ def test_profiles_side_by_side_are_normalized_by_batch() -> None:
     view = stacked(sized((4, 3)), sized((1, 3)))
     assert view.basis == "of one item"
     assert [row.total for row in view.rows] == ["1.00 ms", "4.00 ms"]
-    assert [row.items_per_s for row in view.rows] == ["1,000", "250"]
+    assert [row.measured.items_per_s for row in view.rows] == ["1,000", "250"]
     assert view.notes == ()
     assert [row.by_type[0].width for row in view.rows] == pytest.approx([25, 100])
 
@@ -193,7 +194,7 @@ def test_an_unknown_batch_is_not_normalized(shapes: tuple[tuple[int, ...], ...])
     assert batch_of(sized(*shapes)) is None
     assert view.basis == "of one pass"
     assert [row.total for row in view.rows] == ["4.00 ms", "4.00 ms"]
-    assert (view.rows[1].batch, view.rows[1].items_per_s) == ("unknown", "")
+    assert (view.rows[1].measured.batch, view.rows[1].measured.items_per_s) == ("unknown", "")
     assert any("batch size of some profiles is unknown" in note for note in view.notes)
 
 

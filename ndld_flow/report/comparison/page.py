@@ -16,6 +16,7 @@ from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_c
 from ndld_flow.report.comparison.payload import comparison_payload
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
+    RankedSubject,
     RoundsView,
     SettingGroup,
     SubjectView,
@@ -23,6 +24,8 @@ from ndld_flow.report.comparison.subjects import (
     collect_rounds,
     collect_settings,
     collect_subjects,
+    name_fastest,
+    rank_subjects,
 )
 from ndld_flow.report.comparison.verdicts import (
     Decision,
@@ -74,6 +77,9 @@ class ComparisonPage:
     verdict: str
     why: str
     subjects: tuple[SubjectView, ...]
+    ranked: tuple[RankedSubject, ...]
+    fastest: str
+    """The subjects that are the fastest; empty for a pair, and if they cannot be ranked."""
     decisions: tuple[Decision, ...]
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
@@ -93,11 +99,17 @@ class ComparisonPage:
         return any(difference.effect == "forbids" for difference in self.differences)
 
     @property
+    def leads_with_stacks(self) -> bool:
+        """True if stacked bars compare more than two subjects, which no other chart does at once."""
+        return len(self.subjects) > 2 and any(profile.stacks for profile in self.profiles)
+
+    @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
         layered = any(profile.has_layers for profile in self.profiles)
         present = (
             ("decision", bool(self.decisions)),
+            ("stacks", self.leads_with_stacks),
             ("conditions", self.forbids),
             ("where", layered),
             ("gates", bool(self.gates)),
@@ -107,7 +119,7 @@ class ComparisonPage:
             ("time", layered),
             ("timeline", any(profile.timelines for profile in self.profiles)),
             ("layers", layered),
-            ("stacks", any(profile.stacks for profile in self.profiles)),
+            ("stacks", not self.leads_with_stacks and any(profile.stacks for profile in self.profiles)),
             ("graph", layered),
             ("conditions", not self.forbids),
             ("settings", bool(self.profiles)),
@@ -124,12 +136,15 @@ def collect_comparison(
     for profile, own in zip(comparison.profiles, profiles, strict=True):
         check_rows(profile, own)
     subjects = collect_subjects(comparison.subjects)
+    ranked = rank_subjects(comparison, subjects, profiles)
     ratio = comparison.geometric_mean_ratio
     return ComparisonPage(
         title=_title(subjects),
         verdict=comparison.verdict,
         why=short_name(comparison.why, 600),
         subjects=subjects,
+        ranked=ranked,
+        fastest=name_fastest(ranked, short_name(comparison.profiles[0].decided_by, 60) if comparison.profiles else ""),
         decisions=decisions,
         rounds=collect_rounds(comparison),
         ticks=scale.ticks(),

@@ -9,13 +9,15 @@ from string import ascii_uppercase
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import ratio_change, seconds
-from ndld_flow.base.text import short_name
+from ndld_flow.base.quantities import quantity, ratio_change, seconds
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
+from ndld_flow.report.measured import MeasuredView, describe_measured
+from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.value_text import shape_text, value_text
 
 SERIES = 10
@@ -49,6 +51,62 @@ def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
         )
         for place, subject in enumerate(subjects)
     )
+
+
+@dataclass(frozen=True)
+class RankedSubject:
+    """One row of the page's first table."""
+
+    place: int
+    """Position among the subjects."""
+    subject: SubjectView
+    rank: str
+    """1 plus the number of subjects that are better beyond noise; empty if a pair must not be compared."""
+    value: str
+    """Of the deciding metric."""
+    measured: MeasuredView | None
+    """None if several profiles were compared, or the subject has none."""
+
+
+def rank_subjects(
+    comparison: Comparison, subjects: Sequence[SubjectView], profiles: Sequence[Sequence[Profile]]
+) -> tuple[RankedSubject, ...]:
+    """Return all subjects, the best of three or more first; in their given order if they cannot be ranked."""
+    if len(comparison.profiles) != 1:
+        return tuple(RankedSubject(place, subject, "", "", None) for place, subject in enumerate(subjects))
+    (compared,), (own,) = comparison.profiles, profiles
+    metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
+    ranks, rows = _ranks(compared), []
+    for place, subject in enumerate(subjects):
+        at = compared.subjects.index(place) if place in compared.subjects else None
+        value = metric.values[at] if metric is not None and at is not None else None
+        shown = ABSENT if value is None or metric is None else quantity(value, short_name(metric.unit, 20))
+        rank = str(ranks[at]) if ranks and at is not None else ""
+        rows.append(RankedSubject(place, subject, rank, shown, None if at is None else describe_measured(own[at])))
+    return tuple(rows if len(rows) < 3 else sorted(rows, key=lambda row: int(row.rank or 0)))
+
+
+def _ranks(compared: ProfileComparison) -> list[int]:
+    """Return the rank of each profile; empty if a pair was not measured or must not be compared."""
+    words = {
+        (each.base, each.candidate): each.verdict for each in compared.verdicts if each.metric == compared.decided_by
+    }
+    count = len(compared.subjects)
+    if len(words) < count * (count - 1) or "incomparable" in words.values():
+        return []
+    better = (sum(words.get((place, other)) == "improved" for other in range(count)) for place in range(count))
+    return [1 + number for number in better]
+
+
+def name_fastest(ranked: Sequence[RankedSubject], metric: str) -> str:
+    """Return `Fastest: fp16, qat; no difference between them is decided.`; empty for a pair, and without ranks."""
+    leading = [row.subject.label for row in ranked if row.rank == "1"]
+    if len(ranked) < 3 or not leading:
+        return ""
+    word = "Fastest" if metric.startswith(("latency", "throughput")) else f"Best by {metric}"
+    if len(leading) == len(ranked):
+        return f"{word}: none, as no difference is beyond noise."
+    return f"{word}: {first_of(leading, 3)}{'; no difference between them is decided' if len(leading) > 1 else ''}."
 
 
 @dataclass(frozen=True)

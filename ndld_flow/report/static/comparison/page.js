@@ -8,7 +8,7 @@ import { Deltas, drawCoverage, drawLargest, Waterfall } from "./differences.js";
 import { ComparedGraph, drawTypes, Timelines } from "./drawings.js";
 import { ComparedLayers } from "./layers.js";
 import { drawRuns, drawSpread } from "./process_runs.js";
-import { drawDecision, drawHeadline, drawMetrics } from "./verdicts.js";
+import { drawDecision, drawHeadline, drawMetrics, drawTitle } from "./verdicts.js";
 
 /** @param {Choice} choice */
 function baseControls(choice) {
@@ -130,6 +130,7 @@ export async function start() {
     baseControls(choice);
     profileTabs(choice);
     choice.follow(() => {
+      drawTitle(required("title"), choice);
       drawHeadline(required("headline"), choice);
       drawDecision(required("decision"), choice);
     });

@@ -113,6 +113,17 @@ function deciding(choice) {
  * @param {HTMLElement} host
  * @param {Choice} choice
  */
+export function drawTitle(host, choice) {
+  const { subjects } = choice.payload;
+  const first = host.dataset.first ??= host.textContent ?? "";
+  const isFirst = choice.base === 0 && choice.candidate === 1;
+  host.textContent = isFirst ? first : `${subjects[choice.candidate].label} against ${subjects[choice.base].label}`;
+}
+
+/**
+ * @param {HTMLElement} host
+ * @param {Choice} choice
+ */
 export function drawHeadline(host, choice) {
   const { payload } = choice;
   const capital = (/** @type {string} */ word) => word[0].toUpperCase() + word.slice(1);
@@ -152,7 +163,7 @@ export function drawDecision(host, choice) {
       make("td", { class: "n" }, make("b", {}, ratioText(decision.ratio))), make("td", { class: "n" }, changeText(decision.ratio)),
       make("td", { class: "plot" }, intervalBar(decision, ratios)),
     ].filter((cell) => cell !== false)),
-    ...(decisions.length > 1 ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
+    ...(decisions.length > 1 && !choice.payload.why.replaceAll("->", "→").includes(decision.why.split("; ").slice(1).join("; ")) ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
   ]);
   host.replaceChildren(scrollBox(make("table", { class: "decisions" },
     make("thead", {}, make("tr", {}, ...heads.filter((head) => head !== false))), make("tbody", {}, ...rows))));

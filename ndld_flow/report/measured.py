@@ -1,0 +1,71 @@
+"""What a profile measured: inputs, batch, precision, device and throughput, without which no latency can be judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import milliseconds, share, three_digits
+from ndld_flow.base.text import first_of, short_name
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.value_text import shape_text
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class MeasuredView:
+    """What a profile measured; `unknown` for what it does not record."""
+
+    model: str
+    inputs: str
+    """`x 1x3x320x320 float32`"""
+    batch: str
+    """Items of one inference."""
+    precision: str
+    """`float16 92 %, float32 8 %`, of the layers' time."""
+    device: str
+    latency: str
+    """Median of a pass; empty without samples, as are the next two."""
+    passes_per_s: str
+    items_per_s: str
+    """Empty if the batch is unknown."""
+
+
+def batch_of(profile: Profile) -> int | None:
+    """Return the first dimension that all inputs share; None if they differ, or one is dynamic or not recorded."""
+    firsts = {tensor.shape[0] for tensor in profile.inputs if tensor.shape}
+    return firsts.pop() if len(firsts) == 1 and min(firsts) > 0 else None
+
+
+def device_of(profile: Profile) -> str:
+    """Return the name of the device that ran a profile; empty if it is not recorded."""
+    names = profile.machine.gpus if profile.runtime.on_gpu else (profile.machine.cpu,)
+    return short_name(", ".join(dict.fromkeys(filter(None, names))), 80)
+
+
+def describe_measured(profile: Profile) -> MeasuredView:
+    """Return what a profile measured."""
+    batch, is_timed = batch_of(profile), bool(profile.latency_ms) and profile.latency.median_ms > 0
+    inputs = [short_name(f"{each.name} {shape_text(each.shape)} {each.dtype}", 80) for each in profile.inputs]
+    return MeasuredView(
+        model=short_name(profile.label, 80),
+        inputs=first_of(inputs, 2) or UNKNOWN,
+        batch=UNKNOWN if batch is None else str(batch),
+        precision=_precision(profile),
+        device=device_of(profile) or UNKNOWN,
+        latency=milliseconds(profile.latency.median_ms) if is_timed else "",
+        passes_per_s=three_digits(profile.throughput_per_s) if is_timed else "",
+        items_per_s=three_digits(profile.throughput_per_s * batch) if is_timed and batch is not None else "",
+    )
+
+
+def _precision(profile: Profile) -> str:
+    """Return the precisions of the layers, by time; by their number without times, such as those of an engine."""
+    subject, sums = Subject(profile), Counter[str]()
+    for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
+        sums[short_name(layer.precision, 40) or UNKNOWN] += median_ms if subject.layers_ms else 1  # type: ignore[assignment]
+    total = sums.total()
+    parts = [f"{name} {share(part / total)}" for name, part in sums.most_common() if part > 0]
+    return sums.most_common(1)[0][0] if len(parts) == 1 else first_of(parts, 2) or UNKNOWN
