@@ -126,6 +126,8 @@ class MetricSeries(Record):
     """As `level`, without measurements that are no baseline."""
     best: float | None
     """Median of the best level since the last accepted change."""
+    limit: float | None = None
+    """The bound of the newest run's gate on this metric alone; None without one."""
     remark: str = ""
     """The reason why nothing can be concluded, such as too few points."""
 

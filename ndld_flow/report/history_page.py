@@ -166,7 +166,7 @@ def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tu
         most = max((len(each.points) for each in ordered), default=0)
         remark = next((each.remark for each in ordered if each.remark and len(each.points) == most), "")
         if remark:
-            return "inconclusive", "Too few measurements", f"{remark}"
+            return "inconclusive", "Undecided", remark
         return "passed", "No change", f"no metric has changed its level in {counted(most, 'measurement')}"
     when = f"{leading.started_at.day} {leading.started_at:%b %Y, %H:%M} UTC"
     sentence = f"{leading.metric} {leading.change} ({leading.values}) on {when}"
@@ -229,6 +229,10 @@ def _payload(drawn: Sequence[MetricSeries], first: int) -> str:
                 "value": [rounded(point.value, 6) for point in series.points],
                 "runs": [point.runs for point in series.points],
                 "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
+                "level": series.level,
+                "least_change": series.least_change,
+                "limit": series.limit,
+                "remark": short_name(series.remark, 200),
                 "steps": [_step_payload(series, step) for step in series.steps],
             }
             for series in drawn

@@ -306,6 +306,14 @@ class HistorySeriesPayload(TypedDict):
     value: list[float]
     runs: list[int]
     doubt: list[TextPlace]
+    level: float | None
+    """Median since the last step."""
+    least_change: float
+    """The smallest relative change that is a step."""
+    limit: float | None
+    """The bound of a gate."""
+    remark: str
+    """The reason why nothing can be concluded; empty if something can."""
     steps: list[HistoryStepPayload]
 
 

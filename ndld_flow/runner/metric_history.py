@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.metric_directions import Better, which_is_better
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
 from ndld_flow.history.levels import best_level, find_drift, split_levels
 from ndld_flow.history.series import Measured, Subject, differing, joined, read_facts
@@ -31,6 +32,7 @@ from ndld_flow.records.history import (
     MetricSeries,
     Trend,
 )
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, describe_noise
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.accepted_changes import read_accepted
@@ -146,8 +148,7 @@ def _only_recipe(outputs: Outputs) -> str:
 
 def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -> list[str]:
     if not wanted:
-        gates = next((run.gates for run in reversed(runs) if run.started_at), ())
-        named = dict.fromkeys(name for gate in gates for name in _names(gate) if name in known)
+        named = dict.fromkeys(name for gate in _newest_gates(runs) for name in _names(gate) if name in known)
         return list(named) or [name for name in known if name.partition(".")[2] == _MAIN] or list(known[:1])
     chosen: dict[str, None] = {}
     for word in wanted:
@@ -156,6 +157,23 @@ def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -
             raise RequestError(f"history: no run has a metric `{word}`; {suggest(word, known)}.")
         chosen |= dict.fromkeys(found)
     return list(chosen)
+
+
+def _newest_gates(runs: Sequence[_Run]) -> Sequence[str]:
+    return next((run.gates for run in reversed(runs) if run.started_at), ())
+
+
+def _limit(text: str, metric: str, known: Mapping[str, Metric]) -> float | None:
+    """Return the bound of a gate on one metric; None for a gate on something else, and if it is unknown."""
+    try:
+        gate = parse_gate(text)
+        if gate.left.text.strip() != metric or gate.right.names:
+            return None
+        gate.check_units(lambda name: known[name].unit)
+        limit = gate.decide(known).right
+    except (GateError, KeyError):
+        return None
+    return limit if math.isfinite(limit) else None
 
 
 def _names(gate: str) -> list[str]:
@@ -258,6 +276,12 @@ class _Context:
         best = best_level([level for level in good if level.start >= accepted], better)
         begin = starts[-1] if starts else 0
         drift = None if exact else find_drift([values[place] for place in sound if place >= begin], least_change)
+        levels = {
+            metric: points[-1].value,
+            "history.best": best.median if best else None,
+            "history.last": good[-1].median if good and good[-1].start >= begin else None,
+        }
+        known = {name: Metric(value=value, unit=unit) for name, value in levels.items() if value is not None}
         return MetricSeries(
             recipe=recipe,
             metric=metric,
@@ -273,8 +297,11 @@ class _Context:
             steps=steps,
             trend=Trend(change=drift.change, points=drift.points) if drift else None,
             level=present[-1].median if present else None,
-            good_level=good[-1].median if good and good[-1].start >= begin else None,
-            best=best.median if best else None,
+            good_level=levels["history.last"],
+            best=levels["history.best"],
+            limit=next(
+                (limit for gate in _newest_gates(self.runs) if (limit := _limit(gate, metric, known)) is not None), None
+            ),
             remark=_remark(len(sound), exact=exact),
         )
 
@@ -396,4 +423,4 @@ def _remark(count: int, *, exact: bool) -> str:
     needed = LEAST_BEFORE + LEAST_AFTER
     if exact or count >= needed:
         return ""
-    return f"{count} of the {needed} measurements that show a step"
+    return f"{counted(count, 'measurement')}; a change shows from {needed} on"

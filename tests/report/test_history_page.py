@@ -46,7 +46,7 @@ def test_the_first_screen_has_what_changed_when_by_how_much_and_why(tmp_path: Pa
     assert "larger input" in {change.accepted for change in accepted.changes}
 
 
-@pytest.mark.parametrize(("count", "word"), [(5, "Too few measurements"), (40, "No change")])
+@pytest.mark.parametrize(("count", "word"), [(5, "Undecided"), (40, "No change")])
 def test_a_page_without_changes_has_the_reason(tmp_path: Path, count: int, word: str) -> None:
     write_runs(tmp_path, courses(simulate("normal 1 %", count, 5)))
     assert collect_history(api.history(every=True, outputs=tmp_path)).word == word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -280,3 +281,19 @@ def write_program(path: Path, line: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{line}\n")
     path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("gate", "limit"),
+    [
+        (f"{LATENCY} <= 12 ms", 12.0),
+        (f"{LATENCY} <= history.best + 10 %", 11.0),
+        (f"{LATENCY} / 2 <= 12 ms", None),
+        (f"{LATENCY} <= {LATENCY} * 2", None),
+        (f"{LATENCY} <= 64 MiB", None),
+    ],
+)
+def test_a_series_has_the_limit_of_the_gate_on_it_alone(tmp_path: Path, gate: str, limit: float | None) -> None:
+    write_runs(tmp_path, [replace(course, gates=(gate,)) for course in courses([10.0] * 5)])
+    (series,) = history(tmp_path)
+    assert series.limit == pytest.approx(limit)

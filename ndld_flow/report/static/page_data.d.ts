@@ -279,6 +279,14 @@ interface HistorySeriesPayload {
   value: number[];
   runs: number[];
   doubt: TextPlace[];
+  /** Median since the last step. */
+  level: number | null;
+  /** The smallest relative change that is a step. */
+  least_change: number;
+  /** The bound of a gate. */
+  limit: number | null;
+  /** The reason why nothing can be concluded; empty if something can. */
+  remark: string;
   steps: HistoryStepPayload[];
 }
 

@@ -116,7 +116,7 @@ function deciding(choice) {
 export function drawTitle(host, choice) {
   const { subjects } = choice.payload;
   const first = host.dataset.first ??= host.textContent ?? "";
-  const isFirst = choice.base === 0 && choice.candidate === 1;
+  const isFirst = subjects.length < 3 || choice.base === 0 && choice.candidate === 1;
   host.textContent = isFirst ? first : `${subjects[choice.candidate].label} against ${subjects[choice.base].label}`;
 }
 

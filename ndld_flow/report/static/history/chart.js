@@ -7,6 +7,7 @@ import { Spots } from "../scatter_points.js";
 
 const SIZE = { height: 330, left: 74, right: 18, top: 34, bottom: 40 };
 const MANY = 1500;
+const LEAST = 4; // points of a chart from which nothing can be concluded: fewer are a sentence
 
 /**
  * The day, or of a span of a few days the time too: equal labels would show nothing.
@@ -25,12 +26,13 @@ const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 1
  * The range of values that shows the levels: a few outliers must not flatten the rest.
  * @param {number[]} values
  * @param {HistoryStepPayload[]} steps
+ * @param {number | null} limit
  */
-function rangeOf(values, steps) {
+function rangeOf(values, steps, limit) {
   const sorted = [...values].sort((a, b) => a - b);
   const at = (/** @type {number} */ part) => sorted[Math.round(part * (sorted.length - 1))];
   const [first, third] = [at(0.25), at(0.75)];
-  const levels = steps.flatMap(({ before, after }) => [before, after]);
+  const levels = [...steps.flatMap(({ before, after }) => [before, after]), ...(limit === null ? [] : [limit])];
   const room = 4 * (third - first);
   const low = Math.min(...levels, Math.max(sorted[0], first - room));
   const high = Math.max(...levels, Math.min(sorted[sorted.length - 1], third + room));
@@ -52,11 +54,12 @@ export class HistoryChart {
     this.choice.selectedIndex = this.now;
     this.about = make("span", { class: "about quiet" });
     this.room = make("div");
+    this.key = make("p", { class: "quiet small history-key" }, make("i"), "median of a level, with the band within which nothing is a change; each point is a measurement, ",
+      make("i", { class: "ring" }), "no baseline; upright lines are changes, dashed if accepted. Arrow keys move through the points.");
     host.append(
       make("div", { class: "history-tools" }, make("label", { for: "history-series" }, "Metric"), this.choice, this.about),
       make("figure", { class: "picture" }, this.room),
-      make("p", { class: "quiet small history-key" }, make("i"), "median of a level; each point is a measurement, ",
-        make("i", { class: "ring" }), "no baseline; lines are changes, dashed if accepted. Arrow keys move through the points."));
+      this.key);
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
@@ -86,7 +89,18 @@ export class HistoryChart {
     const series = this.data.series[this.now];
     let run = 0;
     const runs = series.run.map((by) => (run += by));
-    const { low, high } = rangeOf(series.value, series.steps);
+    // A limit far from all values would flatten them.
+    const isNear = series.limit !== null && series.limit > Math.min(...series.value) / 1.5 && series.limit < Math.max(...series.value) * 1.5;
+    const near = isNear ? series.limit : null;
+    const far = series.limit === null || isNear ? "" : `gate's limit ${quantityText(series.limit, series.unit)}, beyond the chart`;
+    this.about.textContent = [series.about, series.remark, far].filter(Boolean).join("; ");
+    this.key.hidden = series.remark !== "" && series.value.length < LEAST;
+    if (this.key.hidden) {
+      this.room.replaceChildren(make("p", {}, series.value.map((value, place) =>
+        `${quantityText(value, series.unit)} on ${moment(this.data.started_s[runs[place]])}`).join(", "), "."));
+      return;
+    }
+    const { low, high } = rangeOf(series.value, series.steps, near);
     const x = scale(-0.5, Math.max(series.value.length - 0.5, 0.5), SIZE.left, width - SIZE.right);
     const y = scale(low, high, SIZE.height - SIZE.bottom, SIZE.top);
     const kept = (/** @type {number} */ value) => y(Math.min(Math.max(value, low), high));
@@ -94,10 +108,9 @@ export class HistoryChart {
       height: SIZE.height, viewBox: `0 0 ${width} ${SIZE.height}`, role: "application", "aria-roledescription": "line chart",
       tabindex: 0, "aria-label": this.words(series),
     });
-    svg.append(...this.grid(series, runs, { x, y, low, high, width }), ...this.points(series, x, kept), ...this.levels(series, x, y), ...this.steps(series, x));
+    svg.append(...this.grid(series, runs, { x, y, low, high, width }), ...this.levels({ ...series, limit: near }, x, y, width), ...this.points(series, x, kept), ...this.steps(series, x));
     const spots = series.value.map((value, place) => ({ x: x(place), y: kept(value), row: place, text: this.text(series, runs[place], place) }));
     new Spots(svg, spots, { start: Math.max(this.chosen, series.value.length - 1, 0), pick: () => {} });
-    this.about.textContent = series.about;
     this.room.replaceChildren(svg);
   }
 
@@ -135,14 +148,16 @@ export class HistoryChart {
   grid(series, runs, { x, y, low, high, width }) {
     const total = series.value.length;
     const span = this.data.started_s[runs[total - 1]] - this.data.started_s[runs[0]];
-    const labels = Math.max(2, Math.min(total, Math.floor((width - SIZE.left) / 110)));
+    const labels = Math.max(2, Math.min(total, Math.floor((width - SIZE.left) / 150)));
     const places = [...new Set(Array.from({ length: labels }, (_, number) => Math.round((number * (total - 1)) / Math.max(labels - 1, 1))))];
+    const at = (/** @type {number} */ place) => label(this.data.started_s[runs[place]], span);
     const anchor = (/** @type {number} */ place) => (place === total - 1 && total > 1 ? "end" : place === 0 ? "start" : "middle");
     return [
       ...ticks(low, high, 5).flatMap((tick) => [
         draw("line", { class: "grid", x1: SIZE.left, x2: width - SIZE.right, y1: y(tick), y2: y(tick) }),
         draw("text", { x: SIZE.left - 8, y: y(tick) + 4, "text-anchor": "end" }, quantityText(Number(tick.toPrecision(12)), series.unit))]),
-      ...places.map((place) => draw("text", { x: x(place), y: SIZE.height - 16, "text-anchor": anchor(place) }, label(this.data.started_s[runs[place]], span))),
+      ...places.filter((place, number) => number === 0 || at(place) !== at(places[number - 1]))
+        .map((place) => draw("text", { x: x(place), y: SIZE.height - 16, "text-anchor": anchor(place) }, at(place))),
     ];
   }
 
@@ -166,13 +181,21 @@ export class HistoryChart {
    * @param {HistorySeriesPayload} series
    * @param {(value: number) => number} x
    * @param {(value: number) => number} y
+   * @param {number} width
    */
-  levels({ value, steps }, x, y) {
-    if (!steps.length) return [];
+  levels({ value, steps, level, least_change, limit, unit }, x, y, width) {
     const bounds = [0, ...steps.map(({ place }) => place), value.length];
-    const medians = [steps[0].before, ...steps.map(({ after }) => after)];
+    const medians = steps.length ? [steps[0].before, ...steps.map(({ after }) => after)] : level === null ? [] : [level];
+    const edges = (/** @type {number} */ median) => [y(median * (1 + least_change)), y(median * (1 - least_change))].sort((a, b) => a - b);
+    const bands = medians.map((median, number) => draw("rect", {
+      class: "history-band", x: x(bounds[number] - 0.5), width: x(bounds[number + 1] - 0.5) - x(bounds[number] - 0.5),
+      y: edges(median)[0], height: edges(median)[1] - edges(median)[0],
+    }));
+    const bound = limit === null ? [] : [
+      draw("line", { class: "history-limit", x1: SIZE.left, x2: width - SIZE.right, y1: y(limit), y2: y(limit) }),
+      draw("text", { class: "history-change", x: SIZE.left + 4, y: y(limit) - 5 }, `gate's limit ${quantityText(limit, unit)}`)];
     const path = medians.map((median, number) => `M${x(bounds[number] - 0.5).toFixed(1)} ${y(median).toFixed(1)}H${x(bounds[number + 1] - 0.5).toFixed(1)}`);
-    return [draw("path", { class: "history-level", d: path.join("") })];
+    return [...bands, draw("path", { class: "history-level", d: path.join("") }), ...bound];
   }
 
   /**
