@@ -10,10 +10,12 @@ import { summed } from "./data.js";
 export class Blocks {
   /**
    * @param {BlocksPayload} payload
-   * @param {Blocks | null} inner the blocks that these are made of; null for blocks of layers
+   * @param {{of: Int32Array, head: Int32Array} | null} inner the blocks that these are made of; null for blocks of layers
    */
   constructor(payload, inner) {
+    /** @type {Int32Array} */
     this.of = summed(payload.of);
+    /** @type {Int32Array} */
     this.head = summed(payload.head);
     if (inner) {
       const [of, head] = [this.of, this.head];
