@@ -99,4 +99,6 @@ def command(
     for file in reduced.other_files:
         click.echo(f"  not in the zip, but named by the recipe: {file}")
     click.echo(reduced.path)
+    if reduced.page:
+        click.echo(reduced.page)
     return 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
@@ -146,8 +147,9 @@ _MOST_METADATA = 400
 """Longest text of one entry."""
 
 
-def read_document(path: Path, reading: Reading) -> ModelDocument:
-    """Read a model for its page. Weights below a limit are read, in pieces.
+def read_document(path: Path, reading: Reading, inputs: Mapping[str, Path] | None = None) -> ModelDocument:
+    """Read a model for its page, with the values of these tensors' files at its inputs. Weights below a limit are read,
+    in pieces.
 
     Raises `ModelError` if it is not ONNX, `RequestError` if it has far too many nodes or no body of that name.
     """
@@ -155,7 +157,7 @@ def read_document(path: Path, reading: Reading) -> ModelDocument:
     if reading.shapes:
         infer_shapes(model)
         name_computed_dims(model)
-    reader = _Reader(model, reading, ContentsReader(reading.values))
+    reader = _Reader(model, reading, ContentsReader(reading.values), inputs or {})
     reader.read()
     shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0
     scopes = tuple(map(reader.scope, reader.scopes))
@@ -179,6 +181,7 @@ class _Reader:
     model: ir.Model
     reading: Reading
     held: ContentsReader
+    inputs: Mapping[str, Path]
     scopes: dict[ir.Graph, int] = field(default_factory=dict)
     addresses: list[str] = field(default_factory=list)
     parents: dict[ir.Graph, int] = field(default_factory=dict)
@@ -275,6 +278,9 @@ class _Reader:
         tensor = constant_tensor(value)
         if tensor is None and kind == "constant":
             tensor = self.held.tensor_of_constant(value)
+        file = self.inputs.get(value.name or "") if kind == "input" else None
+        if file is not None:
+            tensor = ir.serde.deserialize_tensor(onnx.load_tensor(file))
         if kind == "computed" and value.producer() is None and tensor is not None:
             kind = "initializer"
         held = NONE if tensor is None else self.held.place(tensor)

@@ -47,6 +47,17 @@ class OperatorRow:
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """The failure of a reduced model, and how it was reduced."""
+
+    failure: str
+    message: str
+    facts: tuple[Fact, ...]
+    trials: tuple[tuple[int, str, bool], ...]
+    """(number of the trial, what was tried, whether it still failed)."""
+
+
+@dataclass(frozen=True)
 class ModelPage:
     """Data of the template; the graphs are in the payload."""
 
@@ -59,16 +70,17 @@ class ModelPage:
     weight_bytes: int
     has_values: bool
     payload: str
+    reduction: Reduction | None
 
 
-def write_model_page(document: ModelDocument, path: Path) -> Path:
+def write_model_page(document: ModelDocument, path: Path, reduction: Reduction | None = None) -> Path:
     """Write the page atomically and return its path. Raises `OutputsError` if it cannot be written."""
     with paused_garbage_collection():
-        page = collect_model_page(document)
-        return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw")
+        page = collect_model_page(document, reduction)
+        return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw" if reduction is None else "ndld-flow reduce")
 
 
-def collect_model_page(document: ModelDocument) -> ModelPage:
+def collect_model_page(document: ModelDocument, reduction: Reduction | None = None) -> ModelPage:
     """Lay out every graph and convert the document to columns."""
     main = document.scopes[0]
     return ModelPage(
@@ -90,6 +102,7 @@ def collect_model_page(document: ModelDocument) -> ModelPage:
         sum(held.size_bytes for held in document.held),
         document.has_values,
         packed(_payload(document)),
+        reduction,
     )
 
 

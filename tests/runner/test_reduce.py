@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -163,6 +166,15 @@ def test_exactly_the_needed_nodes_remain(
     assert sorted(operators_in(chained / "small.zip")) == sorted(needs)
     assert (reduced.nodes, reduced.nodes_before, reduced.minimal) == (len(needs), 2 * len(operators), True)
     assert reduced.trials <= 10 * len(needs)
+    assert Path(reduced.page) == chained / "small.html"
+    found = re.search(r'id="page-data">([^<]+)', Path(reduced.page).read_text("utf-8"))
+    assert found is not None
+    data = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    operators_drawn = [data["texts"][place] for place in data["nodes"]["operator"]]
+    assert sorted(operator for operator in operators_drawn if operator != "Constant") == sorted(needs)
+    inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == 1]
+    held = [sum(data["tensors"]["held"][: place + 1]) for place in inputs]
+    assert held and all(data["held"][place]["range"] for place in held), "the values that the part reads are shown"
 
 
 @THOROUGH

@@ -25,6 +25,8 @@ class Reduced(Record):
 
     path: str
     """The zip."""
+    page: str
+    """The page of the reduced model; empty if it is too large to be drawn."""
     failure: str
     """The failure that persists, as a clause."""
     nodes: int

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces
 from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.reduction.part import NodeFacts, Whole
+from ndld_flow.reduction.part import MODEL, NodeFacts, Whole
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.reduce.draw_reduced import draw_reduced
 from ndld_flow.runner.reduce.failed_run import FailedRun, run_once
 from ndld_flow.runner.reduce.failure import Failure, failures_of_record, words_in
 from ndld_flow.runner.reduce.inspect_model import Inspector
@@ -108,6 +109,7 @@ class _Reduction:
             server, self._scratch, journal, request.trust, options.strict, options.trials, self._report_trial
         )
         self._minimal = True
+        self._tried: list[tuple[int, str, bool]] = []
         self._message = ""
         """Message of the reduced model's failure."""
         self._suspects: dict[str, float] = {}
@@ -447,8 +449,10 @@ class _Reduction:
         written = self._trials.write(folder, stage, kept, self._original)
         part = written.part
         assert part is not None
+        page = target.with_suffix(".page.html" if target.suffix == ".html" else ".html")
         reduced = Reduced(
             path=str(target),
+            page=str(page),
             failure=str(self._failure),
             nodes=self._inspector.count_nodes(folder / "model.onnx"),
             nodes_before=counts.nodes,
@@ -462,11 +466,19 @@ class _Reduction:
             verified=counts.runs,
             failed=counts.failed,
         )
-        write_zip(folder, target, reduced, self._record.versions, self._message or self._failure.message)
+        message = self._message or self._failure.message
+        write_zip(folder, target, reduced, self._record.versions, message)
         self._trials.journal.unlink(missing_ok=True)
+        try:
+            files = {name: folder / files[0] for name, files in part.inputs.items()}
+            draw_reduced(reduced, message, folder / MODEL, files, self._tried)
+        except NdldFlowError as error:
+            self._listener(Notice(text=f"the reduced model cannot be drawn: {error}", warning=True))
+            return reduced.model_copy(update={"page": ""})
         return reduced
 
     def _report_trial(self, trial: int, nodes: int, fails: bool) -> None:
+        self._tried.append((trial, counted(nodes, "node"), fails))
         outcome = "still fails" if fails else "another result"
         self._listener(Notice(text=f"trial {trial}: {counted(nodes, 'node')}: {outcome}"))
 
