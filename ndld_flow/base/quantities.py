@@ -32,9 +32,11 @@ def three_digits(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Format a duration in ms: `870 µs`, `12.1 ms`, `1.24 s`."""
+    """Format a duration in ms: `0`, `870 µs`, `12.1 ms`, `1.24 s`."""
     magnitude = abs(value)
-    if 0 < magnitude < 0.9995:
+    if magnitude == 0:
+        return "0"
+    if magnitude < 0.9995:
         return f"{three_digits(value * 1000)} µs"
     return f"{three_digits(value)} ms" if magnitude < 10_000 else seconds(value / 1000)
 

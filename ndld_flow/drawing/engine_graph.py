@@ -86,7 +86,7 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
 
 
 def _node(layer: Layer) -> DrawnNode:
-    nodes = layer.onnx_nodes
+    nodes = _computing_first(layer)
     tooltip = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
     more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
     kind = layer.type
@@ -98,6 +98,13 @@ def _node(layer: Layer) -> DrawnNode:
         family=family_of_layer(kind, layer.name),
         details=tuple(text for text in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if text),
     )
+
+
+def _computing_first(layer: Layer) -> tuple[str, ...]:
+    """Return the ONNX nodes of a layer, those that only quantize last: a quantized convolution is a convolution."""
+    if layer.role == "quantize":
+        return layer.onnx_nodes
+    return tuple(sorted(layer.onnx_nodes, key=lambda name: "quantizelinear" in name.lower()))
 
 
 def _precision(layer: Layer) -> str:

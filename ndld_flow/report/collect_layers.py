@@ -51,6 +51,8 @@ class InsightView:
     """Positions to select, the longest first."""
     layer_count: int
     """Number of layers, including those without a link."""
+    within: str = ""
+    """Title of a finding about these layers and others, which counts the same time; empty if there is none."""
     command: str = ""
     """The command that writes the suggestion into the recipe of the run, and measures it; empty if there is none."""
 
@@ -62,11 +64,13 @@ def collect_diagnosis(
 
     `step` of `run` measured it; without a run, there is no recipe that could be changed.
     """
-    bound, views = bound_of(subject), []
-    for insight in insights_of(subject):
+    bound, views, found = bound_of(subject), [], insights_of(subject)
+    for insight in found:
         offered = run is not None and insight.change is not None and not is_applied(insight.change, run, step)
         command = f"ndld-flow apply {run.id}:{step} {insight.name}" if offered and run is not None else ""
-        views.append(replace(insight_view(insight), command=visible_text(command)))
+        own = frozenset(insight.layers)
+        within = next((other.title for other in found if other.score and own and own < frozenset(other.layers)), "")
+        views.append(replace(insight_view(insight), within=visible_text(within), command=visible_text(command)))
     return BoundView(bound.word, visible_text(bound.evidence)), tuple(views)
 
 

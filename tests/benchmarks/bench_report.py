@@ -89,7 +89,7 @@ def measure_page(page: Page, report: Path) -> None:
 
 
 def main(layers: int = 5000, profiles: int = 10) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    browser = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         big = write_big(Path(scratch) / "big", layers, profiles)
         quick = write_quickstart(Path(scratch) / "quick")

@@ -111,3 +111,10 @@ def test_the_boxes_of_an_engine_are_those_that_its_title_counts() -> None:
     assert (labels["Reformat"], labels["Quantize"], labels["NoOp"]) == (2, 10, 2)
     assert "2 reformat" in graph.subtitle
     assert "10 quantize" in graph.subtitle
+
+
+def test_a_quantized_convolution_is_labelled_by_its_convolution() -> None:
+    graph = engine_graph(read_profile(a100_exports() / "qat"), "qat", shapes=False)
+    shown = {(node.label, node.details[0].split("_")[0]) for node in graph.nodes if node.details}
+    assert {word for label, word in shown if label == "CaskConvolution"} == {"Conv", "Gemm"}
+    assert ("Quantize", "QuantizeLinear") in shown

@@ -217,6 +217,13 @@ def test_the_views_of_layers_are_its_tabs(tmp_path: Path) -> None:
     assert [(panel.name, [tab.name for tab in panel.tabs]) for panel in untimed] == [("engines", ["treemap"])]
 
 
+def test_a_finding_among_the_layers_of_another_names_it() -> None:
+    (view,) = collect_layers({"fp32": a100("fp32")})
+    whole, part = (next(each for each in view.insights if word in each.title) for word in ("TF32", "CUDA cores"))
+    assert (part.within, whole.within) == (whole.title, "")
+    assert set(part.layers) < set(whole.layers)
+
+
 def test_sections_are_in_the_order_of_the_page() -> None:
     leading = [panel.leads for panel in panels_of(dict.fromkeys(find_panels(), True))]
     assert leading == sorted(leading, reverse=True)

@@ -46,7 +46,7 @@ def test_the_roofline_of_an_import_has_a_roof_for_each_unit(shared: SharedPages,
     page = shared.show(engine)
     page.locator("[data-live=roofline]").scroll_into_view_if_needed()
     expect(page.locator("[data-live=roofline] .roof")).to_have_count(2)
-    expect(page.locator("[data-live=roofline]")).to_contain_text("tensor core TF32: 78,000 GMAC/s · 1,935 GB/s")
+    expect(page.locator("[data-live=roofline]")).to_contain_text("tensor core TF32: 156 TFLOP/s · 1,935 GB/s")
     expect(page.locator("#layers")).to_contain_text("published for NVIDIA A100 80GB PCIe, at boost clock")
 
 

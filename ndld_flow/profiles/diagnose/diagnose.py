@@ -238,7 +238,8 @@ def _parts_at_roofs(subject: Subject) -> dict[str, float]:
 def _at_roofs(subject: Subject) -> str:
     parts, how, roofs = _parts_at_roofs(subject), subject.peaks.how, subject.profile.roofs
     if roofs is not None:
-        how = f"measured: {three_digits(roofs.macs_per_s / 1e9)} GMAC/s, {three_digits(roofs.bytes_per_s / 1e9)} GB/s"
+        peak = three_digits(2 * roofs.macs_per_s / 1e12)
+        how = f"measured: {peak} TFLOP/s, {three_digits(roofs.bytes_per_s / 1e9)} GB/s"
     return (
         f"layers with {share(parts['compute'])} of the layers' time reach at least half of the compute roof, with "
         f"{share(parts['memory'])} half of the memory roof ({how})"

@@ -89,12 +89,12 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
         return
     best_ms = sum(subject.medians_ms[position] * most for position, most in reached.items())
     layer, longest_ms = subject.layers[positions[0]], subject.medians_ms[positions[0]]
-    reasons = _reasons(layer)
+    reasons, speed = _reasons(layer), three_digits(2 * (layer.macs or 0) / longest_ms / 1e9)
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
         title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of the device's peak",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
-        f"longest, {subject.call(positions[0])}, reaches {three_digits((layer.macs or 0) / longest_ms / 1e6)} GMAC/s, "
+        f"longest, {subject.call(positions[0])}, reaches {speed} TFLOP/s, "
         f"{share(reached[positions[0]])} of the nearer roof{reasons and f': {reasons}'}.",
         next_step=(
             "Larger batches or inputs use the device better. Channels and widths that are multiples of "

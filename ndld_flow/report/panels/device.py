@@ -102,7 +102,7 @@ def _text(name: str, value: JsonValue) -> str:
 
 def _peaks(peaks: PublishedPeaks) -> Iterator[Fact]:
     for unit, macs_per_s in peaks.macs_per_s.items():
-        yield Fact(unit, f"{three_digits(2 * macs_per_s / 1e12)} TOPS")
+        yield Fact(unit, f"{three_digits(2 * macs_per_s / 1e12)} {'TOP/s' if 'INT' in unit.upper() else 'TFLOP/s'}")
     yield Fact("memory", f"{three_digits(peaks.bytes_per_s / 1e9)} GB/s")
 
 

@@ -223,6 +223,9 @@ class ProfilePart extends LayersPart {
         this.fromTimeline = false;
       },
     });
+    // An engine may be enqueued long before its first kernel: the kernels are what is read here.
+    const first = this.spans.firstOf("kernel") ?? 0;
+    if (first > 0.2 * this.spans.total) this.timeline.show(first, this.spans.total);
   }
 
   buildCharts() {

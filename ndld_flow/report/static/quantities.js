@@ -15,7 +15,8 @@ export function threeDigits(value) {
  */
 export function milliseconds(value) {
   const magnitude = Math.abs(value);
-  if (magnitude > 0 && magnitude < 0.9995) return `${threeDigits(value * 1000)} µs`;
+  if (magnitude === 0) return "0";
+  if (magnitude < 0.9995) return `${threeDigits(value * 1000)} µs`;
   return magnitude < 10000 ? `${threeDigits(value)} ms` : `${(value / 1000).toFixed(1)} s`;
 }
 

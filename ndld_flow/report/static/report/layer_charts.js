@@ -275,8 +275,8 @@ export class Roofline {
       this.svg.append(draw("line", { class: "grid", x1: 62, x2: width - 8, y1: this.y(mark), y2: this.y(mark) }),
         draw("text", { x: 54, y: this.y(mark) + 4, "text-anchor": "end" }, decadeText(mark)));
     }
-    this.svg.append(draw("text", { x: width - 8, y: ROOFLINE_HEIGHT - 6, "text-anchor": "end" }, "MACs per byte read or written"),
-      draw("text", { x: 0, y: ROOFLINE_HEIGHT - 6 }, "↑ GMAC/s"));
+    this.svg.append(draw("text", { x: width - 8, y: ROOFLINE_HEIGHT - 6, "text-anchor": "end" }, "FLOP per byte read or written"),
+      draw("text", { x: 0, y: ROOFLINE_HEIGHT - 6 }, "↑ TFLOP/s"));
   }
 
   /**
@@ -287,7 +287,7 @@ export class Roofline {
    * @param {number} y0
    */
   roofPaths({ ceilings, bytes_per_s }, x0, x1, y0) {
-    return Object.entries(ceilings).map(([unit, peak]) => this.roofPath(unit, peak / 1e9, bytes_per_s / 1e9, x0, x1, y0));
+    return Object.entries(ceilings).map(([unit, peak]) => this.roofPath(unit, (2 * peak) / 1e12, bytes_per_s / 1e12, x0, x1, y0));
   }
 
   /**
@@ -303,7 +303,7 @@ export class Roofline {
     const left = Math.max(x0, y0 / slope);
     const from = left < ridge ? `M${this.x(left)} ${this.y(slope * left)}L${this.x(ridge)} ${this.y(peak)}` : `M${this.x(x0)} ${this.y(peak)}`;
     const group = draw("g", {}, draw("path", { class: "roof", d: `${from}H${this.x(x1)}` }));
-    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${unit}: ${threeDigits(peak)} GMAC/s · ${threeDigits(slope)} GB/s`));
+    group.append(draw("text", { x: this.x(x1), y: this.y(peak) - 6, "text-anchor": "end" }, `${unit}: ${threeDigits(peak)} TFLOP/s · ${threeDigits(1000 * slope)} GB/s`));
     return group;
   }
 
@@ -353,14 +353,14 @@ export class Roofline {
     const box = this.svg.getBoundingClientRect();
     this.ringGroup.setAttribute("class", `series series-${series}`);
     for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
-    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs per byte${this.best(this.points[place])}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
+    tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} TFLOP/s at ${threeDigits(x)} FLOP per byte${this.best(this.points[place])}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
   /** @param {RooflinePoint} point */
   best({ x, y, unit, precision }) {
     const peak = this.roofs?.ceilings[unit] ?? this.roofs?.ceilings[precision];
     if (!this.roofs || !peak) return "";
-    const roof = Math.min(peak, this.roofs.bytes_per_s * x) / 1e9;
+    const roof = Math.min(2 * peak, this.roofs.bytes_per_s * x) / 1e12;
     return `, ${share(y / roof)} of the roof`;
   }
 
@@ -379,10 +379,10 @@ function rooflinePoints({ label, series = 0, layers }) {
   /** @type {RooflinePoint[]} */
   const points = [];
   for (let row = 0; row < layers.length; row++) {
-    const speed = layers.gmacs(row);
+    const speed = layers.tflops(row);
     const bytes = layers.bytes(row);
-    const work = (layers.macs[row] ?? 0) / bytes;
-    if (speed === null || !(speed > 1e-9 && speed < 1e9 && work > 1e-9 && work < 1e9)) continue;
+    const work = (2 * (layers.macs[row] ?? 0)) / bytes;
+    if (speed === null || !(speed > 1e-12 && speed < 1e6 && work > 1e-9 && work < 1e9)) continue;
     points.push({ row, label, series, unit: layers.unit[row] ?? "", precision: layers.precision[row], name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
   }
   return points.sort((a, b) => b.ms - a.ms);

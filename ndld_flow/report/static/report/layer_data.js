@@ -128,12 +128,12 @@ export class LayerData {
   }
 
   /**
-   * Multiply-accumulate operations in a second, in units of 10^9; null where they are not known.
+   * Operations in a second, two for each multiply-accumulate, in units of 10^12; null where they are not known.
    * @param {number} row
    */
-  gmacs(row) {
+  tflops(row) {
     const macs = this.macs[row];
-    return macs === null || !this.median[row] ? null : macs / this.median[row] / 1e6;
+    return macs === null || !this.median[row] ? null : (2 * macs) / this.median[row] / 1e9;
   }
 
   /** @param {number} row */

@@ -98,7 +98,7 @@ function layerNumberColumns(data, basis, heat) {
   };
   /** @type {Record<string, (row: number) => number | null>} */
   const plain = {
-    ms: (row) => data.median[row], macs: (row) => data.macs[row], gmacs: (row) => data.gmacs(row), bytes: (row) => data.bytes(row),
+    ms: (row) => data.median[row], macs: (row) => data.macs[row], tflops: (row) => data.tflops(row), bytes: (row) => data.bytes(row),
   };
   const worked = data.macs.some((value) => value);
   const moved = rows.some((row) => data.bytes(row));
@@ -114,8 +114,8 @@ function layerNumberColumns(data, basis, heat) {
     min: numberColumn("min", "Min", "80px", (row) => data.min[row], milliseconds, { csvLabel: "min ms", hidden: true }),
     max: numberColumn("max", "Max", "80px", (row) => data.max[row], milliseconds, { csvLabel: "max ms", hidden: true }),
     macs: numberColumn("macs", "MACs", "78px", plain.macs, amount, { measure: "sum", hidden: true, heat: heated("macs", plain.macs) }),
-    gmacs: numberColumn("gmacs", "GMAC/s", "78px", plain.gmacs, threeDigits, {
-      measure: "mean", hidden: !worked, csv: (row) => { const value = data.gmacs(row); return value === null ? "" : Number(value.toPrecision(5)); },
+    tflops: numberColumn("tflops", "TFLOP/s", "78px", plain.tflops, threeDigits, {
+      measure: "mean", hidden: !worked, csv: (row) => { const value = data.tflops(row); return value === null ? "" : Number(value.toPrecision(5)); },
     }),
     bytes: numberColumn("bytes", "Moved", "84px", plain.bytes, size, { longLabel: "Bytes read and written", csvLabel: "bytes", measure: "sum", hidden: !moved, heat: heated("bytes", plain.bytes) }),
     weights: numberColumn("weights", "Weights", "84px", (row) => data.weight_bytes[row], size, { csvLabel: "weight bytes", measure: "sum", hidden: true }),
@@ -133,7 +133,7 @@ export function layerColumns(data, basis, heat) {
   return [
     numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision, texts.types, texts.unit, ...texts.asked,
     numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role, texts.format, texts.reads, texts.writes, texts.basis, texts.channels,
-    numbers.macs, numbers.gmacs, numbers.bytes, numbers.weights, texts.onnx,
+    numbers.macs, numbers.tflops, numbers.bytes, numbers.weights, texts.onnx,
   ];
 }
 
@@ -191,11 +191,11 @@ function layerTimes(row, data) {
  * @param {LayerData} data
  */
 function layerWork(row, data) {
-  const speed = data.gmacs(row);
+  const speed = data.tflops(row);
   const moved = data.bytes(row);
   const macs = data.macs[row];
   return [
-    macs === null ? "" : `${amount(macs)} MACs${speed ? ` at ${threeDigits(speed)} GMAC/s` : ""}`,
+    macs === null ? "" : `${amount(macs)} MACs${speed ? ` at ${threeDigits(speed)} TFLOP/s` : ""}`,
     moved ? `${size(data.read_bytes[row])} read, ${size(data.written_bytes[row])} written${data.weight_bytes[row] ? `, ${size(data.weight_bytes[row])} of it weights` : ""}` : "",
   ].filter(Boolean).join("; ");
 }

@@ -138,6 +138,7 @@ class TimelineKeys {
     const acts = {
       "+": () => timeline.zoom(0.5, this.here()), "=": () => timeline.zoom(0.5, this.here()), "-": () => timeline.zoom(2, this.here()),
       0: () => timeline.show(0, this.data.total),
+      w: () => timeline.zoom(0.5, this.here()), s: () => timeline.zoom(2, this.here()), a: () => timeline.move(-0.2), d: () => timeline.move(0.2),
       Home: () => this.step(-Infinity), End: () => this.step(Infinity),
       Enter: () => timeline.cursor >= 0 && timeline.choose(timeline.cursor), " ": () => timeline.cursor >= 0 && timeline.choose(timeline.cursor),
       m: () => this.measureHere(), Escape: () => this.clear(),
@@ -255,7 +256,7 @@ export class Timeline {
     host.replaceChildren(this.tools(), room,
       make("div", { class: "timeline-help quiet small", id: help },
         make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
-        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter selects, M measures from here, Escape clears, 0 shows all.")));
+        make("p", {}, "Arrows go from span to span, W and S zoom, A and D move, Enter selects, M measures from here, Escape clears, 0 shows all.")));
     this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
     new TimelineMouse(this);
     new TimelineKeys(this);
