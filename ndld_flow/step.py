@@ -294,7 +294,7 @@ class Step(Settings, Generic[In, Out]):
 
     @property
     def calibrates(self) -> bool:
-        """Return True if its result fits the values of its samples, so that a check needs others."""
+        """Return True if its result is fitted to its samples, so that a check needs others."""
         return False
 
     @property

@@ -36,6 +36,7 @@ from ndld_flow.records.accuracy import (
     LayerDivergence,
     OutputAgreement,
     SampleAgreement,
+    SeenSamples,
     SequenceAgreement,
 )
 from ndld_flow.records.execution import BuiltFile
@@ -305,6 +306,8 @@ def _failed(accuracy: Accuracy) -> list[str]:
 
 def _remarks(accuracy: Accuracy) -> list[str]:
     remarks = list(_remark_on_runtime(accuracy))
+    if accuracy.seen is not None:
+        remarks.append(accuracy.seen.describe(accuracy.sample_count))
     if accuracy.emulated:
         remarks.append("stored precision emulated")
     if accuracy.worst_sample is not None and accuracy.sequence is not None:
@@ -454,7 +457,7 @@ def compose_accuracy(
     criteria: Criteria, compared: Comparison, judged: LabelledJudgement | None, layers: ComparedLayers | None
 ) -> Accuracy:
     """Compose the record; `judged` and `layers` are None if the step has no metric or compares no layers."""
-    first, second = compared.reference, compared.candidate
+    first, second, seen = compared.reference, compared.candidate, compared.seen
     steps = judge_sequence(compared, criteria.of_sequences)
     outputs = tuple(criteria.judge(output, steps.failed[output.name] if steps else ()) for output in compared.outputs)
     common = None if criteria.rounding else criteria.tolerance
@@ -470,6 +473,7 @@ def compose_accuracy(
         arithmetic=compared.arithmetic,
         emulated=compared.emulated,
         sample_count=len(compared.samples),
+        seen=None if seen is None else SeenSamples(by=dict(seen.labels), are_judged=seen.are_judged),
         inputs=compared.inputs,
         tolerance=tolerance,
         by_rounding=bool(criteria.rounding),

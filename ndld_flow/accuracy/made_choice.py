@@ -119,7 +119,7 @@ class _Choice:
         most = min(_MOST, _MOST_OF_FORM * len(forms_of(self._wanted)))
         tried = min(max(int(_SECONDS / base.work), 2 * count), most)
         found = self._observe(
-            islice(candidates(self._wanted, shapes, self._samples.seed, one_size=self._one_size), tried)
+            islice(candidates(self._wanted, shapes, self._samples.made_seed, one_size=self._one_size), tried)
         )
         add_levels([base, *(observation for _, observation in found)])
         return _pick(found, base, count)

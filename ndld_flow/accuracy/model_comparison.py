@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -35,7 +36,7 @@ from ndld_flow.runtimes.session_process import open_session
 from ndld_flow.samples.feedback import Feedback, check_feedback, find_feedback, states_only
 from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
-from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
+from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed
@@ -81,6 +82,12 @@ class StoredOutputs:
             name: np.load(kept, mmap_mode="r", allow_pickle=False) if isinstance(kept, Path) else kept
             for name, kept in self._samples[sample].items()
         }
+
+    def first(self, count: int) -> StoredOutputs:
+        """Return the outputs of the first samples, which stay where they are."""
+        part = copy(self)
+        part._samples = self._samples[:count]
+        return part
 
     def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
         """Return a function that yields one output, sample by sample, of the samples in which it is a tensor."""
@@ -329,6 +336,8 @@ class NarrowedInputs:
 
 
 Progress = Callable[[int, int, str], None]
+MeasuringOf = Callable[[str], Measuring]
+"""Returns the metrics to measure on an output, given its name."""
 
 
 @dataclass(frozen=True)
@@ -348,6 +357,8 @@ class Comparison:
     """Empty unless requested; named as in the reference."""
     notes: tuple[str, ...]
     """Caveats: reasons why the comparison is weaker evidence than it seems."""
+    seen: SeenSamples | None = None
+    """The samples of the data that steps which made the candidate were fitted to."""
     sequences: Sequences | None = None
     """The sequences whose steps are the samples; None for single samples."""
     forced: Forced = "tokens"
@@ -450,7 +461,7 @@ def run_reference(pair: ModelPair, scratch: Path, progress: Progress) -> Referen
 
 def compare_models(
     pair: ModelPair,
-    measuring: Callable[[str], Measuring],
+    measuring: MeasuringOf,
     keep_candidate: bool,
     scratch: Path,
     progress: Progress,
@@ -458,7 +469,7 @@ def compare_models(
 ) -> Comparison:
     """Run both models on the same samples and compare every output; `known` is a run of this reference on these.
 
-    `measuring` returns the metrics to measure on an output, given its name. Outputs are matched by name, then by order;
+    Outputs are matched by name, then by order;
     inputs are cast to each model's own dtypes. The reference's outputs are stored in `scratch`, and the candidate's too
     with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` if a model cannot be run as
     requested; `ComparedOutput.wrong` explains outputs that cannot be compared.
@@ -469,33 +480,82 @@ def compare_models(
     cast = (
         pair.inputs.for_candidate(feeds) for feeds in _SampleReader(pair, progress).for_candidate(second, first.tokens)
     )
-    declared = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
-    compared: list[ComparedOutput] = []
-    for i, outputs in enumerate(second.over(cast, _feedback_of(pair, pair.candidate))):
-        for names in _new_pairs(compared, kept[i], outputs):
-            compared.append(_prepare(names, measuring(names[0] or names[1] or ""), reference, declared))
-            for _ in range(i):
-                compared[-1].skip()
-        for output in compared:
-            output.add(reference.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
+    outputs = _Outputs(pair, reference, measuring, pair.candidate.stored_dtypes)
+    for computed in second.over(cast, _feedback_of(pair, pair.candidate)):
+        outputs.add(computed)
         if keep_candidate or pair.sequences is not None:
-            own = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
-            kept_theirs.add({own[name]: array for name, array in outputs.items() if name in own})
-    if not compared:  # no optional output had a value
-        compared = [_prepare((name, name), measuring(name), reference, declared) for name in declared]
+            kept_theirs.add(outputs.named_as_reference(computed))
+    compared = outputs.finish()
     return Comparison(
         inputs=reference.inputs,
         samples=reference.labels,
-        outputs=tuple(compared),
+        outputs=compared,
         arithmetic=pair.arithmetic,
         reference=first,
         candidate=second,
         kept_reference=kept,
         kept_candidate=kept_theirs,
         notes=(*first.notes, *second.notes, *sorted(_caveats(pair, compared))),
+        seen=pair.samples.seen,
         sequences=pair.sequences,
         forced=pair.forced,
     )
+
+
+def compare_first(pair: ModelPair, compared: Comparison, count: int, measuring: MeasuringOf) -> Comparison:
+    """Return the comparison on the first samples alone, from the stored outputs of both models."""
+    kept, theirs = compared.kept_reference.first(count), compared.kept_candidate.first(count)
+    reference = ReferenceRun(compared.reference, kept, compared.samples[:count], compared.inputs)
+    outputs = _Outputs(pair, reference, measuring, {output.name: output.dtype for output in compared.outputs})
+    for stored in theirs:
+        outputs.add(stored)
+    notes = (*compared.reference.notes, *compared.candidate.notes, *sorted(_caveats(pair, outputs.compared)))
+    return replace(
+        compared,
+        samples=reference.labels,
+        outputs=tuple(outputs.compared),
+        kept_reference=kept,
+        kept_candidate=theirs,
+        notes=notes,
+    )
+
+
+class _Outputs:
+    """The outputs of a candidate, compared sample by sample with the stored ones of the reference."""
+
+    def __init__(
+        self, pair: ModelPair, reference: ReferenceRun, measuring: MeasuringOf, dtypes: Mapping[str, str]
+    ) -> None:
+        self._reference, self._measuring, self._dtypes = reference, measuring, dtypes
+        self._declared = {spec.name: _positions(spec.shape or ()) for spec in model_outputs(pair.reference.path)}
+        self._count = 0
+        self.compared: list[ComparedOutput] = []
+
+    def add(self, outputs: Outputs) -> None:
+        """Compare the outputs of one more sample."""
+        kept, sample = self._reference.outputs[self._count], self._reference.labels[self._count]
+        for names in _new_pairs(self.compared, kept, outputs):
+            self.compared.append(self._prepare(names))
+            for _ in range(self._count):
+                self.compared[-1].skip()
+        for output in self.compared:
+            output.add(sample, kept, outputs, self._dtypes)
+        self._count += 1
+
+    def named_as_reference(self, outputs: Outputs) -> Outputs:
+        """Return a candidate's outputs by the names of the reference, without those that it lacks."""
+        own = {theirs: mine for mine, theirs in (output.pair for output in self.compared) if mine is not None}
+        return {own[name]: array for name, array in outputs.items() if name in own}
+
+    def finish(self) -> tuple[ComparedOutput, ...]:
+        """Return all outputs, the declared ones if no optional output had a value."""
+        return tuple(self.compared or (self._prepare((name, name)) for name in self._declared))
+
+    def _prepare(self, pair: Pair) -> ComparedOutput:
+        """Return an output to compare, with the criterion by which the candidate's errors are judged."""
+        name = pair[0]
+        yardstick = Yardstick() if name is None else self._reference.yardstick(name, self._declared)
+        return ComparedOutput(pair, Agreement(self._measuring(name or pair[1] or ""), yardstick), yardstick=yardstick)
 
 
 def _new_pairs(compared: Sequence[ComparedOutput], reference: Outputs, candidate: Outputs) -> Iterator[Pair]:
@@ -579,12 +639,3 @@ def _positions(shape: Sequence[int | str | None]) -> tuple[int, ...]:
     """Return the dynamic axes of an output that has fixed ones too; of others, exporters may have lost the sizes."""
     dynamic = tuple(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
     return dynamic if len(dynamic) < len(shape) else ()
-
-
-def _prepare(
-    pair: Pair, measuring: Measuring, reference: ReferenceRun, places: Mapping[str, tuple[int, ...]]
-) -> ComparedOutput:
-    """Return an output to compare, with the criterion by which the candidate's errors are judged."""
-    name = pair[0]
-    yardstick = Yardstick() if name is None else reference.yardstick(name, places)
-    return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)

@@ -10,7 +10,7 @@ was, in 115 of 120 cases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from ndld_flow.accuracy.agreement import Agreement, Measuring
 from ndld_flow.accuracy.model_comparison import ComparedModel, Comparison, ModelPair, storable
 from ndld_flow.accuracy.power.faults import weight_sites
+from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import load_model, proto_with_external_data
@@ -39,6 +40,8 @@ _COMPARING = frozenset(
 
 Bounds = Mapping[str, Mapping[str, float]]
 """Output -> metric -> bound."""
+Errors = Mapping[str, Mapping[str, float]]
+"""Output -> metric -> its value."""
 
 
 def can_measure(pair: ModelPair) -> bool:
@@ -48,24 +51,35 @@ def can_measure(pair: ModelPair) -> bool:
     return in_place and pair.sequences is None
 
 
-def rounding_bounds(pair: ModelPair, compared: Comparison) -> tuple[Bounds, tuple[str, ...]]:
-    """Return the bounds of each output that was compared, and notes.
+def rounding_bounds(pair: ModelPair, comparisons: Sequence[Comparison]) -> tuple[Sequence[Bounds], tuple[str, ...]]:
+    """Return the bounds of each output for each comparison, of all samples of the pair or the first ones, and notes.
 
     They are ten times the largest error by rounding, and at most the default ones, which are those of an output that
-    rounding could not be measured on. None if a changed reference cannot be made or run, with the reason as a note.
+    rounding could not be measured on. Without bounds, a note has the reason why the changed reference cannot be made
+    or run.
     """
     try:
-        return _measure_bounds(pair, compared), ()
+        return _measure_bounds(pair, comparisons), ()
     except Exception as error:  # a model of 2 GB in memory cannot be written; the check goes on by the default bounds
         reason = one_paragraph(str(error) or type(error).__name__)
-        return {}, (f"judged by the default bounds, since rounding could not be measured: {reason}",)
+        return [{}] * len(comparisons), (
+            f"judged by the default bounds, since rounding could not be measured: {reason}",
+        )
 
 
-def _measure_bounds(pair: ModelPair, compared: Comparison) -> Bounds:
+def _measure_bounds(pair: ModelPair, comparisons: Sequence[Comparison]) -> list[Bounds]:
+    errors: list[list[Errors]] = [[] for _ in comparisons]
+    for session in _rounded(pair.reference):
+        for measured, found in zip(errors, _errors(session, pair, comparisons), strict=True):
+            measured.append(found)
+    return [_bounds_of(compared, measured) for compared, measured in zip(comparisons, errors, strict=True)]
+
+
+def _bounds_of(compared: Comparison, errors: Sequence[Errors]) -> Bounds:
     usual = {output.name: Tolerance().bounds(output.yardstick.kind) for output in compared.outputs}
     largest: dict[str, dict[str, float]] = {}
-    for session in _rounded(pair.reference):
-        for name, metrics in _errors(session, pair, compared).items():
+    for measured in errors:
+        for name, metrics in measured.items():
             known = largest.setdefault(name, {})
             for metric in usual[name].keys() & metrics.keys():
                 known[metric] = max(known.get(metric, 0.0), metrics[metric])
@@ -110,16 +124,24 @@ def _moved(values: Array, stream: np.random.Generator) -> Array:
         return np.where(np.isfinite(values), values + steps * np.spacing(np.abs(values)), values).astype(values.dtype)
 
 
-def _errors(session: OnnxruntimeSession, pair: ModelPair, compared: Comparison) -> dict[str, dict[str, float]]:
-    """Return the metrics of each output on all samples, against the reference's."""
-    outputs = [output for output in compared.outputs if not output.wrong]
-    agreements = {output.name: Agreement(Measuring(), output.yardstick) for output in outputs}
-    for sample, right in zip(pair.complete_samples, compared.kept_reference, strict=True):
+def _errors(session: OnnxruntimeSession, pair: ModelPair, comparisons: Sequence[Comparison]) -> list[Errors]:
+    """Return the metrics of each output against the reference's, on the samples of each comparison."""
+    agreements = [
+        {output.name: Agreement(Measuring(), output.yardstick) for output in compared.outputs if not output.wrong}
+        for compared in comparisons
+    ]
+    for i, sample in enumerate(pair.complete_samples):
         bound = session.bind({name: feed.values for name, feed in sample.feeds.items()})
         bound.run()
         computed = bound.outputs()
-        for name, agreement in agreements.items():
-            r, c = right.get(name), computed.get(name)
-            if r is not None and c is not None and r.shape == c.shape:
-                agreement.add(r, storable(c))
-    return {name: agreement.metrics() for name, agreement in agreements.items()}
+        for compared, by_output in zip(comparisons, agreements, strict=True):
+            if i < len(compared.samples):
+                _add_errors(by_output, compared.kept_reference[i], computed)
+    return [{name: agreement.metrics() for name, agreement in by_output.items()} for by_output in agreements]
+
+
+def _add_errors(agreements: Mapping[str, Agreement], right: Outputs, computed: Outputs) -> None:
+    for name, agreement in agreements.items():
+        r, c = right.get(name), computed.get(name)
+        if r is not None and c is not None and r.shape == c.shape:
+            agreement.add(r, storable(c))

@@ -14,7 +14,7 @@ from ndld_flow.models.tensors import Array, TensorSpec, shape_text
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.runtimes.protocol import Session
 from ndld_flow.samples.feedback import FedFrom, Feedback, check_feedback, find_feedback, states_only
-from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
+from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed, fits
@@ -100,6 +100,10 @@ class UnrolledSamples(Samples):
         self._sequences, self._model, self._settings = sequences, model, settings or SessionSettings()
         self.notes, self.described = sequences.notes, sequences.described
         self.wanted, self.is_generated = (), False  # nothing is made for single steps
+
+    @property
+    def seen(self) -> SeenSamples | None:
+        return self._sequences.seen
 
     def __len__(self) -> int:
         return len(self._sequences)

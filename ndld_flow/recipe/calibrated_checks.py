@@ -1,34 +1,86 @@
-"""Checks that judge a model on the samples that it was calibrated on."""
+"""Checks that judge a model on the samples that it was fitted to, by calibration or a search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import FittedSettings, JudgedSettings, SampleSettings, Seen
 from ndld_flow.store.found_files import find_files
 from ndld_flow.store.kinds import AccuracyDocument
 
 
+def hold_out_samples(steps: Sequence[RecipeStep], inputs: Mapping[str, InputSpec]) -> list[RecipeStep]:
+    """Return the steps, told to hold samples out of what is fitted to them, and to judge the result on these.
+
+    A step leaves every third sample to the checks that have the same data, unless it sets `samples` or `hold_out`.
+    """
+    arranged = {step.name: step for step in steps}
+    for check in steps:
+        if isinstance(check.step, JudgedSettings) and "seen" not in check.step.model_fields_set:
+            behind = [arranged[step.name] for step in _calibrated(steps, check)]
+            behind = [_held_out(step) if _source(step, inputs) == _source(check, inputs) else step for step in behind]
+            seen = {step.name: found for step in behind if (found := _seen(step, check, inputs)) is not None}
+            arranged |= {step.name: step for step in behind}
+            arranged[check.name] = replace(check, step=check.step.model_copy(update={"seen": seen})) if seen else check
+    return list(arranged.values())
+
+
+def _held_out(step: RecipeStep) -> RecipeStep:
+    """Return a fitted step that leaves every third sample to checks, if nothing in the recipe chooses its samples."""
+    settings = step.step
+    if (
+        isinstance(settings, FittedSettings)
+        and settings.samples is None
+        and "hold_out" not in settings.model_fields_set
+    ):
+        return replace(step, step=settings.model_copy(update={"hold_out": True}))
+    return step
+
+
+def _seen(step: RecipeStep, check: RecipeStep, inputs: Mapping[str, InputSpec]) -> Seen | None:
+    """Return the samples of a check's data that a step is fitted to; None if they cannot be told apart."""
+    if not isinstance(step.step, FittedSettings):
+        return None
+    if _source(step, inputs) == _source(check, inputs):
+        return step.step.seen
+    return None if _shared(step, check, inputs) else Seen(first=0)
+
+
+def _source(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> object:
+    """Return what a step's samples are read or generated from; a seed counts where no file is read."""
+    settings = step.step
+    if not isinstance(settings, SampleSettings):
+        return step.name
+    given = {**(inputs if step.inputs is None else step.inputs)}
+    for name, data in settings.data.items():
+        given[name] = given.get(name, InputSpec()).model_copy(update={"data": data, "values": None})
+    is_read = settings.loader is not None or any(spec.data_patterns for spec in given.values())
+    return settings.loader, given, None if is_read else settings.seed
+
+
 def doubt_checks(recipe: Recipe) -> dict[str, str]:
-    """Return check -> a sentence, for each step that compares a model on samples that a step calibrated it on.
+    """Return check -> a sentence, for each step that compares a model on samples that a step was fitted to.
 
     Such a check passes what others refuse: 8 % off on the same samples was 25 to 34 % on fresh ones. A model that
-    another check judges on other samples is left out.
+    another check judges on other samples is left out, and so are checks that are known to hold samples out, whose
+    results report it.
     """
     doubts: dict[str, dict[str, str]] = {}
     judged_elsewhere = set()
     for check in recipe.steps:
         if not issubclass(check.type.cls.kinds()[1], AccuracyDocument):
             continue
-        for step in _calibrated(recipe, check):
-            shared = _shared(step, check, recipe.file.inputs)
+        known: Mapping[str, Seen] = check.step.seen if isinstance(check.step, JudgedSettings) else {}
+        for step in _calibrated(recipe.steps, check):
+            shared = "" if step.name in known else _shared(step, check, recipe.file.inputs)
             if shared:
                 doubts.setdefault(step.name, {})[check.name] = (
-                    f"{check.name} judges {step.name} on {shared} that it is calibrated on, so it may pass what other "
+                    f"{check.name} judges {step.name} on {shared} that it was fitted to, so it may pass what other "
                     "data fails: give one of the two other `data`, or for generated values another `seed`"
                 )
             else:
@@ -38,18 +90,19 @@ def doubt_checks(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _calibrated(recipe: Recipe, check: RecipeStep) -> Iterator[RecipeStep]:
-    """Yield the steps whose calibration a check judges: those behind its candidate, but not behind its reference."""
-    steps = {step.name: step for step in recipe.steps}
+def _calibrated(steps: Sequence[RecipeStep], check: RecipeStep) -> Iterator[RecipeStep]:
+    """Yield the fitted steps that a check judges: those behind its candidate, but not behind its reference."""
+    known = {step.name: step for step in steps}
     behind: dict[bool, set[str]] = {True: set(), False: set()}
     for is_reference, found in behind.items():
         waiting = [name for key, name in check.reads.items() if key.startswith("reference") == is_reference]
         while waiting:
             name = waiting.pop()
-            if name in steps and name not in found:
+            if name in known and name not in found:
                 found.add(name)
-                waiting += steps[name].reads.values()
-    return (step for step in recipe.steps if step.name in behind[False] - behind[True] and step.step.calibrates)
+                waiting += known[name].reads.values()
+    apart = behind[False] - behind[True]
+    return (step for step in steps if step.name in apart and step.step.calibrates)
 
 
 def _shared(step: RecipeStep, check: RecipeStep, inputs: Mapping[str, InputSpec]) -> str:

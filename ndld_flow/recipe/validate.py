@@ -18,6 +18,7 @@ from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import find_nearest, suggest, visible_name
 from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.calibrated_checks import hold_out_samples
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
@@ -252,6 +253,7 @@ class Checker:
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
         steps = _follow_chains(_inherit_inputs(_read_through(steps)))
+        steps = hold_out_samples(steps, file.inputs)
         name = name_recipe(self.path, {"name": file.name})
         return Recipe(name, self.path, file, tuple(steps), tuple(gates), where=where)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.quantities import counted
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.power import Power
@@ -102,6 +103,22 @@ class OutputAgreement(Record):
     """Metrics outside their tolerance, each as a sentence."""
     undecided: str = ""
     """The reason why its bounds cannot be decided: there is no value to compare. Empty if they are decided."""
+
+
+class SeenSamples(Record):
+    """The samples that steps were fitted to, by calibration or a search: their results are judged on others."""
+
+    by: dict[str, tuple[str, ...]]
+    """Step -> the first 1,000 samples of the data that it saw."""
+    are_judged: bool
+    """The judged samples are among them, because the data has no others."""
+
+    def describe(self, judged: int) -> str:
+        """Return `judged on 8 samples that small did not see`."""
+        steps, samples = " and ".join(self.by), counted(judged, "sample")
+        if self.are_judged:
+            return f"judged on {samples} that {steps} saw too, as there are no others"
+        return f"judged on {samples} that {steps} did not see"
 
 
 class SampleAgreement(Record):
@@ -229,6 +246,8 @@ class Accuracy(Document):
     emulated: tuple[Literal["reference", "candidate"], ...] = ()
     """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
+    seen: SeenSamples | None = None
+    """The samples of the data that steps between the reference and the candidate were fitted to; None if none were."""
     inputs: dict[str, str]
     """Input -> origin of its values: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     tolerance: dict[str, float]

@@ -24,7 +24,7 @@ Tree: TypeAlias = dict[str, Any]
 
 VERSIONS: Mapping[str, int] = {
     "accepted changes": 1,
-    "accuracy": 7,
+    "accuracy": 8,
     "activations": 1,
     "build": 4,
     "comparison": 4,

@@ -363,7 +363,7 @@ class InputFiles:
         return repeat(next(stream)) if self.counts[name] == 1 else stream
 
 
-def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFiles:
+def open_files(wanted: Sequence[WantedInput], requested: int | None, *, count_all: bool = False) -> InputFiles:
     """Open the files of inputs and check them by their headers.
 
     Raises `RequestError` if some do not fit, if inputs have different numbers of samples, or if more are requested than
@@ -371,7 +371,7 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     """
     files = {wanted_input.name: open_input(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
     # A single input is counted only up to the requested number; several inputs must have equal numbers.
-    most = requested if requested is not None and len(files) == 1 else _ALL
+    most = requested if requested is not None and len(files) == 1 and not count_all else _ALL
     problems: list[str] = []
     opened = InputFiles(files, {name: _count(own, most, problems) for name, own in files.items()})
     if problems:

@@ -26,7 +26,7 @@ from ndld_flow.models.likely_inputs import is_image
 from ndld_flow.models.tensors import TEXT, Array
 from ndld_flow.samples.feeds import complete_feeds
 from ndld_flow.samples.generated_values import is_float, is_integer, random_stream
-from ndld_flow.samples.sample_feeds import Sample, Samples
+from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples
 from ndld_flow.samples.usual_values import InputKind, compared_values, kind_of, largest_integer
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 
@@ -121,16 +121,20 @@ class ExtendedSamples(Samples):
     """Samples of a recipe, followed by made ones."""
 
     def __init__(self, base: Samples, made: Sequence[MadeSample]) -> None:
-        self._base, self._made = base, made
+        self.base, self._made = base, made
         self._free = [without_files(each) for each in base.wanted]
         self.wanted, self.seed, self.is_generated = base.wanted, base.seed, base.is_generated
         self.described, self.notes = base.described, base.notes
 
+    @property
+    def seen(self) -> SeenSamples | None:
+        return self.base.seen
+
     def __len__(self) -> int:
-        return len(self._base) + len(self._made)
+        return len(self.base) + len(self._made)
 
     def __iter__(self) -> Iterator[Sample]:
-        yield from self._base
+        yield from self.base
         for made in self._made:
             yield Sample(made.label, made.feeds(self._free))
 

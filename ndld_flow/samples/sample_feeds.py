@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
@@ -12,7 +13,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import InputFiles, open_files
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import JudgedSettings, SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names, want_inputs
 
@@ -26,18 +27,43 @@ class Sample:
     feeds: dict[str, Feed]
 
 
+MOST_LABELS = 1000
+_OTHER_SEED = 1000
+
+
+class SeenSamples(NamedTuple):
+    """The samples of some data that steps were fitted to."""
+
+    labels: Mapping[str, tuple[str, ...]]
+    """Step -> the first of its samples."""
+    are_judged: bool
+    """They are judged too, because there are no others."""
+
+
 class Samples:
     """Samples in their order, read again in each iteration: only one is in memory.
 
     Iterating raises `RequestError` for a sample that does not fit.
     """
 
-    def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
-        self._source, self._count = source, count
+    def __init__(
+        self,
+        wanted: Sequence[WantedInput],
+        source: InputFiles | UserSamples,
+        places: Sequence[int],
+        seed: int,
+        seen: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Create the samples at these places of the data; `seen` has the places of those that others were fitted to."""
+        self._source, self._places = source, places
         self.wanted, self.seed = wanted, seed
+        self._seen_places: Mapping[str, Sequence[int]] = seen or {}
+        self._labels: dict[int, str] = {}
         self.is_generated = isinstance(source, InputFiles) and not source.counts
         """True if no file and no loader gives any value."""
-        self._label_seeds = any(each.given.is_random for each in wanted) and not source.has_distinct_labels(count)
+        self._label_seeds = any(each.given.is_random for each in wanted) and not source.has_distinct_labels(
+            max(places) + 1
+        )
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
         """The origin of the values of the first sample, and what happened to a file's, a line for each input."""
@@ -47,20 +73,37 @@ class Samples:
         self.notes = (*kept, *(f"{start}{note}" for start, note in counted.items()))
         """Caveats: reasons why results on the samples are less reliable than they seem."""
 
+    @property
+    def seen(self) -> SeenSamples | None:
+        """Return the samples that others were fitted to, with their labels after an iteration; None if none were."""
+        if not self._seen_places:
+            return None
+        labels = {
+            step: tuple(self._labels.get(place, f"sample {place}") for place in places[:MOST_LABELS])
+            for step, places in self._seen_places.items()
+        }
+        judged = set(self._places)
+        return SeenSamples(labels, any(judged.intersection(places) for places in self._seen_places.values()))
+
+    @property
+    def made_seed(self) -> int:
+        """Return the seed of samples made to go with these, unlike those that a step may have been fitted to."""
+        return self.seed + (_OTHER_SEED if self._seen_places else 0)
+
     def __len__(self) -> int:
-        return self._count
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Sample]:
-        rounds = self._source.feeds()
-        for i in range(self._count):
+        rounds, chosen = self._source.feeds(), set(self._places)
+        last = max(chosen.union(*self._seen_places.values()))
+        for i in range(last + 1):
             label, read = next(rounds, (None, {}))
             if label is None:
-                raise RequestError(
-                    f"only {i} of {self._count} samples were found: their files changed during the step."
-                )
-            feeds = complete_feeds(self.wanted, read, self.seed + i)
+                raise RequestError(f"only {i} of {last + 1} samples were found: their files changed during the step.")
             seeded = f"random, seed {self.seed + i}" if self._label_seeds else ""
-            yield Sample(", ".join(word for word in (label, seeded) if word) or f"sample {i}", feeds)
+            self._labels[i] = ", ".join(word for word in (label, seeded) if word) or f"sample {i}"
+            if i in chosen:
+                yield Sample(self._labels[i], complete_feeds(self.wanted, read, self.seed + i))
 
 
 def describe_origins(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
@@ -77,12 +120,24 @@ def make_samples(
     and the file, the found and the expected values; of several files that do not fit, the first ones.
     """
     inputs = choose_inputs(specs, given, wanted, model)
+    source, total = _open_source(inputs, wanted, model)
+    seen = wanted.seen_places(total) if isinstance(wanted, JudgedSettings) else None
+    return Samples(inputs, source, wanted.choose(total), wanted.seed, seen)
+
+
+def _open_source(
+    inputs: Sequence[WantedInput], wanted: SampleSettings, model: str
+) -> tuple[InputFiles | UserSamples, int | None]:
+    """Return the data with the number of its samples, counted up to the requested one; None if it has no end."""
     if wanted.loader is not None:
-        loaded = UserSamples(wanted.loader, inputs, model, wanted.samples)
-        return Samples(inputs, loaded, len(loaded), wanted.seed)
-    files = open_files(inputs, wanted.samples)
-    count = wanted.samples or max(files.counts.values(), default=1)
-    return Samples(inputs, files, count, wanted.seed)
+        try:
+            loaded = UserSamples(wanted.loader, inputs, model, None if wanted.needs_total else wanted.samples)
+        except RequestError:  # its number is unknown
+            loaded = UserSamples(wanted.loader, inputs, model, wanted.samples)
+        return loaded, len(loaded)
+    files = open_files(inputs, wanted.samples, count_all=wanted.needs_total)
+    total = max(files.counts.values(), default=1)
+    return files, None if total == 1 and any(each.given.is_random for each in inputs) else total
 
 
 def choose_inputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -38,6 +39,75 @@ class SampleSettings(Settings):
         if self.loader is not None and files:
             raise ValueError(f"give either `loader` or files in `data` ({files[0]}), not both")
         return self
+
+    @property
+    def needs_total(self) -> bool:
+        """Return True if the chosen samples depend on the number of all."""
+        return False
+
+    def choose(self, total: int | None) -> Sequence[int]:
+        """Return the places of the samples to use, of `total` in the data; None if any number can be generated."""
+        return range(self.samples or total or 1)
+
+
+FEWEST_TO_HOLD_OUT = 3
+
+
+class Seen(Settings):
+    """The samples of some data that a step was fitted to."""
+
+    first: Annotated[int, Field(ge=0)] | None = None
+    """It saw the first so many; by default all."""
+    hold_out: bool = False
+    """It did not see every third."""
+
+    def places(self, total: int | None) -> Sequence[int]:
+        """Return the places of these samples, of `total` in the data; None if any number can be generated."""
+        if total is None:
+            return range(1 if self.first is None else self.first)
+        places = range(total if self.first is None else min(self.first, total))
+        return [i for i in places if i % 3 != 2] if self.hold_out and len(places) >= FEWEST_TO_HOLD_OUT else places
+
+
+class FittedSettings(SampleSettings):
+    """The samples that a result is fitted to, by calibration or a search."""
+
+    hold_out: bool = False
+    """Leave every third sample, of three or more, to the checks of the result. This is the default where a check in the
+    recipe judges the result on the same data, and `samples` is not set."""
+
+    @property
+    def seen(self) -> Seen:
+        """Return the samples that are used."""
+        return Seen(first=self.samples, hold_out=self.hold_out)
+
+    def choose(self, total: int | None) -> Sequence[int]:
+        return self.seen.places(total) if self.hold_out else super().choose(total)
+
+
+class JudgedSettings(SampleSettings):
+    """The samples that a result is judged on."""
+
+    seen: dict[str, Seen] = Field(default={})
+    """Step -> the samples of the same data that it was fitted to, by calibration or a search: others are judged, as far
+    as there are any, and the result says so. By default those of the steps between the reference and the candidate,
+    found in the recipe."""
+
+    @property
+    def needs_total(self) -> bool:
+        return bool(self.seen)
+
+    def seen_places(self, total: int | None) -> Mapping[str, Sequence[int]]:
+        """Return step -> the places of the samples that it saw."""
+        return {step: seen.places(total) for step, seen in self.seen.items()}
+
+    def choose(self, total: int | None) -> Sequence[int]:
+        seen = {place for places in self.seen_places(total).values() for place in places}
+        if total is None:
+            start = max(seen, default=-1) + 1
+            return range(start, start + (self.samples or 1))
+        others = [place for place in range(total) if place not in seen]
+        return others[: self.samples] if others else super().choose(total)
 
 
 Made = Annotated[

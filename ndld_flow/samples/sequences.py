@@ -9,7 +9,7 @@ values starts a sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import Protocol, TypeVar
@@ -23,8 +23,8 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feedback import Feedback, find_feedback
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import FileSamples, open_input
-from ndld_flow.samples.sample_feeds import Sample, choose_inputs, describe_origins
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_feeds import MOST_LABELS, Sample, SeenSamples, choose_inputs, describe_origins
+from ndld_flow.samples.sample_settings import JudgedSettings, SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.usual_values import counts_positions
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
@@ -179,6 +179,10 @@ class Sequences:
     ) -> None:
         self._wanted, self._source, self._settings, self.feedback = wanted, source, settings, feedback
         self._counting = [each.name for each in wanted if counts_positions(each)]
+        labels = [item.label for item in source.items()]
+        self._places = [place for place in settings.choose(len(labels)) if place < len(labels)]
+        self.seen = _name_seen(settings, labels, self._places) if isinstance(settings, JudgedSettings) else None
+        """The sequences that other steps were fitted to."""
         self._items, notes = self._find_items()
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
@@ -202,7 +206,7 @@ class Sequences:
 
     def __iter__(self) -> Iterator[Sample]:
         number = 0
-        for place, item in enumerate(self._items):
+        for place, item in zip(self._places, self._items, strict=True):
             prefix = f"{item.label}, " if len(self._items) > 1 else ""
             reading, counted = self._source.steps_of(place), Counter[str]()
             for step in range(item.steps or 0):
@@ -224,7 +228,8 @@ class Sequences:
 
     def _find_items(self) -> tuple[list[Item], list[str]]:
         asked = self._settings.steps
-        held = self._source.items()[: self._settings.samples]
+        every = self._source.items()
+        held = [every[place] for place in self._places]
         longest = max((item.steps for item in held if item.steps is not None), default=None)
         if asked is None and longest is None:
             raise RequestError(STEPS_UNKNOWN)
@@ -238,6 +243,14 @@ class Sequences:
         if asked is not None and longest is not None and asked < longest:
             notes.append(f"{asked:,} of the {longest:,} steps of the data ran: later ones are not seen")
         return [Item(item.label, number) for item, number in zip(held, numbers, strict=True)], notes
+
+
+def _name_seen(settings: JudgedSettings, labels: Sequence[str], judged: Collection[int]) -> SeenSamples | None:
+    """Return the sequences that other steps were fitted to; None if none were."""
+    seen = settings.seen_places(len(labels))
+    named = {step: tuple(labels[place] for place in places[:MOST_LABELS]) for step, places in seen.items()}
+    are_judged = any(place in judged for places in seen.values() for place in places)
+    return SeenSamples(named, are_judged) if seen else None
 
 
 def make_sequences(

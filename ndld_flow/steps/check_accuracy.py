@@ -23,7 +23,7 @@ from ndld_flow.runtimes.environments import (
 from ndld_flow.runtimes.one_runtime import OneRuntime, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.sample_settings import MadeSettings, SampleSettings
+from ndld_flow.samples.sample_settings import JudgedSettings, MadeSettings
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
@@ -41,7 +41,7 @@ _POWER_SHARE, _LEAST_POWER_S = 2.0, 1.0
 """Time for planted faults: a multiple of the check's own, and at least so many seconds."""
 
 
-class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
+class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """Run two models on the same inputs, compare every output, and fail if they differ too much.
 
     Float outputs are judged channel by channel, each against its own spread, and the worst channel decides: scores
@@ -278,10 +278,13 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import metrics_of, summarize
+        from ndld_flow.accuracy.made_choice import extend_pair
         from ndld_flow.samples.received_images import write_received_images
 
         start = time.monotonic()
-        pair = self._with_made_samples(self.pair(source, context), source, context)
+        pair = self.pair(source, context)
+        if self.metric is None:  # nobody labels made samples
+            pair = extend_pair(pair, self.made)
         accuracy, messages = self.judge(pair, source, context, power_since=start)
         for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
             context.log.info("%s", message)
@@ -291,23 +294,6 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         undecided = accuracy.outcome == "inconclusive"
         return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy), inconclusive=undecided)
-
-    def _with_made_samples(self, pair: ModelPair, source: Onnx, context: Context) -> ModelPair:
-        """Return the pair with made samples too, if the candidate does not fail without them.
-
-        They widen the spread against which errors are measured, so that a candidate which fails on the samples at hand
-        might pass with them.
-        """
-        from ndld_flow.accuracy.made_choice import extend_pair
-
-        extended = pair if self.metric is not None else extend_pair(pair, self.made)  # nobody labels made samples
-        if extended is pair:
-            return pair
-        scratch = context.scratch / "given"
-        scratch.mkdir()
-        plain = self.model_copy(update={"layers": False, "layers_engine": None})
-        given, _ = plain.judge(pair, source, replace(context, scratch=scratch))
-        return pair if given.failed else extended
 
     def judge(
         self,
@@ -321,29 +307,56 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
 
         Its power is measured if `power_since` is given: the time on the monotonic clock when the check began.
         """
-        from ndld_flow.accuracy.accuracy_record import Criteria, choose_tensors, compose_accuracy
-        from ndld_flow.accuracy.model_comparison import compare_models
-        from ndld_flow.accuracy.rounding import can_measure, rounding_bounds
+        from ndld_flow.accuracy.accuracy_record import choose_tensors, compose_accuracy
 
-        tolerance = Tolerance() if self.tolerance == "rounding" else self.tolerance
-        criteria = Criteria(tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
-        criteria.check_names(pair.outputs)
         tensors = choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
         labelled = self._labelled(pair)
-        keep, scratch = labelled is not None, context.scratch
-        compared = compare_models(pair, criteria.measuring, keep, scratch, context.progress, known)
-        if self.tolerance == "rounding" and can_measure(pair):
-            bounds, note = rounding_bounds(pair, compared)
-            criteria = replace(criteria, rounding=bounds)
-            compared = replace(compared, notes=(*compared.notes, *note))
+        pair, criteria, compared = self._compare(pair, context, known, keep=labelled is not None)
         judged = labelled.judge(compared) if labelled is not None else None
         layers = self._compare_layers(pair, tensors, source, context)
         accuracy = compose_accuracy(criteria, compared, judged, layers)
         if power_since is not None and self.power != "off":
             took_s = time.monotonic() - power_since
-            power = self._measure_power(pair, criteria, compared, scratch, took_s)
+            power = self._measure_power(pair, criteria, compared, context.scratch, took_s)
             accuracy = accuracy.model_copy(update={"power": power, "when_weak": self.when_weak})
         return accuracy, compared.log
+
+    def _compare(
+        self, pair: ModelPair, context: Context, known: ReferenceRun | None, *, keep: bool
+    ) -> tuple[ModelPair, Criteria, Comparison]:
+        """Run and compare the models; return the pair with the samples that decide, the criteria and the comparison.
+
+        Made samples widen the spread against which errors are measured, so that a candidate which fails on the samples
+        at hand might pass with them: such a candidate is judged without them.
+        """
+        from ndld_flow.accuracy.model_comparison import compare_first, compare_models
+        from ndld_flow.accuracy.rounding import can_measure, rounding_bounds
+        from ndld_flow.samples.made_samples import ExtendedSamples
+
+        criteria = self._criteria(pair)
+        given = pair.samples.base if isinstance(pair.samples, ExtendedSamples) else None
+        keep = keep or given is not None
+        compared = compare_models(pair, criteria.measuring, keep, context.scratch, context.progress, known)
+        comparisons = [(pair, criteria, compared)]
+        if given is not None:
+            first = compare_first(pair, compared, len(given), criteria.measuring)
+            comparisons.append((replace(pair, samples=given), criteria, first))
+        if self.tolerance == "rounding" and can_measure(pair):
+            bounds, notes = rounding_bounds(pair, [each for _, _, each in comparisons])
+            comparisons = [
+                (samples, replace(criteria, rounding=own), replace(each, notes=(*each.notes, *notes)))
+                for (samples, _, each), own in zip(comparisons, bounds, strict=True)
+            ]
+        *_, (_, own, first) = comparisons
+        return comparisons[-1 if any(own.judge(output).failed for output in first.outputs) else 0]
+
+    def _criteria(self, pair: ModelPair) -> Criteria:
+        from ndld_flow.accuracy.accuracy_record import Criteria
+
+        tolerance = Tolerance() if self.tolerance == "rounding" else self.tolerance
+        criteria = Criteria(tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
+        criteria.check_names(pair.outputs)
+        return criteria
 
     def _measure_power(
         self, pair: ModelPair, criteria: Criteria, compared: Comparison, scratch: Path, took_s: float
@@ -404,7 +417,7 @@ class CheckAccuracy(MadeSettings, SampleSettings, Step[Onnx, AccuracyDocument]):
         if self.metric is None or self.labels is None:
             return None
         samples = [sample.label for sample in pair.complete_samples]
-        spare = self.samples is not None
+        spare = self.samples is not None or bool(self.seen)
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
     def _compare_layers(

@@ -22,7 +22,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.sample_settings import MadeSettings, SampleSettings
+from ndld_flow.samples.sample_settings import FittedSettings, MadeSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -37,7 +37,7 @@ _NOT_SHAPING = {"tolerance", "trials", "time"}
 _NAMED = 3
 
 
-class FindPrecision(MadeSettings, SampleSettings, Step[Onnx, PrecisionDocument]):
+class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument]):
     """Find a small set of nodes to keep in fp32, with the reason for each.
 
     The model is converted repeatedly with different nodes kept, run on the samples with every tensor rounded as
@@ -107,6 +107,10 @@ class FindPrecision(MadeSettings, SampleSettings, Step[Onnx, PrecisionDocument])
         if self.precision != "fp16" and not (self.keep_io and self.sensitive):
             raise ValueError("`keep_io` and `sensitive` apply only to fp16: remove them for other precisions")
         return self
+
+    @property
+    def calibrates(self) -> bool:
+        return True
 
     def foresee(self) -> Foresight:
         seen = Foresight() if self.runtime is None else self.runtime.foresee()

@@ -20,7 +20,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import FittedSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
@@ -36,7 +36,7 @@ _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude", "allow_empty"})
 """Settings of quantization that ModelOpt accepts; it decides the rest itself."""
 
 
-class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
+class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     """Quantize a model to 8 or 4 bits: Q/DQ pairs with ranges measured on samples, or only weights.
 
     By default only layers that profit are quantized: on a CPU dense convolutions and matrix products, which become 1.3

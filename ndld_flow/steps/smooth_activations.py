@@ -11,7 +11,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps, loaded_paths
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import FittedSettings
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ndld_flow.quantize.smoothing import Smoothing
 
 
-class SmoothActivations(LoadsCustomOps, SampleSettings, Step[Onnx, Onnx]):
+class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
     """Even out the channels of the activations that MatMul and Gemm read, before INT8 (SmoothQuant).
 
     In transformers a few channels are far larger than the others. An activation has one scale, so these leave few of
@@ -44,6 +44,10 @@ class SmoothActivations(LoadsCustomOps, SampleSettings, Step[Onnx, Onnx]):
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
     """How much of the difference between channels moves from all activations into weights: 0.5 shares it, 1 moves
     everything. By default the value with the least estimated noise is chosen for each activation."""
+
+    @property
+    def calibrates(self) -> bool:
+        return True
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         return spec

@@ -110,7 +110,7 @@ class Bench:
         criteria = Criteria(Tolerance(), {}, 5, -1, ())
         compared = compare_models(pair, criteria.measuring, False, self.scratch(), silent, self.known)
         if rounding:
-            self.bounds = getattr(self, "bounds", None) or rounding_bounds(pair, compared)[0]
+            self.bounds = getattr(self, "bounds", None) or rounding_bounds(pair, [compared])[0][0]
             criteria = replace(criteria, rounding=self.bounds)
         return compose_accuracy(criteria, compared, None, None)
 

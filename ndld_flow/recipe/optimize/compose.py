@@ -304,6 +304,7 @@ class Composer:
     def _judged(self, held: bool) -> str:
         """Return the settings of a check of accuracy on either part of the samples."""
         text = ", tolerance: null" if self.conditions.accuracy else ""
+        text += "" if held else ", seen: {}"  # all variants are judged on the same samples
         if not self.samples.search:
             text += f", samples: {RANDOM_SAMPLES}" + (f", seed: {HELD_SEED}" if held else "")
         elif held:
