@@ -28,11 +28,12 @@ _TYPES = frozenset(
 )
 _FIRST = range(1)
 _ALL = range(2**31)
+SAME_VALUES = frozenset(("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"))
+"""Operators whose result has the values of their first input."""
 _PASSING: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
-        ("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"), _FIRST
+        (*SAME_VALUES, "Expand", "Slice", "Gather", "Tile", "Split", "Pad", "ReverseSequence", "Dropout"), _FIRST
     ),
-    **dict.fromkeys(("Expand", "Slice", "Gather", "Tile", "Split", "Pad", "ReverseSequence", "Dropout"), _FIRST),
     **dict.fromkeys(("Floor", "Ceil", "Round", "Clip"), _FIRST),
     "Concat": _ALL,
     "Where": range(1, 3),
@@ -51,7 +52,7 @@ _TABLES: Mapping[str, Mapping[int, int]] = {
 _CONVERSIONS = ("DequantizeLinear", "QuantizeLinear", "Cast", "CastLike", "Identity")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 """Operators that dequantize a table with its scales and offsets."""
-_ALIASES = frozenset(("Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "Transpose"))
+_ALIASES = SAME_VALUES | {"Expand", "Tile"}
 """Operators whose result has the values of a constant, perhaps repeated."""
 _MOST_CONSTANTS = 4096
 """Larger constants are not read: what an input is compared with is one number or a row of them."""

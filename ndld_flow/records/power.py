@@ -43,6 +43,14 @@ class RowsRead(Record):
         return self.read < min(_ENOUGH_ROWS, _WEAK_ROWS * self.rows)
 
 
+class ClassesReached(Record):
+    """The classes that an output names, or scores highest, on the samples: faults in the others may stay unseen."""
+
+    output: str
+    reached: int
+    classes: int
+
+
 class Power(Record):
     """How much a check is worth: what it would notice, and what its samples do not reach."""
 
@@ -50,6 +58,7 @@ class Power(Record):
     wanted: int = 0
     """Faults that were requested; fewer are tried if the time ends or the model has no others."""
     rows: tuple[RowsRead, ...] = ()
+    classes: tuple[ClassesReached, ...] = ()
     branches_not_run: tuple[str, ...] = ()
     """`then_branch of If_12`."""
     ignorable: tuple[str, ...] = ()

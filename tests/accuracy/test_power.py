@@ -11,13 +11,15 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.accuracy.power import measure_power
+from ndld_flow.accuracy.power import classic_faults, measure_power
+from ndld_flow.accuracy.power.classic_faults import wrong_attributes
 from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites
 from ndld_flow.accuracy.power.planted_model import plant
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
-from ndld_flow.records.power import PlantedFault, Power, RowsRead
+from ndld_flow.records.power import ClassesReached, PlantedFault, Power, RowsRead
+from ndld_flow.report.panels.power import collect_power
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from tests.accuracy.test_check_accuracy import compare
 from tests.support.models_run import Given, write_model
@@ -314,6 +316,95 @@ def test_faults_are_drawn_alike_for_one_seed(tmp_path: Path) -> None:
     path = models(tmp_path)["conv"]
     drawn = [[(fault.node.name, fault.kind) for fault in draw_faults(load_model(path), 20, seed)] for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_fault_that_removes_an_element_of_a_sequence_is_noticed(tmp_path: Path) -> None:
+    model = f"""g (float[8] x) => (seq(float[k]) y) <{weights(w=[1.0] * 7 + [2.0], zero=[0.0])}> {{
+        mask = Greater(w, zero)
+        kept = Compress <axis = 0> (x, mask)
+        y = SplitToSequence(kept)
+    }}"""
+    power = measured(tmp_path, model)
+    zeroed = {fault.outcome for fault in power.faults if fault.weight == "w" and fault.kind == "one channel zeroed"}
+    assert zeroed == {"noticed"}
+
+
+def test_branches_and_classes_that_are_not_reached_make_no_check_weak() -> None:
+    classes = (ClassesReached(output="y", reached=1, classes=10),)
+    assert Power(branches_not_run=("else_branch of If_1",), classes=classes).weak == ()
+
+
+CLASSES = """g (float[n, 4] x) => (float[n, 4] y, int64[n, 1] label) {
+    z = Neg(x)
+    t = Identity(z)
+    y = Softmax <axis = 1> (t)
+    label = ArgMax <axis = 1> (z)
+}"""
+
+
+def test_the_classes_that_samples_reach_are_counted(tmp_path: Path) -> None:
+    rows = [[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 2.0, 3.0], [0.0, 5.0, 5.0, 5.0]]
+    _, accuracy = compare(tmp_path, CLASSES, CLASSES, {"x": {"values": rows}}, power=20, made="off")
+    assert accuracy.power is not None
+    assert accuracy.power.classes[0] == ClassesReached(output="y", reached=2, classes=4)
+    assert "2 of 4 classes of y are reached" in collect_power({"agree": accuracy})[0].facts
+
+
+def trees() -> onnx.ModelProto:
+    """Return two trees of two leaves each, which vote for one of three classes."""
+    node = helper.make_node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        nodes_treeids=[0, 0, 0, 1, 1, 1],
+        nodes_nodeids=[0, 1, 2, 0, 1, 2],
+        nodes_featureids=[0, 0, 0, 1, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0, 0.25, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+        nodes_truenodeids=[1, 0, 0, 1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0, 2, 0, 0],
+        class_treeids=[0, 0, 1, 1],
+        class_nodeids=[1, 2, 1, 2],
+        class_ids=[0, 1, 2, 1],
+        class_weights=[0.5, 0.4, 0.7, 0.2],
+        classlabels_int64s=[3, 7, 9],
+    )
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])]
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, [None]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [None, 3]),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=opsets, ir_version=8)
+
+
+def test_faults_are_planted_in_trees(tmp_path: Path) -> None:
+    path = tmp_path / "trees.onnx"
+    onnx.save(trees(), path)
+    planted = plant(path, SessionSettings(), 20, 0)
+    assert {fault.kind for fault in planted.faults} >= {
+        "nodes_values scaled by 1.1",
+        "class_weights reversed",
+        "< for <=",
+    }
+    feeds = {"x": np.stack(np.meshgrid(*[np.linspace(0, 1, 21, dtype=np.float32)] * 2), -1).reshape(-1, 2)}
+    right = open_model(path, PLAIN).run_within(planted.outputs, feeds, 60)
+    assert_close(planted.session.run_within(planted.outputs, feeds, 60), right)
+    for number, fault in enumerate(planted.faults):
+        wrong = open_model(rebuilt(path, fault, tmp_path / f"{number}.onnx"), PLAIN)
+        found = planted.session.run_within(planted.outputs, {**feeds, **planted.feeds_of(number)}, 60)
+        assert_close(found, wrong.run_within(planted.outputs, feeds, 60))
+    power = measured(tmp_path, path, {"x": {"shape": [64, 2]}})
+    assert power.classes == (ClassesReached(output="label", reached=3, classes=3),)
+    assert {fault.outcome for fault in power.faults if fault.kind == "class_weights reversed"} == {"noticed"}
+
+
+def test_twins_of_huge_trees_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = next(iter(ir.from_proto(trees()).graph))
+    every = [kind for kind, _ in wrong_attributes(node)]
+    monkeypatch.setattr(classic_faults, "_MOST_COPIED", 12)
+    assert [kind for kind, _ in wrong_attributes(node)] == every[:2]
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.accuracy.power.classic_faults import DOMAIN, wrong_attributes
+from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.tensors import Array
 
 _NUMBERS = (
@@ -24,8 +26,6 @@ _NUMBERS = (
     ir.DataType.UINT8,
 )
 """Types of weights. Other integers are mostly sizes and indices, where a fault ends the run."""
-PASSING = frozenset(("Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Cast"))
-"""Operators whose result has the values of their first input."""
 _NO_WEIGHTS: Mapping[str, frozenset[int]] = {
     "Clip": frozenset((1, 2)),
     "Pad": frozenset((2,)),
@@ -58,7 +58,22 @@ _SIZES: Mapping[str, frozenset[int]] = {
 }
 """Operator -> inputs that are sizes: a fault in what computes them may ask for any amount of memory."""
 _SIZE_ARITHMETIC = frozenset(
-    (*PASSING, "Add", "Ceil", "Clip", "Concat", "Div", "Floor", "Gather", "Max", "Min", "Mul", "Pow", "Round", "Slice")
+    (
+        *SAME_VALUES,
+        "Add",
+        "Ceil",
+        "Clip",
+        "Concat",
+        "Div",
+        "Floor",
+        "Gather",
+        "Max",
+        "Min",
+        "Mul",
+        "Pow",
+        "Round",
+        "Slice",
+    )
 ) | {"Sqrt", "Sub", "Where"}
 _EPSILON = 1e-3
 """Scalars up to this that are added keep a divisor from 0; another one changes nothing on any input."""
@@ -155,7 +170,7 @@ def weight_sites(model: ir.Model) -> list[WeightSite]:
     sites, seen = [], set()
     of_sizes = _nodes_of_sizes(model)
     for node in model.graph.all_nodes():
-        if node.op_type in PASSING or node in of_sizes:
+        if node.op_type in SAME_VALUES or node in of_sizes:
             continue
         for position, value in enumerate(node.inputs):
             weight = None if value is None or position in _NO_WEIGHTS.get(node.op_type, ()) else _origin(value)
@@ -173,7 +188,7 @@ def weight_sites(model: ir.Model) -> list[WeightSite]:
 def _origin(value: ir.Value) -> ir.Value | None:
     """Return the initializer whose values a tensor has; None for others, and for those that are no weights."""
     while (node := value.producer()) is not None:
-        if node.op_type not in PASSING or node.inputs[0] is None:
+        if node.op_type not in SAME_VALUES or node.inputs[0] is None:
             return None
         value = node.inputs[0]
     tensor = value.const_value
@@ -270,13 +285,15 @@ class NodeFault:
 
 
 def node_faults(model: ir.Model) -> list[NodeFault]:
-    """Return every wrong twin of a node of the model and its bodies; only nodes with one output have any."""
-    return [
-        fault
-        for node in model.graph.all_nodes()
-        if node.domain in ("", "ai.onnx") and len(node.outputs) == 1
-        for fault in _twins(node)
-    ]
+    """Return every wrong twin of a node of the model and its bodies."""
+    return [fault for node in model.graph.all_nodes() for fault in _all_twins(node)]
+
+
+def _all_twins(node: ir.Node) -> Iterator[NodeFault]:
+    if node.domain == DOMAIN:
+        yield from (NodeFault(node, kind, node.op_type, wrong) for kind, wrong in wrong_attributes(node))
+    elif node.domain in ("", "ai.onnx") and len(node.outputs) == 1:
+        yield from _twins(node)
 
 
 _TWINS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -296,7 +313,7 @@ def _twins(node: ir.Node) -> Iterator[NodeFault]:
     elif node.op_type.endswith("Normalization") and "epsilon" in node.attributes:
         epsilon = max(100 * node.attributes.get_float("epsilon", 0.0), 1e-3)
         yield NodeFault(node, f"epsilon of {epsilon:g}", node.op_type, {"epsilon": epsilon})
-    elif node.op_type in ("Softmax", "LogSoftmax"):
+    elif node.op_type in _OF_AN_AXIS:
         yield from _other_axis(node)
     elif node.op_type == "Resize":
         yield from _other_resize(node)
@@ -304,9 +321,21 @@ def _twins(node: ir.Node) -> Iterator[NodeFault]:
         yield from _other_window(node)
 
 
-def _other_axis(node: ir.Node) -> Iterator[NodeFault]:
+_OF_AN_AXIS = ("Softmax", "LogSoftmax")
+
+
+def needs_shapes(model: ir.Model) -> bool:
+    """Return whether shapes must be inferred to find all wrong twins; that takes as long as all the rest."""
+    return any(node.op_type in _OF_AN_AXIS and _shape_of(node) is None for node in model.graph.all_nodes())
+
+
+def _shape_of(node: ir.Node) -> ir.Shape | None:
     shape, value = node.outputs[0].shape, node.inputs[0]
-    shape = shape if shape is not None or value is None else value.shape
+    return shape if shape is not None or value is None else value.shape
+
+
+def _other_axis(node: ir.Node) -> Iterator[NodeFault]:
+    shape = _shape_of(node)
     if shape is not None and len(shape) > 1:
         axis = node.attributes.get_int("axis", -1) % len(shape)
         other = axis - 1 if axis else 1
@@ -380,9 +409,9 @@ def _drawn_weights(sites: list[WeightSite], stream: np.random.Generator) -> Iter
 
 
 def _drawn_nodes(twins: list[NodeFault], stream: np.random.Generator) -> Iterator[Fault]:
-    """Yield faults of nodes in random order, one of each node."""
+    """Yield faults of nodes in random order: one of each node, but all of those that have weights as attributes."""
     wrong: set[ir.Node] = set()
     for i in stream.permutation(len(twins)):
-        if twins[i].node not in wrong:
+        if twins[i].node.domain == DOMAIN or twins[i].node not in wrong:
             wrong.add(twins[i].node)
             yield twins[i]

@@ -16,8 +16,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, LiftSubgraphInitializersToMainGraphPass
 
-from ndld_flow.accuracy.power.faults import PASSING, Fault, NodeFault, WeightFault, draw_faults
+from ndld_flow.accuracy.power.classes import ClassOutput, find_class_outputs
+from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
 from ndld_flow.models.files import load_model, proto_with_external_data
+from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
@@ -54,6 +56,7 @@ class PlantedModel:
     """Number of a fault of a node -> the input that switches it on."""
     tables: tuple[Table, ...]
     branchings: tuple[Branching, ...]
+    classes: Sequence[ClassOutput]
 
     def feeds_of(self, number: int) -> dict[str, Array]:
         """Return the values that switch a fault on."""
@@ -78,51 +81,81 @@ def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> Plant
     inline_functions(model, path)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     LiftSubgraphInitializersToMainGraphPass()(model)
-    infer_shapes(model)
+    if needs_shapes(model):
+        infer_shapes(model)
     faults = draw_faults(model, count, seed)
-    tables, branchings = _tables(model), _branchings(model)
+    tables, branchings, classes = _tables(model), _branchings(model), find_class_outputs(model)
     names = UniqueNames(model)
     inputs = set(model.graph.inputs)
     for fault in faults:
         if isinstance(fault, WeightFault) and fault.site.weight not in inputs:
             inputs.add(fault.site.weight)
             model.graph.inputs.append(fault.site.weight)
-    switches = {i: _plant_twin(model, fault, names) for i, fault in enumerate(faults) if isinstance(fault, NodeFault)}
+    twins: dict[ir.Node, dict[int, NodeFault]] = {}
+    for i, fault in enumerate(faults):
+        if isinstance(fault, NodeFault):
+            twins.setdefault(fault.node, {})[i] = fault
+    switches = {
+        i: switch
+        for node, of_node in twins.items()
+        for i, switch in zip(of_node, _plant_twins(model, node, [*of_node.values()], names), strict=True)
+    }
     _watch(model, [*(table.indices for table in tables), *(each.condition for each in branchings)])
     model.ir_version = max(model.ir_version or 0, 4)  # the first in which initializers need not be inputs
     changed = proto_with_external_data(model, path).SerializeToString()
     session = open_model(path, settings, changed)
-    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings)
+    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings, classes)
 
 
-def _plant_twin(model: ir.Model, fault: NodeFault, names: UniqueNames) -> str:
-    """Replace a node by an `If` between it and its wrong twin; return the name of the input that chooses the twin."""
-    node = fault.node
-    switch = ir.Value(name=names.value("wrong"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-    switch.const_value = ir.tensor(np.array(False), name=switch.name)
-    model.graph.register_initializer(switch)
-    model.graph.inputs.append(switch)
-    branches = {
-        "then_branch": _branch(node, fault.op_type, fault.wrong_attributes(), names),
-        "else_branch": _branch(node, node.op_type, list(node.attributes.values()), names),
-    }
-    attributes = [ir.AttrGraph(name, graph) for name, graph in branches.items()]
-    chosen = ir.Node("", "If", [switch], attributes, name=names.node("If_wrong"))
-    output, old = chosen.outputs[0], node.outputs[0]
-    output.type, output.shape = old.type, old.shape
+def _plant_twins(model: ir.Model, node: ir.Node, faults: Sequence[NodeFault], names: UniqueNames) -> list[str]:
+    """Replace a node by an `If` between it and its wrong twins; return the names of the inputs that choose these."""
+    switches = []
+    for _ in faults:
+        switch = ir.Value(name=names.value("wrong"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        switch.const_value = ir.tensor(np.array(False), name=switch.name)
+        model.graph.register_initializer(switch)
+        model.graph.inputs.append(switch)
+        switches.append(switch)
+    chosen = _copy(node, node.op_type, list(node.attributes.values()), names)
+    for switch, fault in zip(switches, faults, strict=True):
+        twin = _copy(node, fault.op_type, fault.wrong_attributes(), names)
+        chosen = _choice(switch, twin, chosen, names)
     node.prepend(chosen)
-    ir.convenience.replace_all_uses_with(old, output, replace_graph_outputs=True)
-    output.name, old.name = old.name, None
+    for old, output in zip(node.outputs, chosen.outputs, strict=True):
+        output.type, output.shape = old.type, old.shape
+        ir.convenience.replace_all_uses_with(old, output, replace_graph_outputs=True)
+        if old.name:
+            output.name, old.name = old.name, None
     assert isinstance(node.graph, ir.Graph)
     node.graph.remove(node, safe=True)
-    return str(switch.name)
+    return [str(switch.name) for switch in switches]
 
 
-def _branch(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], names: UniqueNames) -> ir.Graph:
-    inner = ir.Node(node.domain, op_type, node.inputs, attributes, name=names.node(f"{node.name}_{op_type}"))
-    output = inner.outputs[0]
-    output.name, output.type = names.value(f"{node.outputs[0].name}_{op_type}"), node.outputs[0].type
-    return ir.Graph([], [output], nodes=[inner], name=names.node("branch"))
+def _copy(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], names: UniqueNames) -> ir.Node:
+    copied = ir.Node(
+        node.domain,
+        op_type,
+        node.inputs,
+        attributes,
+        num_outputs=len(node.outputs),
+        name=names.node(f"{node.name}_{op_type}"),
+    )
+    for output, old in zip(copied.outputs, node.outputs, strict=True):
+        output.name, output.type = names.value(f"{old.name}_{op_type}"), old.type
+    return copied
+
+
+def _choice(switch: ir.Value, wrong: ir.Node, right: ir.Node, names: UniqueNames) -> ir.Node:
+    """Return an `If` between two nodes, each in a branch of its own."""
+    branches = (("then_branch", wrong), ("else_branch", right))
+    attributes = [
+        ir.AttrGraph(name, ir.Graph([], inner.outputs, nodes=[inner], name=names.node("branch")))
+        for name, inner in branches
+    ]
+    chosen = ir.Node("", "If", [switch], attributes, num_outputs=len(right.outputs), name=names.node("If_wrong"))
+    for output, inner in zip(chosen.outputs, right.outputs, strict=True):
+        output.name, output.type = names.value(f"{inner.name}_chosen"), inner.type
+    return chosen
 
 
 def _tables(model: ir.Model) -> tuple[Table, ...]:
@@ -141,7 +174,7 @@ def _tables(model: ir.Model) -> tuple[Table, ...]:
 
 def _is_constant(value: ir.Value) -> bool:
     """Return whether a tensor has the values of a weight, quantized or not."""
-    while (node := value.producer()) is not None and node.op_type in (*PASSING, "DequantizeLinear"):
+    while (node := value.producer()) is not None and node.op_type in (*SAME_VALUES, "DequantizeLinear"):
         if node.inputs[0] is None:
             return False
         value = node.inputs[0]

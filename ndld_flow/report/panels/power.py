@@ -91,6 +91,8 @@ def _faults_table(power: Power) -> Table:
 def _facts(power: Power) -> Iterator[str]:
     yield from (f"output {name} is constant on all samples" for name in power.constant)
     yield from (f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in power.rows)
+    for each in power.classes:
+        yield f"{each.reached:,} of {counted(each.classes, 'class')} of {each.output} are reached"
     yield from (f"{branch} never runs" for branch in power.branches_not_run)
     yield from (f"{name} may be ignored: the check passes a model that does" for name in power.ignorable)
     if power.single_sizes:
@@ -101,6 +103,7 @@ def _facts(power: Power) -> Iterator[str]:
 def _helps(power: Power) -> Iterator[str]:
     yield from (f"samples that change {name}" for name in power.constant)
     yield from (f"samples that read other rows of {table.table}" for table in power.rows if table.is_weak)
+    yield from (f"samples of other classes of {each.output}" for each in power.classes if each.reached < each.classes)
     yield from (f"samples that run {branch}" for branch in power.branches_not_run)
     for name in power.ignorable:
         yield f"samples with padding, so that {name} hides something" if "mask" in name else f"other values of {name}"
