@@ -102,6 +102,8 @@ class JudgedSettings(SampleSettings):
         return {step: seen.places(total) for step, seen in self.seen.items()}
 
     def choose(self, total: int | None) -> Sequence[int]:
+        if not self.seen:
+            return super().choose(total)
         seen = {place for places in self.seen_places(total).values() for place in places}
         if total is None:
             start = max(seen, default=-1) + 1
