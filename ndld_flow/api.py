@@ -1075,7 +1075,7 @@ def init(
 ) -> WrittenRecipe:
     """Write a commented recipe for a model, which is run once to find input sizes that it accepts.
 
-    ``api.init("model.onnx", options=RecipeOptions(precision="int8", images=Path("photos")))``. The result has the
+    ``api.init("model.onnx", options=RecipeOptions(precision="int8", data=("photos/",)))``. The result has the
     recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
     """
     from ndld_flow.recipe.write_recipe import write_recipe

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.cli.app import program
+from tests.support.command_line import ndld_flow
 from tests.support.samples import lend_samples
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +36,20 @@ def test_the_first_screen_holds_the_two_commands() -> None:
     ]
     in_ci = (ROOT / ".ci/run").read_text()
     assert all(command in in_ci for command in first[1].split(" && "))
+
+
+def test_every_beginning_shows_the_same_three_ways_in() -> None:
+    """The commands in their order, in the README, on the start page, in the tutorial and in the help."""
+    ways = [
+        "ndld-flow optimize model.onnx --data photos/ -o fast.onnx",
+        "ndld-flow init model.onnx",
+        "ndld-flow run model.yaml",
+        "ndld-flow compare model.onnx fast.onnx",
+    ]
+    texts = [README, *((ROOT / name).read_text() for name in ("docs/index.md", "docs/tutorial.md"))]
+    for text in (*texts, program.help or "", ndld_flow(cwd=ROOT).stderr):
+        places = [text.index(way) for way in ways]
+        assert places == sorted(places)
 
 
 def test_it_is_short() -> None:

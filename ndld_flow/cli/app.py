@@ -24,6 +24,7 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.help_text import HelpContext
+from ndld_flow.cli.step_verbs import changing_steps, hint_at_step, is_step
 from ndld_flow.cli.watch import watch_verb
 
 _MAX_WORD = 300
@@ -36,29 +37,29 @@ _LONG = lazy_pattern(rf"\S{{{_MAX_WORD + 1},}}")
 
 VERBS = {
     "optimize": "Find the fastest variant of a model that stays right.",
+    "init": "Write a commented recipe for a model.",
     "run": "Run a recipe; finished work is reused.",
-    "plan": "Show what a run would do, and why, without running it.",
+    "compare": "Compare models, runs, profiles or exports, and judge them.",
     "profile": "Measure one model, and show where its time goes.",
-    "compare": "Compare models, runs, profiles or exports, and judge the difference.",
+    "plan": "Show what a run would do, and why, without running it.",
     "apply": "Write the change that a finding suggests, and measure it.",
-    "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models or engines.",
-    "reduce": "Reduce a model to the part with which a recipe still fails.",
-    "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as a picture or a page.",
+    "steps": "List the steps, or explain one with all its settings.",
+    "ops": "Explain an operator of any opset, or list them by family.",
+    "reduce": "Reduce a model to the part with which a recipe still fails.",
     "report": "Redraw the report of a run or a sweep from its records.",
     "runs": "List runs and sweeps, newest first.",
     "history": "Show how the metrics of a recipe changed, when, and why.",
-    "mlflow": "Log runs to MLflow tracking.",
     "tag": "Give a run or a sweep a permanent name.",
-    "steps": "List the steps, or explain one with all its settings.",
-    "ops": "Explain an operator of any opset, or list them by family.",
-    "schema": "Write the JSON Schema of recipes, for editors.",
-    "init": "Write a commented recipe for a model.",
-    "verify": "Check stored artifacts against their digests.",
-    "gc": "Delete artifacts that no kept run or sweep needs.",
+    "comment": "Post the result of a run on its pull or merge request.",
+    "mlflow": "Log runs to MLflow tracking.",
+    "noise": "Learn how much measurements vary on this machine.",
     "doctor": "Check what works on this machine, and how to install the rest.",
+    "schema": "Write the JSON Schema of recipes, for editors.",
+    "gc": "Delete artifacts that no kept run or sweep needs.",
+    "verify": "Check stored artifacts against their digests.",
     "undeploy": "Remove what ndld-flow installed and computed on a target.",
 }
 
@@ -74,29 +75,42 @@ class LazyGroup(click.Group):
     context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *changing_steps()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        module = importlib.import_module(f"ndld_flow.cli.{cmd_name}")
-        command: click.Command = module.command
-        command.context_class = HelpContext
+        command = _find_command(cmd_name)
+        if command is not None:
+            command.context_class = HelpContext
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Steps"):
+            formatter.write_text(f"ndld-flow STEP MODEL.onnx -o FILE  with {', '.join(changing_steps())}")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and args[0] not in VERBS and not is_step(args[0]):
             from ndld_flow.base.text import suggest
             from ndld_flow.cli.foreign_words import hint_at_verb
 
-            ctx.fail(f"there is no verb {args[0]!r}; {hint_at_verb(args[0]) or suggest(args[0], VERBS)}")
+            word = args[0]
+            hint = hint_at_step(word) or hint_at_verb(word) or suggest(word, self.list_commands(ctx))
+            ctx.fail(f"there is no verb {word!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+
+def _find_command(name: str) -> click.Command | None:
+    if name in VERBS:
+        command: click.Command = importlib.import_module(f"ndld_flow.cli.{name}").command
+        return command
+    if not is_step(name):
+        return None
+    from ndld_flow.cli.step_command import find_step_command
+
+    return find_step_command(name)
 
 
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,13 +120,19 @@ def program(debug: bool) -> None:
     """Recipes that make ONNX models fast and keep them correct.
 
     \b
-    ndld-flow optimize MODEL.onnx --data DIR  find a faster model that is right
-    ndld-flow init MODEL.onnx                 write a recipe for a model
-    ndld-flow run MODEL.yaml                  run it: checked, with a report
-    ndld-flow init --example quickstart       write an example with a real model
+    1. ndld-flow optimize model.onnx --data photos/ -o fast.onnx
+       find and prove the fastest variant that stays right
+    2. ndld-flow init model.onnx
+       ndld-flow run model.yaml
+       write a recipe, change it as you like, and run it
+    3. ndld-flow compare model.onnx fast.onnx
+       compare two models, or two runs: speed, accuracy, layers
 
     A recipe is a YAML file with a model and ordered steps. `run` executes it, stores every result by its digest, and
-    writes a report.
+    writes a report. An example with a real model:
+
+    \b
+    ndld-flow init --example quickstart
     """
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.compare_models import ModelOptions
     from ndld_flow.runner.diff_engines import ComparedEngines
 
-HELP = """Compare models, runs, profiles or exports, and judge the difference.
+HELP = """Compare models, runs, profiles or exports, and judge them.
 
 \b
   ndld-flow compare model.onnx faster.onnx --data photos/   # how right, and how much faster

@@ -105,16 +105,17 @@ def _all_settings(model: type[BaseModel]) -> list[str]:
 
 def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
     """Return the lines of a setting, followed by those of its nested settings."""
-    default = _format_default(schema)
+    default = format_default(schema)
     inner = _inner(schema, definitions)
-    kind = "mapping" if inner else _format_type(schema, definitions)
+    kind = "mapping" if inner else format_type(schema, definitions)
     lines = _setting(name, kind, default, schema.get("description", ""))
     for inner_name, inner_schema in inner.items():
         lines += _settings(f"{name}.{inner_name}", inner_schema, definitions)
     return lines
 
 
-def _format_default(schema: dict[str, Any]) -> str:
+def format_default(schema: dict[str, Any]) -> str:
+    """Return a setting's default as a recipe writes it, or `required`."""
     if "default" not in schema:
         return "required"
     default = schema["default"]
@@ -136,7 +137,8 @@ def _setting(name: str, kind: str, default: str, text: str) -> list[str]:
     return [f"  {click.style(name, bold=True)}: {kind} = {default}", *_wrap(text, "      ")]
 
 
-def _format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+def format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return a setting's type for people: `true | false`, `list of string`."""
     if QUANTITY in schema:
         return str(schema[QUANTITY])
     if "enum" in schema:
@@ -147,7 +149,7 @@ def _format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         return str(schema.get("title") or _format_choice(schema["discriminator"]))
     if "anyOf" in schema or "oneOf" in schema:
         choices = schema.get("anyOf") or schema["oneOf"]
-        return " | ".join(dict.fromkeys(_format_type(choice, definitions) for choice in choices))
+        return " | ".join(dict.fromkeys(format_type(choice, definitions) for choice in choices))
     if "$ref" in schema:
         return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
     return _format_plain_type(schema, definitions)
@@ -161,11 +163,11 @@ def _format_choice(discriminator: dict[str, Any]) -> str:
 def _format_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     kind = schema.get("type", "any")
     if "prefixItems" in schema:
-        return f"[{', '.join(_format_type(item, definitions) for item in schema['prefixItems'])}]"
+        return f"[{', '.join(format_type(item, definitions) for item in schema['prefixItems'])}]"
     if kind == "array":
-        return f"list of {_format_type(schema.get('items', {}), definitions)}"
+        return f"list of {format_type(schema.get('items', {}), definitions)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return f"mapping to {_format_type(schema['additionalProperties'], definitions)}"
+        return f"mapping to {format_type(schema['additionalProperties'], definitions)}"
     return WORDS.get(str(kind), str(kind))
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_A_RECIPE = "`ndld-flow init model.onnx` writes a recipe for a model, and `ndld-flow run` executes it"
 _VERBS: Mapping[str, str] = {
     **dict.fromkeys(("benchmark", "bench", "perf", "measure", "trtexec", "time"), "did you mean `profile`?"),
-    **dict.fromkeys(("convert", "quantize", "build", "export", "simplify", "fp16"), _A_RECIPE),
     "optimise": "did you mean `optimize`?",
-    **dict.fromkeys(("check", "validate", "lint", "accuracy"), f"this is a step of a recipe: {_A_RECIPE}"),
+    **dict.fromkeys(("convert", "fp16", "half"), "did you mean `convert_fp16`?"),
+    **dict.fromkeys(("int8", "quantise"), "did you mean `quantize`?"),
+    **dict.fromkeys(("simplify", "onnxsim", "slim", "fold"), "did you mean `sanitize`?"),
+    "build": "did you mean `build_engine`?",
+    "export": "did you mean `export_cpp` or `export_pytorch`?",
+    **dict.fromkeys(("check", "validate"), "did you mean `lint` or `check_accuracy`?"),
+    "accuracy": "did you mean `check_accuracy`?",
     **dict.fromkeys(("ls", "list", "log", "status"), "did you mean `runs`?"),
     **dict.fromkeys(("show", "info", "print", "model", "summary"), "did you mean `inspect`?"),
     **dict.fromkeys(("view", "visualize", "plot", "graph", "netron"), "did you mean `draw`?"),

@@ -16,7 +16,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 @click.command("init", short_help="Write a commented recipe for a model.")
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
-@click.option("--images", type=click.Path(path_type=Path), help="An image or a folder of images to run on.")
+@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
 @click.option(
     "--for",
     "runtime",
@@ -32,7 +32,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 def command(
     model: Path | None,
     target: Path | None,
-    images: Path | None,
+    data: tuple[str, ...],
     runtime: Runtime,
     precision: Precision | None,
     shapes: tuple[str, ...],
@@ -44,14 +44,14 @@ def command(
 
     \b
       ndld-flow init model.onnx
-      ndld-flow init model.onnx --int8 --images photos/
+      ndld-flow init model.onnx --int8 --data photos/
       ndld-flow init model.onnx --fp16 --for tensorrt_rtx
       ndld-flow init --example quickstart        # a real model, downloaded by the first run
     """
     if example is not None and model is None:
         run = f"ndld-flow run {api.init_example(example, overwrite=overwrite)}"
     elif model is not None and example is None:
-        options = RecipeOptions(runtime, precision, images, dict(map(parse_shape, shapes)))
+        options = RecipeOptions(runtime, precision, data, dict(map(parse_shape, shapes)))
         run = _init(model, target, options, overwrite)
     else:
         raise click.UsageError("Give a model or --example NAME.")

@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.recipe.sample_files import FoundData, find_data, split_files
 from ndld_flow.store.files import write_text_atomically
-from ndld_flow.store.found_files import find_files
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -31,8 +31,8 @@ AskShape = Callable[[str, str], Sequence[int] | None]
 HELD_SEED = 1000
 """Seed of random inputs that judge a result; those of a search or a calibration start from 0."""
 _GENERATED_SAMPLES = 8
-_MOST_IMAGES = 96
-"""Number of images that a recipe lists."""
+_MOST_FILES = 96
+"""Number of files that a recipe lists."""
 _MOST_DIMENSIONS = 5
 """Highest number of dimensions that is tried for an input without a declared shape."""
 _MOST_VALUES = 2**24
@@ -114,8 +114,8 @@ class RecipeOptions:
 
     runtime: Runtime = "onnxruntime"
     precision: Precision | None = None
-    images: Path | None = None
-    """An image, or a folder of images, for the input that takes images."""
+    data: Sequence[str] = ()
+    """`PATH` or `INPUT=PATH`: a folder, a glob or files for an input."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Input -> its shape."""
 
@@ -151,7 +151,7 @@ def write_recipe(
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
-    trial = try_model(model, options, ask, progress)
+    trial, data = try_data(model, options, ask, progress)
     advice = _advise(model, options)
     name = name_recipe(model)
     command = f"ndld-flow run {short_name(str(path))} -o {short_name(_name_result(name, options))}"
@@ -162,9 +162,9 @@ def write_recipe(
         model=json.dumps(os.path.relpath(model)),
         command=command,
         name=name,
-        inputs="\n".join(input_lines(trial, _images_of(trial, options.images))) or "  {}",
+        inputs="\n".join(input_lines(trial, data.given)) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
-        steps="".join(_steps(options, result, trial, has_weights_as_inputs(model))),
+        steps="".join(_steps(options, result, trial, data, has_weights_as_inputs(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
@@ -198,14 +198,53 @@ def _advise(model: Path, options: RecipeOptions) -> str:
     if options.precision is not None or share < _MOST or options.runtime not in _MODEL_RUNTIMES:
         return ""
     return (
-        f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8, or find out with "
-        f"ndld-flow optimize {short_name(str(model))} --data DIR"
+        f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8 and --data, or find "
+        f"out with ndld-flow optimize {short_name(str(model))} --data DIR"
     )
 
 
 def name_recipe(model: Path) -> str:
     """Return the name of the recipe for a model."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
+
+
+def try_data(
+    model: Path,
+    options: RecipeOptions,
+    ask: AskShape = lambda *_: None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> tuple[InputTrial, FoundData]:
+    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of the data.
+
+    Raises as `try_model` does, and RequestError for data that do not fit the model.
+    """
+    trial = try_model(model, options, ask, progress)
+    found = find_data(options.data, trial)
+    shapes = {**found.shapes(trial), **options.shapes}
+    if shapes != dict(options.shapes):
+        trial = try_model(model, replace(options, shapes=shapes), ask, progress)
+    return trial, found
+
+
+def try_with_data(
+    model: Path,
+    data: Sequence[str],
+    shapes: Mapping[str, Sequence[int]],
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> tuple[InputTrial, FoundData]:
+    """Return the same for a model that must run. Raises ModelError for one that does not."""
+    from ndld_flow.models.files import model_inputs
+
+    trial, found = try_data(model, RecipeOptions(data=data, shapes=shapes), progress=progress)
+    if trial.error:
+        given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
+        raise ModelError(
+            f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
+            f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
+        )
+    declared = {spec.name: spec for spec in model_inputs(model)}
+    inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
+    return replace(trial, inputs=inputs), found
 
 
 def try_model(
@@ -229,8 +268,6 @@ def try_model(
     for name in given:
         if name not in names:
             raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
-    if options.images is not None:
-        _check_images(options.images, alternatives[0], model)
     unknown = [likely.spec.name for likely in alternatives[0] if likely.shape is None]
     if len(unknown) == 1:
         trial = _try_ranks(model, unknown[0], given, progress)
@@ -275,20 +312,6 @@ def _try_ranks(
     return InputTrial(next(likely_inputs(model, given)), error)
 
 
-def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> None:
-    if not images.exists():
-        raise RequestError(f"--images: {images} does not exist. Give an image or a folder of images.")
-    if not any(likely.image_layout for likely in inputs):
-        declared = ", ".join(f"{short_name(likely.spec.name)} {likely.spec.shape_text}" for likely in inputs)
-        raise RequestError(f"--images: no input of {model} takes images; it has {declared}.")
-
-
-def _images_of(trial: InputTrial, images: Path | None) -> dict[str, str]:
-    """Return the images by the input that takes them."""
-    picture = next((likely for likely in trial.inputs if likely.image_layout), None)
-    return {picture.spec.name: os.path.relpath(images)} if images is not None and picture is not None else {}
-
-
 def input_lines(trial: InputTrial, files: Mapping[str, str | Sequence[str]]) -> Iterator[str]:
     """Yield a line for each input, and comments on the origin of its sizes; `files` has those of inputs that read
     files.
@@ -329,7 +352,9 @@ def _image_settings(likely: LikelyInput) -> Iterator[str]:
         yield f"std: {list(likely.std)}"
 
 
-def _steps(options: RecipeOptions, result: str, trial: InputTrial, weights_are_inputs: bool) -> Iterator[str]:
+def _steps(
+    options: RecipeOptions, result: str, trial: InputTrial, data: FoundData, weights_are_inputs: bool
+) -> Iterator[str]:
     """Yield the text of the steps."""
     runtime = options.runtime
     if options.precision == "int8" and weights_are_inputs:
@@ -340,7 +365,7 @@ def _steps(options: RecipeOptions, result: str, trial: InputTrial, weights_are_i
     loose = samples = ""
     if options.precision == "int8":
         loose = "\n    tolerance: {slices: loose}"
-        seen, samples = _split_samples(trial, _images_of(trial, options.images))
+        seen, samples = _split_samples(trial, data)
         yield _SMALL.format(target="" if runtime in _MODEL_RUNTIMES else "\n    target: tensorrt", samples=seen)
     yield _AGREE.format(result=result, tolerance=loose, samples=samples)
     if runtime in _MODEL_RUNTIMES:
@@ -367,15 +392,12 @@ def has_weights_as_inputs(path: Path) -> bool:
     return (model.ir_version or 0) >= 4 and not declared.isdisjoint(model.graph.initializers)
 
 
-def _split_samples(trial: InputTrial, images: Mapping[str, str]) -> tuple[str, str]:
+def _split_samples(trial: InputTrial, data: FoundData) -> tuple[str, str]:
     """Return settings of the samples that a model is calibrated on, and of others that judge the result.
 
-    A check on the samples of the calibration passes what fresh ones refuse. A single image cannot be split.
+    A check on the samples of the calibration passes what fresh ones refuse. A single file cannot be split.
     """
-    files = {
-        name: split_files([os.path.relpath(file.path) for file in find_files([path])], _MOST_IMAGES)
-        for name, path in images.items()
-    }
+    files = {name: split_files(paths, _MOST_FILES) for name, paths in data.files.items()}
     if any(held for _, held in files.values()):
         seen, held = ({name: parts[i] for name, parts in files.items()} for i in range(2))
         return f"\n    data: {json.dumps(seen)}", f"\n    data: {json.dumps(held)}   # other samples"
@@ -383,13 +405,6 @@ def _split_samples(trial: InputTrial, images: Mapping[str, str]) -> tuple[str, s
         return "", ""
     samples = f"\n    samples: {_GENERATED_SAMPLES}"
     return samples, f"{samples}\n    seed: {HELD_SEED}                # other samples"
-
-
-def split_files(files: Sequence[str], most: int) -> tuple[list[str], list[str]]:
-    """Return at most this many of the files, taken at equal distances; every third is held out of the first part."""
-    used = list(files[:: -(-len(files) // most)])
-    held = used[2::3] or used[1:]
-    return [file for file in used if file not in held], held
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.recipe.optimize.samples import MOST_FILES, sample_files, try_with_data
-from ndld_flow.recipe.write_recipe import input_lines, name_recipe
+from ndld_flow.recipe.sample_files import MOST_FILES, sample_files
+from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile

@@ -44,6 +44,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
     for name in ("pipelines", "configs"):
         shutil.copytree(pages.ROOT / name, folder / name)
+    shutil.copytree(pages.ROOT / "pipelines/images/pages", folder / "photos")
     for store in ("outputs/store", "elsewhere/store"):
         lend_samples(folder / store)
     for name in ("model.onnx", "detector.onnx"):

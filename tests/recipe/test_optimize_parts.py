@@ -23,8 +23,8 @@ from ndld_flow.recipe.optimize.conditions import Conditions, read_conditions, to
 from ndld_flow.recipe.optimize.objectives import choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import preset_files, read_preset
-from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
 from ndld_flow.recipe.optimize.variant import Variant
+from ndld_flow.recipe.sample_files import Samples, find_data, split_data
 from ndld_flow.records.accuracy import SampleAgreement
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain

@@ -150,8 +150,8 @@ def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:
     b.nodes[-1].output[0] = "y"
     model = b.model([tensor("bias", [1]), tensor("picture", [1, 8, 8, 3])], [tensor("y", [1])])
     save(model, in_folder / "model.onnx")
-    (in_folder / "photos").mkdir()
-    text = write(RecipeOptions(images=Path("photos"))).path.read_text()
+    photos(in_folder, 1)
+    text = write(RecipeOptions(data=("photos",))).path.read_text()
     assert '"picture": {shape: [1, 8, 8, 3], data: "photos", layout: NHWC}' in text
     assert '"bias": {shape: [1], data: random}' in text
 
@@ -168,7 +168,7 @@ def test_int8_is_judged_on_other_images_than_it_is_calibrated_on(
 ) -> None:
     picky_model(in_folder / "model.onnx")
     photos(in_folder, count)
-    recipe = load_recipe(write(RecipeOptions(precision="int8", images=in_folder / "photos")).path)
+    recipe = load_recipe(write(RecipeOptions(precision="int8", data=(str(in_folder / "photos"),))).path)
     steps = {step.name: getattr(step.step, "data", {}).get("x", ()) for step in recipe.steps}
     assert (len(steps["small"]), len(steps["agree"])) == (calibrated, judged)
     assert set(steps["small"]).isdisjoint(steps["agree"])
@@ -245,11 +245,11 @@ def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_v
 
 def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) -> None:
     save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
-    (in_folder / "photos").mkdir()
-    with pytest.raises(RequestError, match="takes images; it has x 4"):
-        write(RecipeOptions(images=Path("photos")))
-    with pytest.raises(RequestError, match="does not exist"):
-        write(RecipeOptions(images=Path("nowhere")))
+    photos(in_folder, 1)
+    with pytest.raises(RequestError, match="is an image, and x is 4"):
+        write(RecipeOptions(data=("photos",)))
+    with pytest.raises(RequestError, match="there is no file or folder nowhere"):
+        write(RecipeOptions(data=("nowhere",)))
 
 
 def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path) -> None:

@@ -18,7 +18,7 @@ from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.recipe.optimize.compose import Composer, read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.recipe.optimize.samples import Samples, find_data, split_data
+from ndld_flow.recipe.sample_files import Samples, find_data, split_data
 from ndld_flow.records.optimization import Optimization
 from ndld_flow.runner.events import Event, Notice, PointFinished, StepStarted
 from tests.support import pages

@@ -20,10 +20,10 @@ from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, firs
 from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset, read_preset
-from ndld_flow.recipe.optimize.samples import FEW_FILES, RANDOM_SAMPLES, Samples, split_data, try_with_data
 from ndld_flow.recipe.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
 from ndld_flow.recipe.optimize.variants import propose_variants
-from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe
+from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, Samples, split_data
+from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial

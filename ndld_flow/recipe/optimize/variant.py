@@ -14,7 +14,7 @@ from ndld_flow.recipe.optimize.conditions import Conditions
 from ndld_flow.recipe.optimize.objectives import Objective
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.presets import Preset
-from ndld_flow.recipe.optimize.samples import Samples
+from ndld_flow.recipe.sample_files import Samples
 
 if TYPE_CHECKING:
     from ndld_flow.models.likely_inputs import LikelyInput

@@ -1,18 +1,17 @@
-"""The files of the inputs: those of the search, and those that are held out of it."""
+"""The files of the inputs: those that a result is made with, and those that are held out to judge it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.recipe.write_recipe import RecipeOptions, split_files, try_model
-from ndld_flow.store.found_files import TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
+from ndld_flow.store.found_files import IMAGE_SUFFIXES, TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
@@ -44,6 +43,8 @@ class FoundData:
 
     files: Mapping[str, list[str]] = field(default_factory=dict)
     """By input."""
+    given: Mapping[str, str | list[str]] = field(default_factory=dict)
+    """Input -> the folder, glob or files as they were given, relative to the current directory."""
 
     @property
     def is_single(self) -> bool:
@@ -76,37 +77,29 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
                 f"{short_name(Path(path).name)} frames/%04d.png`."
             )
         patterns.setdefault(name, []).append(path)
+    files = {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
+    for likely in trial.inputs:
+        paths = files.get(likely.spec.name, [])
+        if (
+            likely.shape is not None
+            and len(likely.shape) < 3
+            and any(Path(each).suffix.lower() in IMAGE_SUFFIXES for each in paths)
+        ):
+            raise RequestError(
+                f"--data: {paths[0]} is an image, and {short_name(likely.spec.name)} is {likely.spec.shape_text}."
+            )
+    given = {name: [os.path.relpath(path) for path in paths] for name, paths in patterns.items()}
     return FoundData(
-        {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
+        files,
+        {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()},
     )
 
 
-def try_with_data(
-    model: Path,
-    data: Sequence[str],
-    shapes: Mapping[str, Sequence[int]],
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> tuple[InputTrial, FoundData]:
-    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of `--data`.
-
-    Raises RequestError for data or shapes that do not fit the model, ModelError for one that does not run.
-    """
-    from ndld_flow.models.files import model_inputs
-
-    trial = try_model(model, RecipeOptions(shapes=shapes), progress=progress)
-    found = find_data(data, trial)
-    all_shapes = {**found.shapes(trial), **shapes}
-    if all_shapes != dict(shapes):
-        trial = try_model(model, RecipeOptions(shapes=all_shapes), progress=progress)
-    if trial.error:
-        given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
-        raise ModelError(
-            f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
-            f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
-        )
-    declared = {spec.name: spec for spec in model_inputs(model)}
-    inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
-    return replace(trial, inputs=inputs), found
+def split_files(files: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+    """Return at most this many of the files, taken at equal distances; every third is held out of the first part."""
+    used = list(files[:: -(-len(files) // most)])
+    held = used[2::3] or used[1:]
+    return [file for file in used if file not in held], held
 
 
 def sample_files(
