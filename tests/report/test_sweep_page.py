@@ -81,7 +81,7 @@ def test_a_sweep_whose_points_differ_less_than_their_measurements_is_not_ranked(
     verdict = sweep_verdict(record)
     assert (record.too_noisy is not None) == is_noisy == verdict.is_noisy
     assert (verdict.outcome == "inconclusive") == is_noisy
-    assert ("the load was 9.1 on " in verdict.sentence) == is_noisy
+    assert ("load 9.1 on " in verdict.sentence) == is_noisy
     assert (collect_page(record).head.verdict.outcome == "inconclusive") == is_noisy
     assert ("Too noisy to rank: point 21 was 8.59 ms, then " in sweep_markdown(record)) == is_noisy
     assert next(summarize_sweep(record)).startswith("Too noisy to rank") == is_noisy

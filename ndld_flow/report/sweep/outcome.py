@@ -80,15 +80,21 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
 
 
 def _too_noisy(record: SweepRecord, noisy: NoisyPoint) -> str:
-    """Return `Too noisy to rank: point 2 was 27.0 ms, then 178 ms, ...; the load was 9.1 on 2 CPUs.`"""
+    """Return `Too noisy to rank: point 2 was 27.0 ms, then 178 ms, ...; load 9.1 on 2 CPUs.`"""
     first, again = (objective_words(value, record.objectives[0]) for value in (noisy.first, noisy.again))
     sentence = f"Too noisy to rank: point {noisy.number} was {first}, then {again}, more than any two points differ"
+    load = load_words(record)
+    return f"{sentence}; {load}." if load else f"{sentence}."
+
+
+def load_words(record: SweepRecord) -> str:
+    """Return `load 1.98 to 2.56 on 2 CPUs`, of all measurement sessions; empty if it was not recorded."""
     loads = [sitting.load for sitting in record.sittings if sitting.load is not None]
     if not loads:
-        return f"{sentence}."
+        return ""
     low, high = (f"{end:.3g}" for end in (min(loads), max(loads)))
     cpus = f" on {counted(record.machine.cpu_count, 'CPU')}" if record.machine.cpu_count else ""
-    return f"{sentence}; the load was {low if low == high else f'{low} to {high}'}{cpus}."
+    return f"load {low if low == high else f'{low} to {high}'}{cpus}"
 
 
 def best_point(record: SweepRecord) -> SweepPoint | None:

@@ -29,6 +29,7 @@ from ndld_flow.report.sweep.outcome import (
     collect_failures,
     collect_sessions,
     counts_words,
+    load_words,
     sweep_verdict,
 )
 from ndld_flow.report.sweep.payload import sweep_payload
@@ -161,7 +162,7 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     figures = [
         Figure("Points tried", count(tried), f"{counts_words(record) or 'none'}{excluded}"),
         Figure("Steps computed", count(record.steps_done), f"{count(record.steps_shared)} shared by points{there}"),
-        Figure("Time", seconds(record.wall_s), f"{own}{each}"),
+        Figure("Time", seconds(record.wall_s), f"{own}{each}{f'; {load}' if (load := load_words(record)) else ''}"),
         Figure(
             "Ended by",
             short_name(record.stopped_because, 160),

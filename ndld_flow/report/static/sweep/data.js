@@ -9,8 +9,9 @@ export class Dimension {
   /**
    * @param {DimensionPayload} column
    * @param {string[]} texts
+   * @param {(number | null)[]} again the second measurement
    */
-  constructor(column, texts) {
+  constructor(column, texts, again) {
     this.key = column.key;
     this.label = column.label;
     this.kind = column.kind;
@@ -23,7 +24,9 @@ export class Dimension {
     this.texts = (column.texts ?? []).map((place) => texts[place]);
     this.isText = column.numbers === null;
     this.short = this.label;
-    const known = this.numbers.filter((number) => number !== null);
+    /** The second measurement where there is one, which decides the rank; `numbers` are the first. */
+    this.finals = this.numbers.map((number, row) => again[row] ?? number);
+    const known = [...this.numbers, ...this.finals].filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
     this.isLog = this.log && !this.isText && this.low > 0;
@@ -31,12 +34,12 @@ export class Dimension {
 
   /** @param {number} row */
   value(row) {
-    return this.isText ? this.levels[row] : this.numbers[row];
+    return this.isText ? this.levels[row] : this.finals[row];
   }
 
   /** @param {number} row */
   text(row) {
-    return this.kind === "axis" ? this.texts[this.levels[row]] : quantityText(this.numbers[row], this.unit);
+    return this.kind === "axis" ? this.texts[this.levels[row]] : quantityText(this.finals[row], this.unit);
   }
 
   /**
@@ -135,7 +138,8 @@ export class SweepData {
     this.curves = payload.curves;
     this.length = payload.number.length;
     this.payload = payload;
-    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts));
+    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts,
+      column.kind === "objective" ? payload.again.map((again) => again?.objectives[Number(column.key.split("_")[1])] ?? null) : []));
     this.shorten();
   }
 
@@ -182,12 +186,11 @@ export class SweepData {
   }
 
   /**
-   * `measured again: latency.min 899 µs`, for points that were.
+   * `first measurement: latency.min 899 µs`, for points that were measured again.
    * @param {number} row
    */
   againWords(row) {
-    const again = this.again[row];
-    return again ? [`measured again: ${this.of("objective").map((dimension, place) => `${dimension.short} ${quantityText(again.objectives[place], dimension.unit)}`).join(", ")}`] : [];
+    return this.again[row] ? [`first measurement: ${this.of("objective").map((dimension) => `${dimension.short} ${quantityText(dimension.numbers[row], dimension.unit)}`).join(", ")}`] : [];
   }
 
   /** @param {number} row */

@@ -128,7 +128,7 @@ class Scatter {
     /** @type {{row: number, x: number, y: number}[]} */
     const points = [];
     for (let row = 0; row < this.data.length; row++) {
-      const [a, b] = [x.dimension.numbers[row], y.dimension.numbers[row]];
+      const [a, b] = [x.dimension.finals[row], y.dimension.finals[row]];
       if (a !== null && b !== null) points.push({ row, x: a, y: b });
     }
     return points;
@@ -148,7 +148,7 @@ class Scatter {
     this.placed = placed;
     this.front = front;
     this.width = width;
-    svg.append(...this.grid(width, at), frontPath(front, width, [x.sign, y.sign]), this.marks);
+    svg.append(...this.grid(width, at), ...this.firsts(placed, at), frontPath(front, width, [x.sign, y.sign]), this.marks);
     this.paint();
     const ordered = [...placed].sort((a, b) => a.left - b.left);
     new Spots(svg, ordered.map((point) => ({ x: point.left, y: point.top, row: point.row, text: this.describe(point.row) })), {
@@ -159,6 +159,20 @@ class Scatter {
     this.about.textContent = front.length
       ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: no point that passed is better in one of the two and not worse in the other.`
       : "No point that passed has both.";
+  }
+
+  /**
+   * The first measurement of points that were measured again, and a line from it to the second.
+   * @param {Placed[]} placed
+   * @param {Scales} at
+   */
+  firsts(placed, at) {
+    const { x, y } = this.axes;
+    return placed.filter(({ row }) => this.data.again[row]).flatMap(({ row, left, top }) => {
+      const [a, b] = [x.dimension.numbers[row], y.dimension.numbers[row]];
+      if (a === null || b === null || (at.x(a) === left && at.y(b) === top)) return [];
+      return [draw("line", { class: "first-line", x1: at.x(a), y1: at.y(b), x2: left, y2: top }), draw("circle", { class: "first-mark", cx: at.x(a), cy: at.y(b), r: 3 })];
+    });
   }
 
   // Redraw only the marks, so that the chart keeps the keyboard's position.

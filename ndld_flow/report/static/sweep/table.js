@@ -23,7 +23,8 @@ const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
  * @returns {Column}
  */
 function dimensionColumn(dimension, hidden) {
-  const label = shortened(dimension.short, 26);
+  const isFirst = dimension.finals.some((value, row) => value !== dimension.numbers[row]);
+  const label = `${shortened(dimension.short, 26)}${isFirst ? " first" : ""}`;
   // Room for its values, too, where they are texts: up to 22 letters.
   const longest = dimension.isText ? dimension.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
   const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${dimension.isText ? 1 : 0.8}fr)`;
@@ -31,7 +32,7 @@ function dimensionColumn(dimension, hidden) {
   /** @type {(value: unknown, row: number) => string} */
   const format = (_, row) => {
     const number = dimension.numbers[row];
-    return spread && number !== null ? share(number) : shortened(dimension.text(row), 60);
+    return spread && number !== null ? share(number) : dimension.kind === "axis" ? shortened(dimension.text(row), 60) : quantityText(number, dimension.unit);
   };
   const shared = { key: dimension.key, label, longLabel: shortened(dimension.label, 60), csvLabel: dimension.unit ? `${dimension.label} ${dimension.unit}` : dimension.label, width: wide, hidden };
   if (dimension.kind === "axis" && dimension.isText) {
@@ -243,8 +244,7 @@ function describePoint(row, data) {
   if (data.text("reason", row)) add(data.text("failed_step", row) || "reason", data.text("reason", row));
   for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
   for (const dimension of data.dimensions.filter(({ kind }) => kind !== "metric")) add(dimension.label, dimension.text(row));
-  const again = data.again[row];
-  if (again) data.of("objective").forEach((objective, place) => add(`${objective.label} again`, quantityText(again.objectives[place], objective.unit)));
+  if (data.again[row]) data.of("objective").forEach((objective) => add(`${objective.label} first`, quantityText(objective.numbers[row], objective.unit)));
   const metrics = make("dl");
   for (const dimension of data.of("metric").filter((metric) => metric.numbers[row] !== null)) {
     metrics.append(make("dt", {}, make("bdi", {}, dimension.label)), make("dd", {}, dimension.text(row)));
