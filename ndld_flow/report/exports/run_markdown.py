@@ -28,10 +28,13 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
     summary = collect_summary(documents)
     if documents.optimization is not None:
-        ship, *lines, _ = documents.optimization.conclude()
-        items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(documents.optimization.command, _LINE)}")
+        ship, gain, cost, *lines, _ = documents.optimization.conclude()
+        items = (
+            *(prose(line, _LINE) for line in (cost, ship, *lines)),
+            f"Repeat it: {code(documents.optimization.command, _LINE)}",
+        )
         front = (prose(line, _LINE) for line in documents.optimization.describe_front())
-        yield f"{HEADING}{prose(ship, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
+        yield f"{HEADING}{prose(gain, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
     yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])

@@ -80,9 +80,10 @@ class VariantRow:
 class OptimizationView:
     """The conclusion and the variants."""
 
-    ship: str
+    gain: str
+    """How many times as fast, or that nothing pays."""
     lines: tuple[str, ...]
-    """Gain, cost in accuracy, and what was tried."""
+    """Cost in accuracy, what to ship, and what was tried."""
     command: str
     """The command that repeats the result."""
     front: tuple[str, ...]
@@ -103,7 +104,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     found = documents.optimization
     if found is None:
         return None
-    ship, *lines, _ = (short_name(line, _LINE) for line in found.conclude())
+    ship, gain, cost, *lines, _ = (short_name(line, _LINE) for line in found.conclude())
     ordered = sorted(found.variants, key=_rank)
     speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
     # The source is at 1x, with a margin.
@@ -112,8 +113,8 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     margin = (max(held) / min(held)) ** 0.06
     scale = IntervalScale(min(held) / margin, max(held) * margin)
     return OptimizationView(
-        ship=ship,
-        lines=tuple(lines),
+        gain=gain,
+        lines=(cost, ship, *lines),
         command=short_name(found.command, _LINE),
         front=tuple(short_name(line, _LINE) for line in found.describe_front()[:_SHOWN]),
         rows=tuple(_row(each, found, scale) for each in ordered[:_SHOWN]),
