@@ -57,8 +57,8 @@ class Pages:
         return page
 
     def show(self, kind: str = "pair", **place: object) -> Page:
-        """A page after a link to this place was followed; all else is as by default."""
-        address = "#" + "&".join(f"{name}={value}" for name, value in {"sample": 0, **place}.items())
+        """A page after a link to this place was followed; all else but the colours is as by default."""
+        address = "#" + "&".join(f"{name}={value}" for name, value in {"sample": 0, "colours": "red", **place}.items())
         if kind not in self.opened:
             self.opened[kind] = self.watch.open(self.browser, self.file(kind), viewport=SCREEN)
         page = self.opened[kind]
@@ -430,13 +430,13 @@ def test_an_invalid_address_opens_the_page(pages: Pages) -> None:
     page = pages.open_again("pair", "#%")
     expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
     for place in (
-        {"tensor": "nowhere", "sample": 99, "mode": "evil", "channel": "x"},
+        {"tensor": "nowhere", "sample": 99, "mode": "evil", "channel": "x", "colours": ""},
         {"tensor": "", "mode": "__proto__", "colours": "constructor", "scale": "NaN"},
-        {"tensor": "%", "scale": "1e999", "gain": -1},
+        {"tensor": "%", "scale": "1e999", "gain": -1, "colours": "%"},
     ):
         pages.show(**place)
         assert state(page)["mode"] == "side"
-        assert (look(page)["colours"], look(page)["scale"] > 0) == ("red", True)
+        assert (look(page)["colours"], look(page)["scale"] > 0) == ("blue", True)
         expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
 
 

@@ -263,8 +263,7 @@ def test_a_comparison_is_written_as_markdown() -> None:
     )
     markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])])
     assert markdown.startswith("### ❌ 1 of 2 gates failed. ❌ regressed: latency.median 7 ms -> 10.5 ms")
-    assert '```mermaid\nxychart-beta\n    title "latency.median, ms"\n    x-axis ["1 main", "2 branch"]\n' in markdown
-    assert "    bar [7.1" in markdown
+    assert "mermaid" not in markdown, "the bars of a pair look equal"
     rows = cells_of(markdown)
     assert ["latency.median <= +5 %", "speed", "branch", "❌ failed", "it failed"] in rows
     assert ["Metric", "main", "branch", "Ratio", "95 % interval", "Verdict"] in rows
@@ -300,26 +299,14 @@ def test_several_candidates_and_profiles_are_written_as_markdown() -> None:
     markdown = comparison_markdown(comparison, measured)
     rows = cells_of(markdown)
     assert "![" not in markdown
+    assert (
+        '```mermaid\nxychart-beta\n    title "latency.median, ms"\n    x-axis ["1 main", "2 one", "3 two"]\n'
+        in markdown
+    )
     assert "#### <code>fast</code>" in markdown
     assert "Geometric mean over all profiles: 1.500×." in markdown
     assert ["latency.median", "two", "7.15 ms", "14.3 ms", "2.000×", "1.960× to 2.060×", "➖ unchanged"] in rows
     assert "Largest changes of layers of <code>two</code>" in markdown
-
-
-def test_the_chart_has_the_values_of_the_verdict() -> None:
-    """Medians of profiles whose passes alternated on a busy machine could show the opposite."""
-    comparison = two_profiles()
-    compared = comparison.profiles[0]
-    verdicts = tuple(
-        each.model_copy(update={"base_value": 37.5, "candidate_value": 37.3, "ratio": 37.3 / 37.5})
-        if each.metric == "latency.median"
-        else each
-        for each in compared.verdicts
-    )
-    paired = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
-    markdown = comparison_markdown(paired, [profiles_of(["main", "branch"])])
-    assert "    bar [37.5, 37.3]" in markdown
-    assert "latency.median in pairs" in markdown
 
 
 def test_values_of_charts_have_no_exponent() -> None:
@@ -355,7 +342,7 @@ def test_hostile_names_are_escaped_everywhere(name: str) -> None:
     assert {len(row) for row in cells_of(markdown)} <= {5, 6}
     assert len(markdown) < 12_000
     assert "<img" not in markdown
-    assert markdown.count("```") == 2
+    assert markdown.count("```") == 0
     cells_of(profile_markdown(name, measured[0]))
     suite = Xml.fromstring(comparison_junit(comparison))  # noqa: S314
     assert len(list(suite.iter("testcase"))) == 1
@@ -668,7 +655,7 @@ def test_non_finite_values_are_empty_in_tables() -> None:
 
 def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     chart = mermaid_bars("Median latency", {'a"]\n```<b>': 1.5, "fast": 0.25, "none": 0.0, "broken": math.nan}, "ms")
-    assert 'x-axis ["ab", "fast"]' in chart or 'x-axis ["a b", "fast"]' in chart, chart
+    assert 'x-axis ["a b", "fast"]' in chart
     assert "bar [1.5, 0.25]" in chart
     assert chart.count("```") == 2
     assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""

@@ -101,12 +101,12 @@ def rows(page: Page) -> Locator:
 def test_the_best_come_first_and_columns_sort(pages: Pages) -> None:
     page = pages.show("session")
     assert numbers(page)[:3] == ["21", "22", "17"]
-    head(page, "latency.min").click()
+    head(page, "latency.min first").click()
     assert numbers(page)[0] == "21"
-    head(page, "latency.min").click()
+    head(page, "latency.min first").click()
     slowest = max((point for point in made.session().points if point.rank), key=lambda point: point.objectives[0] or 0)
     assert numbers(page)[0] == str(slowest.number), "what is not known comes last, whichever way"
-    assert page.locator("#points [aria-sort=descending]").inner_text() == "latency.min"
+    assert page.locator("#points [aria-sort=descending]").inner_text() == "latency.min first"
     head(page, "Rank").click()
     page.locator("#points .grid-box").press("End")
     assert numbers(page)[-1] == "4"

@@ -120,22 +120,18 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
 
 
 def _chart(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> str:
-    """Return the chart of the deciding metric, or of median latencies where none decides.
-
-    Where rounds or pairs of runs contradict the profiles' values, it has those that the verdict compares.
+    """Return the chart of the deciding metric, or of median latencies where none decides; empty for a pair, whose bars
+    would look equal where the table shows a difference.
     """
+    if len(compared.subjects) < 3:
+        return ""
     names = [f"{place + 1} {comparison.subjects[subject].label}" for place, subject in enumerate(compared.subjects)]
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     if metric is None:
         medians = {name: each.latency.median_ms for name, each in zip(names, measured, strict=True) if each.latency_ms}
         return mermaid_bars("Median latency", medians, "ms")
-    values, title = metric.values, metric.metric
-    verdicts = [verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == (metric.metric, 0)]
-    if len(names) == 2 and verdicts and measured_apart((values[0], values[1]), verdicts[0], metric.unit):
-        values = (verdicts[0].base_value, verdicts[0].candidate_value)
-        title = f"{title} in {'rounds' if verdicts[0].clock else 'pairs'}"
-    shown = {name: value for name, value in zip(names, values, strict=False) if value is not None}
-    return mermaid_bars(title, shown, metric.unit)
+    shown = {name: value for name, value in zip(names, metric.values, strict=False) if value is not None}
+    return mermaid_bars(metric.metric, shown, metric.unit)
 
 
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:

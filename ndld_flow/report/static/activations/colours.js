@@ -17,7 +17,7 @@ export const COLOUR_STOPS = {
   grey: [[-1, 0, 0, 0], [1, 255, 255, 255]],
 };
 /** @type {Record<string, string>} */
-export const COLOUR_NAMES = { red: "Red/green", blue: "Blue/orange", grey: "Grey" };
+export const COLOUR_NAMES = { blue: "Blue/orange", red: "Red/green", grey: "Grey" };
 export const ODD_COLOURS = { minus: [0, 229, 255], plus: [255, 230, 0], nan: [255, 0, 200] };
 
 /** @param {number[]} colour */

@@ -33,7 +33,7 @@ export const MODES = {
   reference: "Reference", candidate: "Candidate", side: "Side by side", split: "Split", mix: "Mix", difference: "Difference",
 };
 /** @type {Omit<State, "tensor" | "sample" | "channel">} */
-const LOOK_DEFAULTS = { mode: "side", colours: "red", shift: null, scale: null, split: 0.5, mix: 0.5, gain: null, hold: false, order: "number" };
+const LOOK_DEFAULTS = { mode: "side", colours: "blue", shift: null, scale: null, split: 0.5, mix: 0.5, gain: null, hold: false, order: "number" };
 /** @type {Record<string, string>} */
 export const ORDERS = { number: "number", difference: "difference", rms: "RMS", nonfinite: "not finite" };
 export const GAIN = { least: 1, most: 1e6 };
