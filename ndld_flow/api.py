@@ -82,7 +82,7 @@ _TYPES = {
         "RunFinished",
         "SweepFinished",
     ),
-    "ndld_flow.runner.executors.ssh.targets": ("Undeployed",),
+    "ndld_flow.runner.executors.ssh.targets": ("TargetFreed",),
     "ndld_flow.runner.list_runs": ("RunSummary",),
     "ndld_flow.runner.listener": ("Listener",),
     "ndld_flow.runner.measure_model": ("Profiled",),
@@ -141,7 +141,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.diff_engines import ComparedEngines
     from ndld_flow.runner.events import Event, RunFinished, SweepFinished
-    from ndld_flow.runner.executors.ssh.targets import Undeployed
+    from ndld_flow.runner.executors.ssh.targets import TargetFreed
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.measure_model import Profiled
@@ -212,8 +212,8 @@ __all__ = [
     "StepType",
     "SweepFinished",
     "SweepPlan",
+    "TargetFreed",
     "TensorSelect",
-    "Undeployed",
     "Verified",
     "WrittenRecipe",
     "accept",
@@ -234,6 +234,7 @@ __all__ = [
     "gc_cache",
     "gc_libraries",
     "gc_node",
+    "gc_target",
     "history",
     "init",
     "init_example",
@@ -254,12 +255,11 @@ __all__ = [
     "steps",
     "sweep",
     "tag",
-    "undeploy",
     "untag",
     "verify",
 ]
 
-DEFAULT_OUTPUTS = "outputs"
+DEFAULT_Oremove_from_targetPremove_from_targetS = "outputs"
 
 
 @public
@@ -267,7 +267,7 @@ def run(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
@@ -321,7 +321,7 @@ def sweep(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     trust: bool = False,
     place: Placement | None = None,
     listener: Listener | None = None,
@@ -339,7 +339,7 @@ def plan(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
@@ -374,7 +374,7 @@ def digest(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     trust: bool = False,
     multirun: bool = False,
 ) -> str:
@@ -403,7 +403,9 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
 
 
 @public
-def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
+def report(
+    run: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS, to: str | Path | None = None
+) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.
 
@@ -421,7 +423,7 @@ def compare(
     gates: Sequence[str] = (),
     rules: Rules | None = None,
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     to: str | Path | None = None,
     measure: Listener | None = None,
 ) -> Compared:
@@ -456,7 +458,7 @@ def comment(
     number: int | None = None,
     to: str | Path | None = None,
     post: bool = True,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
 ) -> Commented:
     """Post the result of a run or a sweep on the pull request of this CI job, or write its Markdown to the file `to`.
 
@@ -484,7 +486,9 @@ def comment(
 
 
 @public
-def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
+def offered_changes(
+    run: str | Path, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS
+) -> Sequence[OfferedChange]:
     """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
     from ndld_flow.runner.apply_finding import offered_changes as find_offered
     from ndld_flow.runner.outputs import Outputs
@@ -501,7 +505,7 @@ def apply(
     overwrite: bool = False,
     show_only: bool = False,
     trust: bool = False,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     listener: Listener | None = None,
 ) -> AppliedChange:
     """Write the change that a finding of a run suggests into its recipe, run the changed recipe, and compare both
@@ -525,7 +529,7 @@ def reduce(
     *,
     to: str | Path = "reduced.zip",
     options: ReduceOptions | None = None,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     trust: bool = False,
     listener: Listener | None = None,
 ) -> Reduced:
@@ -552,7 +556,7 @@ def optimize(
     output: str | Path | None = None,
     write: str | Path | None = None,
     overwrite: bool = False,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     trust: bool = False,
     listener: Listener | None = None,
 ) -> Optimization | None:
@@ -582,7 +586,7 @@ def diff(
     *,
     parts: Collection[Part] | None = None,
     compare_values: bool = True,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     page: str | Path | None = None,
 ) -> ModelDiff:
     """Return the differences between two models: nodes, edges, attributes, weights, interface, functions, versions.
@@ -605,7 +609,11 @@ def diff(
 
 @public
 def diff_engines(
-    before: str | Path, after: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS, page: str | Path | None = None
+    before: str | Path,
+    after: str | Path,
+    *,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    page: str | Path | None = None,
 ) -> EngineComparison | None:
     """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
 
@@ -625,7 +633,7 @@ def compare_models(
     rules: Rules | None = None,
     options: ModelOptions | None = None,
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     listener: Listener | None = None,
 ) -> ComparedModels:
     """Compare two models, the base first, on the same inputs: their outputs, and their latency in alternating passes.
@@ -648,7 +656,10 @@ def compare_models(
 
 @public
 def compare_engines(
-    subjects: Sequence[str | Path], *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None
+    subjects: Sequence[str | Path],
+    *,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    to: str | Path | None = None,
 ) -> ComparedEngines | None:
     """Compare two engines that were not measured, and write page and record into a folder: `to`, or a new one.
 
@@ -666,7 +677,7 @@ def profile(
     model: str | Path,
     settings: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     on: str = "",
     command: Sequence[str] = (),
     listener: Listener | None = None,
@@ -684,7 +695,7 @@ def profile(
 
 
 @public
-def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
+def layers(subject: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> pandas.DataFrame:
     """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
     Raises RequestError if it names several profiles, BackendError without pandas (`ndld-flow[frames]`).
@@ -733,7 +744,7 @@ def noise(
     settings: Sequence[str] = (),
     *,
     comparisons: int = 8,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     listener: Listener | None = None,
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
@@ -749,7 +760,7 @@ def inspect(
     model: str | Path,
     query: Query | None = None,
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     export: str | Path | None = None,
 ) -> Inspection:
     """Return a model's summary, or the results of a query; the model is a file or `RUN:STEP`.
@@ -804,7 +815,7 @@ def runs(
     model: str = "",
     user: str = "",
     limit: int | None = None,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
 ) -> list[RunSummary]:
     """Return runs and sweeps, newest first, at most `limit`; those that cannot be read have the reason in `damage`.
 
@@ -823,7 +834,7 @@ def history(
     metrics: Sequence[str] = (),
     *,
     every: bool = False,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     page: str | Path | None = None,
 ) -> MetricHistory:
     """Return the history of a recipe's metrics, with steps, trends and what differed; also write it to `page`, as HTML.
@@ -844,7 +855,12 @@ def history(
 
 @public
 def accept(
-    recipe: str, metric: str, note: str, *, at: str = "", outputs: str | Path = DEFAULT_OUTPUTS
+    recipe: str,
+    metric: str,
+    note: str,
+    *,
+    at: str = "",
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
 ) -> AcceptedChange:
     """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
     from ndld_flow.runner.accepted_changes import accept_change, find_step
@@ -864,7 +880,7 @@ def log_to_mlflow(
     uri: str = "",
     experiment: str = "",
     files: bool = True,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
 ) -> list[Logged]:
     """Log runs to MLflow tracking, each once; with `every`, all runs of the recipes that `runs` names.
 
@@ -886,7 +902,7 @@ def log_to_mlflow(
 
 
 @public
-def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
+def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> Path:
     """Give a run, a sweep or a sweep's point a permanent name, which protects it from `gc`; return its folder."""
     from ndld_flow.runner.outputs import Outputs
 
@@ -897,7 +913,7 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
 
 
 @public
-def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
+def untag(name: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> None:
     """Remove a tag. The run stays."""
     from ndld_flow.runner.outputs import Outputs
 
@@ -963,7 +979,9 @@ def schema(
 
 @public
 def verify(
-    *, outputs: str | Path = DEFAULT_OUTPUTS, progress: Callable[[int, int, str], None] = lambda *_: None
+    *,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Verified:
     """Check every stored artifact against its digest; set damaged ones aside."""
     from ndld_flow.runner.outputs import Outputs
@@ -975,7 +993,7 @@ def verify(
 @public
 def gc(
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     keep: int | None = None,
     dry_run: bool = False,
     notify: Callable[[str], None] = lambda _: None,
@@ -1040,7 +1058,7 @@ def gc_cache(
 @public
 def doctor(
     *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
     library: str | Path | None = None,
     on: str = "",
     listener: Listener | None = None,
@@ -1057,11 +1075,11 @@ def doctor(
 
 
 @public
-def undeploy(target: str) -> Undeployed:
+def gc_target(target: str) -> TargetFreed:
     """Remove the folder of a target with its environments and results; `target` is a name of the settings or ssh://."""
-    from ndld_flow.runner.executors.ssh.targets import undeploy_target
+    from ndld_flow.runner.executors.ssh.targets import remove_from_target
 
-    return undeploy_target(target)
+    return remove_from_target(target)
 
 
 @public

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -211,6 +212,17 @@ def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -
 def test_two_commands_of_the_wheel_lead_to_a_result(installed: Installation, tmp_path: Path) -> None:
     make_cnn(tmp_path / "model.onnx")
     check_two_commands(installed.run, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_spec("twine") is None, reason="twine is not installed")
+def test_an_index_would_accept_both(built: Path) -> None:
+    files = [str(path) for pattern in ("*.whl", "*.tar.gz") for path in built.glob(pattern)]
+    assert len(files) == 2
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.thorough

@@ -60,7 +60,6 @@ VERBS = {
     "schema": "Write the JSON Schema of recipes, for editors.",
     "gc": "Delete artifacts that no kept run or sweep needs.",
     "verify": "Check stored artifacts against their digests.",
-    "undeploy": "Remove what ndld-flow installed and computed on a target.",
 }
 
 EPILOG = """

@@ -34,6 +34,11 @@ from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
     is_flag=True,
     help="Delete the unused private environments of TensorRT in your cache folder instead.",
 )
+@click.option(
+    "--target",
+    metavar="TARGET",
+    help="Delete all that was installed and computed on a target instead: a name in the settings, or ssh://HOST.",
+)
 @click.option("--max-size", metavar="SIZE", help='With --cache: delete the oldest results beyond this size: "50 GiB".')
 @click.option(
     "--max-age",
@@ -48,6 +53,7 @@ def command(
     cache: str | None,
     ray_node: bool,
     libraries: bool,
+    target: str | None,
     max_size: str | None,
     max_age: str | None,
     dry_run: bool,
@@ -63,7 +69,16 @@ def command(
     artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
     which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
     private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
+
+    With --target, the folder on that machine is removed, with environments and results, unless it is in use; runs on
+    this machine keep their results.
     """
+    if target is not None:
+        if libraries or cache is not None or ray_node or dry_run or as_json or (keep, max_size, max_age) != (None,) * 3:
+            raise click.UsageError("--target excludes the other options.")
+        removed = api.gc_target(target)
+        click.echo(f"removed {removed.folder} on {target}: {size(removed.size_bytes)}")
+        return
     if libraries and (cache is not None or ray_node or keep is not None or max_size is not None):
         raise click.UsageError("--libraries excludes --cache, --ray-node, --keep and --max-size.")
     if libraries:

@@ -167,7 +167,8 @@ def sweep_options(command: Command) -> Command:
             "--ray", default="", metavar="ADDRESS", help="Run the steps on a Ray cluster: auto, HOST:PORT, local."
         ),
         click.option(
-            "--apply",
+            "--best",
+            "apply",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="BEST.yaml",
             help="Sweeps: write the best point as a plain recipe, without `sweep:`.",

@@ -36,7 +36,7 @@ A recipe with `sweep:` runs at many points, and so does any recipe with -m. Step
 interrupted sweep continues where it stopped:
 
 \b
-  ndld-flow run pipelines/sweep_cpu.yaml --apply best.yaml
+  ndld-flow run pipelines/sweep_cpu.yaml --best best.yaml
   ndld-flow run my.yaml -m steps.speed.threads=1,2,4 sweep.minimize=speed.latency.min
   ndld-flow run my.yaml -m variant=plain,fp16 '~sweep.over.speed.threads'
   ndld-flow run my.yaml '~sweep'

@@ -194,7 +194,7 @@ def recipe_of(run: RunRecord) -> tuple[Path | None, tuple[str, ...]]:
         return None, ()
     for place, word in enumerate(run.command[2:], 2):
         path = Path(run.directory, word)
-        is_option_value = run.command[place - 1] in ("--apply", "--output", "-o")
+        is_option_value = run.command[place - 1] in ("--best", "--output", "-o")
         if path.suffix.lower() in (".yaml", ".yml") and not is_option_value and path.is_file():
             words = [each for each in run.command[place + 1 :] if _ARGUMENT.fullmatch(each)]
             return path, tuple(each for each in words if "=" in each or each.startswith("~"))

@@ -63,7 +63,7 @@ def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
         )
     if request.apply is not None:
         raise RequestError(
-            f"--apply {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."
+            f"--best {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."
         )
     if request.place.jobs is not None:
         raise RequestError(

@@ -33,7 +33,7 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
         else:
             if request.output is not None:
                 raise RequestError(
-                    f"--output {request.output}: a sweep has many results. Write its best point with `--apply "
+                    f"--output {request.output}: a sweep has many results. Write its best point with `--best "
                     "best.yaml`, and run that with --output."
                 )
             from ndld_flow.runner.sweep.run_sweep import run_sweep

@@ -321,15 +321,15 @@ def test_the_head_counts_points_steps_and_time() -> None:
     assert page.head.best is not None
     assert page.head.best.command.splitlines() == [
         "cd /home/ada/models",
-        "ndld-flow run pipelines/rtx_build.yaml --apply BEST.yaml",
+        "ndld-flow run pipelines/rtx_build.yaml --best BEST.yaml",
     ]
 
 
 def test_reapplying_a_sweep_keeps_one_suffix() -> None:
-    record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--apply", "x y.yaml")})
+    record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--best", "x y.yaml")})
     best = collect_page(record).head.best
     assert best is not None
-    assert best.command.endswith("\nndld-flow run r.yaml --apply BEST.yaml")
+    assert best.command.endswith("\nndld-flow run r.yaml --best BEST.yaml")
 
 
 def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:

@@ -58,7 +58,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "accept": {"recipe": "toy", "metric": "first.length", "note": "larger"},
     "tag": {"run": "toy", "name": "a"},
     "untag": {"name": "a"},
-    "undeploy": {"target": "ssh://127.0.0.1:1"},
+    "gc_target": {"target": "ssh://127.0.0.1:1"},
     "steps": {},
     "ops": {"name": "Relu"},
     "schema": {"verb": "plan"},

@@ -118,6 +118,6 @@ def test_overrides_sweep_over_a_dictionary(recipe: dict[str, Any]) -> None:
 
 
 def test_the_best_point_of_a_dictionary_has_no_text_to_edit(swept: dict[str, Any], in_folder: Path) -> None:
-    with pytest.raises(RequestError, match=r"--apply best.yaml: it needs a recipe file"):
+    with pytest.raises(RequestError, match=r"--best best.yaml: it needs a recipe file"):
         api.run(swept, trust=True, apply="best.yaml")
     assert not (in_folder / "outputs/sweeps").exists()

@@ -41,7 +41,7 @@ def test_a_change_that_the_run_has_already_is_not_offered() -> None:
 def test_the_recipe_and_its_overrides_come_from_the_command(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").touch()
     (tmp_path / "best.yaml").touch()
-    words = ("ndld-flow", "run", "--apply", "best.yaml", "toy.yaml", "steps.a.b=1", "--force", "all", "~steps.c", "-q")
+    words = ("ndld-flow", "run", "--best", "best.yaml", "toy.yaml", "steps.a.b=1", "--force", "all", "~steps.c", "-q")
     run = run_of(resolved(), command=words, directory=str(tmp_path))
     assert recipe_of(run) == (tmp_path / "toy.yaml", ("steps.a.b=1", "~steps.c"))
     assert recipe_of(run.model_copy(update={"command": ("ndld-flow", "profile", "toy.yaml")})) == (None, ())

@@ -140,14 +140,14 @@ def _best_view(record: SweepRecord) -> BestView | None:
     if best is None:
         return None
     words = list(record.command)
-    if "--apply" in words:
-        place = words.index("--apply")
+    if "--best" in words:
+        place = words.index("--best")
         del words[place : place + 2]
     return BestView(
         number=best.number,
         settings=tuple(Fact(short_name(name), value_words(value)) for name, value in best.values.items()),
         lines=recipe_lines(best, record.recipe),
-        command=command_lines(record, [*words, "--apply", "BEST.yaml"]),
+        command=command_lines(record, [*words, "--best", "BEST.yaml"]),
     )
 
 

@@ -140,29 +140,29 @@ def _write_text(text: str) -> str:
 
 
 MARK = "# The best of sweep "
-"""First line of a file that `--apply` wrote: only such files are overwritten."""
+"""First line of a file that `--best` wrote: only such files are overwritten."""
 
 
 def check_target(sweep: Sweep, request: Request) -> None:
-    """Raise RequestError, before anything runs, if `--apply` could not write the best point at the end."""
+    """Raise RequestError, before anything runs, if `--best` could not write the best point at the end."""
     target = request.apply
     if target is None:
         return
     if request.given is not None:
-        raise RequestError(f"--apply {target}: it needs a recipe file, whose text the new recipe keeps.")
+        raise RequestError(f"--best {target}: it needs a recipe file, whose text the new recipe keeps.")
     if not sweep.objectives:
         raise RequestError(
-            f"--apply {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
+            f"--best {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
         )
     if target.exists() and not _is_ours(target):
-        raise RequestError(f"--apply {target}: the file exists and was not written by a sweep. Choose another name.")
+        raise RequestError(f"--best {target}: the file exists and was not written by a sweep. Choose another name.")
     folder = request.recipe.absolute().parent
     values = sweep.variations.composed.file.values
     steps_from = "steps_from" in values and target.absolute().parent != folder
     if steps_from or not finds_the_same(values, request.recipe, target):
         key = "steps_from" if steps_from else "defaults"
         raise RequestError(
-            f"--apply {target}: the recipe's `{key}:` names files relative to it, so write the new one next to it: "
+            f"--best {target}: the recipe's `{key}:` names files relative to it, so write the new one next to it: "
             f"{folder / target.name}."
         )
 
@@ -176,12 +176,12 @@ def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: R
     best = next((point for point in tried.points if point.number == record.best), None)
     if request.apply is None or best is None:
         return ""
-    heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --apply`.\n"
+    heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --best`.\n"
     text = heading + apply_point(request.recipe, best.changes, sweep.plain_overrides)
     try:
         write_bytes_atomically(request.apply, text.encode())
     except OSError as error:
-        raise OutputsError(f"--apply {request.apply}: it cannot be written: {error.strerror}.") from None
+        raise OutputsError(f"--best {request.apply}: it cannot be written: {error.strerror}.") from None
     return str(request.apply)
 
 

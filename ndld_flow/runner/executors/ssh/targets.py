@@ -159,8 +159,8 @@ def examine_target(name: str, listener: Listener) -> list[Check]:
         host.close()
 
 
-class Undeployed(Record):
-    """The result of `undeploy`."""
+class TargetFreed(Record):
+    """The result of `gc --target`."""
 
     target: str
     folder: str
@@ -168,10 +168,10 @@ class Undeployed(Record):
     size_bytes: int
 
 
-def undeploy_target(name: str) -> Undeployed:
+def remove_from_target(name: str) -> TargetFreed:
     """Remove a target's folder. Raises RequestError for an unknown name, and BackendError."""
     from ndld_flow.runner.executors.ssh.deploy import remove
 
     target = find_target(name)
     folder, size_bytes = remove(target, name)
-    return Undeployed(target=name, folder=folder, size_bytes=size_bytes)
+    return TargetFreed(target=name, folder=folder, size_bytes=size_bytes)
