@@ -81,35 +81,39 @@ except api.NdldFlowError as error:
 """
 
 
+MISTAKES = (
+    "api.run(3)",
+    'api.run("r.yaml", no_such=1)',
+    "api.no_such_function()",
+    'api.run("r.yaml").no_such_field',
+    'api.compare(["a"], rules=api.Rules(no_such=1))',
+    "from ndld_flow.plugin import NoSuchName",
+)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy finds in a program, and in `mistakes.py`; it reads the package once for both."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "mistakes.py").write_text("\n".join(["from ndld_flow import api", *MISTAKES, ""]))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", "cache", "program.py", "mistakes.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
 @pytest.mark.thorough
-def test_a_strict_program_sees_no_untyped_value(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    revealed = [text.replace("builtins.", "") for text in re.findall(r'Revealed type is "(.*)"', done.stdout)]
+def test_a_strict_program_sees_no_untyped_value(printed: str) -> None:
+    assert {line.partition(":")[0] for line in printed.splitlines() if ": error: " in line} == {"mistakes.py"}
+    revealed = [text.replace("builtins.", "") for text in re.findall(r'Revealed type is "(.*)"', printed)]
     assert len(revealed) == PROGRAM.count("reveal_type(")
     assert not [text for text in revealed if text in {"Any", "object"} or "<nothing>" in text]
     assert revealed[:5] == ["float", "str", "str", "str", "bool"]
 
 
 @pytest.mark.thorough
-def test_a_strict_program_with_mistakes_is_refused(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    mistakes = [
-        "api.run(3)",
-        'api.run("r.yaml", no_such=1)',
-        "api.no_such_function()",
-        'api.run("r.yaml").no_such_field',
-        'api.compare(["a"], rules=api.Rules(no_such=1))',
-        "from ndld_flow.plugin import NoSuchName",
-    ]
-    program.write_text("from ndld_flow import api\n" + "\n".join(mistakes) + "\n")
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    lines = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
-    assert lines >= set(range(2, 2 + len(mistakes))), done.stdout
+def test_a_strict_program_with_mistakes_is_refused(printed: str) -> None:
+    lines = {int(line) for line in re.findall(r"mistakes\.py:(\d+): error", printed)}
+    assert lines >= set(range(2, 2 + len(MISTAKES))), printed
 
 
 def test_the_names_of_the_module_are_those_that_checkers_of_types_see() -> None:
