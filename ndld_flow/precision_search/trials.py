@@ -25,6 +25,7 @@ from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.records.accuracy import OutputKind
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
 from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.samples.made_samples import ExtendedSamples
 from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.files import make_folder, share
@@ -32,6 +33,8 @@ from ndld_flow.store.files import make_folder, share
 _NONFINITE = -50.0
 """Score of outputs with NaN or infinity, lower than that of any metric."""
 _DECADES = 30.0
+_GIVEN = " without made samples"
+"""Suffix of outputs that are judged on the samples at hand alone."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,10 @@ def _decades(metric: str, value: float, bound: float) -> float:
 
 
 class Judge:
-    """Runs candidates and compares their outputs with those of the reference, which runs once."""
+    """Runs candidates and compares their outputs with those of the reference, which runs once.
+
+    Made samples widen the spread against which errors are measured, so that a candidate must also agree without them.
+    """
 
     def __init__(
         self,
@@ -128,6 +134,8 @@ class Judge:
         rtol, atol = tolerance.elementwise()
         self._measuring = Measuring(rtol, atol)
         self._kept = StoredOutputs(scratch / "reference")
+        self._given = len(samples.base) if isinstance(samples, ExtendedSamples) else 0
+        """Number of samples that are judged without made ones too."""
         self.notes: tuple[str, ...] = ()
         """Reasons why agreement with the reference proves little."""
         self.ran = reference
@@ -143,16 +151,22 @@ class Judge:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.run()
             self._kept.add(bound.outputs())
-        names = dict.fromkeys(name for outputs in self._kept for name, array in outputs.items() if array is not None)
-        return {name: find_yardstick(self._kept.samples_of(name)) for name in names}
+        return _find_yardsticks(self._kept) | {
+            name + _GIVEN: yardstick for name, yardstick in _find_yardsticks(self._kept.first(self._given)).items()
+        }
+
+    def _judged_as(self, name: str, sample: int) -> tuple[str, ...]:
+        """Return the names under which an output of a sample is judged."""
+        return (name, name + _GIVEN) if sample < self._given else (name,)
 
     def _compare_with_itself(self) -> dict[str, dict[str, float]]:
         """Return output -> its metrics against itself, which are imperfect if it is NaN or infinite."""
         agreements = {name: Agreement(self._measuring, yardstick) for name, yardstick in self._yardsticks.items()}
-        for outputs in self._kept:
+        for i, outputs in enumerate(self._kept):
             for name, array in outputs.items():
                 if array is not None:
-                    agreements[name].add(array, array)
+                    for judged in self._judged_as(name, i):
+                        agreements[judged].add(array, array)
         return {name: agreement.metrics() for name, agreement in agreements.items()}
 
     def judge(self, reduced: Path) -> TrialResult:
@@ -167,7 +181,7 @@ class Judge:
         inputs = shared_inputs(self._inputs, model_inputs(path))
         model = self._runtime.open(path)
         agreements: dict[str, Agreement] = {}
-        for kept, sample in zip(self._kept, self._samples, strict=True):
+        for i, (kept, sample) in enumerate(zip(self._kept, self._samples, strict=True)):
             bound = model.bind(inputs.for_candidate(sample.feeds))
             bound.run()
             outputs = bound.outputs()
@@ -177,9 +191,12 @@ class Judge:
                 array = outputs.get(name)
                 if array is None or array.shape != reference.shape:
                     return TrialResult(trouble=f'the shape of its output "{name}" differs from the reference\'s')
-                agreement = agreements.setdefault(name, Agreement(self._measuring, self._yardsticks[name]))
-                agreement.add(reference, storable(array))
-        flat = [name for name, agreement in agreements.items() if agreement.is_weak_evidence]
+                for judged in self._judged_as(name, i):
+                    agreement = agreements.setdefault(judged, Agreement(self._measuring, self._yardsticks[judged]))
+                    agreement.add(reference, storable(array))
+        flat = [
+            name for name, agreement in agreements.items() if agreement.is_weak_evidence and not name.endswith(_GIVEN)
+        ]
         if flat:
             self.notes = (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)
         return TrialResult(
@@ -190,6 +207,11 @@ class Judge:
             },
             places={name: agreement.worst_slices() for name, agreement in agreements.items()},
         )
+
+
+def _find_yardsticks(stored: StoredOutputs) -> dict[str, Yardstick]:
+    names = dict.fromkeys(name for outputs in stored for name, array in outputs.items() if array is not None)
+    return {name: find_yardstick(stored.samples_of(name)) for name in names}
 
 
 def _refuse_unmeetable(bounds: Bounds, own_metrics: Mapping[str, Mapping[str, float]]) -> None:

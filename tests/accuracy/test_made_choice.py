@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from ndld_flow.accuracy import made_choice
 from ndld_flow.accuracy.made_choice import AUTO, extend_samples
+from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.models.files import model_inputs
+from ndld_flow.precision_search.search import SETTINGS
+from ndld_flow.precision_search.trials import Judge
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -199,17 +203,30 @@ def test_made_samples_are_described(tmp_path: Path) -> None:
     assert sample.label == "made: smooth, 24 frames"
 
 
+QUARTIC = "g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {1}> { s = Mul(x, x) t = Mul(s, s) y = Mul(t, k) }"
+OFF = QUARTIC.replace("y = Mul(t, k)", "a = Mul(t, k) n = Sin(x) m = Mul(n, tenth) y = Add(a, m)")
+OFF = OFF.replace("k = {1}", "k = {1}, float[1] tenth = {0.1}")
+"""Its errors are measured against the spread of the outputs, which made samples may widen."""
+
+
 def test_a_candidate_that_fails_without_made_samples_fails(tmp_path: Path) -> None:
-    """Errors are measured against the spread of the outputs, and made samples may widen it."""
-    model = "g (float[1, 64] x) => (float[1, 64] y) <float[1] k = {1}> { s = Mul(x, x) t = Mul(s, s) y = Mul(t, k) }"
-    wrong = model.replace("y = Mul(t, k)", "a = Mul(t, k) n = Sin(x) m = Mul(n, tenth) y = Add(a, m)")
-    wrong = wrong.replace("k = {1}", "k = {1}, float[1] tenth = {0.1}")
     for name in ("given", "made"):
         (tmp_path / name).mkdir()
-    given = compare(tmp_path / "given", model, wrong, made="off")[1]
-    made = compare(tmp_path / "made", model, wrong, made=4)[1]
+    given = compare(tmp_path / "given", QUARTIC, OFF, made="off")[1]
+    made = compare(tmp_path / "made", QUARTIC, OFF, made=4)[1]
     assert given.failed and made.failed
     assert made.sample_count == given.sample_count
+
+
+def test_a_trial_of_a_search_that_fails_without_made_samples_fails(tmp_path: Path) -> None:
+    right, wrong = write_model(tmp_path / "right.onnx", QUARTIC), write_model(tmp_path / "wrong.onnx", OFF)
+    given = make_samples(model_inputs(right), {}, SampleSettings(), "m")
+    samples = extend_samples(given, 4, right, OnnxruntimeRequest())
+    judge = Judge(right, samples, Tolerance(), SETTINGS, SETTINGS, tmp_path)
+    judged = judge.judge(wrong)
+    with_made = replace(judged, outputs={"y": judged.outputs["y"]})
+    assert judge.bounds.passed(with_made)
+    assert not judge.bounds.passed(judged)
 
 
 def test_a_model_that_cannot_be_observed_gets_no_made_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
