@@ -238,6 +238,8 @@ class AccuracyView:
     """Description of how reduced precision was computed; empty if not recorded."""
     outcome: str
     sample_count: int
+    seen: str
+    """`judged on 8 samples that small did not see`; empty if no step was fitted to samples."""
     inputs: tuple[tuple[str, str], ...]
     metrics: tuple[str, ...]
     tolerances: tuple[str, ...]
@@ -285,6 +287,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         arithmetic=arithmetic,
         outcome=accuracy.outcome,
         sample_count=accuracy.sample_count,
+        seen=short_name(accuracy.seen.describe(accuracy.sample_count), 200) if accuracy.seen else "",
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
         tolerances=tuple(
