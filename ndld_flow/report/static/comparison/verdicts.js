@@ -110,6 +110,16 @@ function deciding(choice) {
 }
 
 /**
+ * Whether a verdict has a reason or a remark that the headline does not have.
+ * @param {Verdict} decision
+ * @param {string} told
+ */
+function isFurther({ verdict, why }, told) {
+  const remark = why.split("; ").slice(1).join("; ");
+  return !told.includes(remark) || (!remark && verdict === "inconclusive");
+}
+
+/**
  * @param {HTMLElement} host
  * @param {Choice} choice
  */
@@ -163,7 +173,7 @@ export function drawDecision(host, choice) {
       make("td", { class: "n" }, make("b", {}, ratioText(decision.ratio))), make("td", { class: "n" }, changeText(decision.ratio)),
       make("td", { class: "plot" }, intervalBar(decision, ratios)),
     ].filter((cell) => cell !== false)),
-    ...(decisions.length > 1 && !choice.payload.why.replaceAll("->", "→").includes(decision.why.split("; ").slice(1).join("; ")) ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
+    ...(decisions.length > 1 && isFurther(decision, choice.payload.why.replaceAll("->", "→")) ? [make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why)))] : []),
   ]);
   host.replaceChildren(scrollBox(make("table", { class: "decisions" },
     make("thead", {}, make("tr", {}, ...heads.filter((head) => head !== false))), make("tbody", {}, ...rows))));
