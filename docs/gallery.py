@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WIDTHS = (390, 768, 1024, 1440)
 AXE_WIDTHS = (390, 1440)
+_PATIENCE_MS = 180_000.0
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 TESTS = Path(__file__).parents[1] / "tests"
 AXE = TESTS / "javascript/node_modules/axe-core/axe.min.js"
@@ -138,7 +139,7 @@ def pictures(browser: Browser, path: Path, to: Path, whole: bool) -> Iterator[st
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         page.wait_for_timeout(400)
-        page.screenshot(path=f"{to}-{scheme}.png", full_page=whole)
+        page.screenshot(path=f"{to}-{scheme}.png", full_page=whole, timeout=_PATIENCE_MS)
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             yield "is wider than the window"
         if width in AXE_WIDTHS:
@@ -146,7 +147,7 @@ def pictures(browser: Browser, path: Path, to: Path, whole: bool) -> Iterator[st
     page.emulate_media(media="print", color_scheme="light")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.wait_for_timeout(400)
-    page.screenshot(path=f"{to}-print.png", full_page=True)
+    page.screenshot(path=f"{to}-print.png", full_page=True, timeout=_PATIENCE_MS)
     page.close()
     yield from seen
 
