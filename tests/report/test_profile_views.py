@@ -65,7 +65,7 @@ def test_an_unknown_device_has_no_shares() -> None:
     (view,) = convolutions.collect({"a": other})
     assert view.peaks == ""
     assert not {"Of peak arithmetic", "Of peak bandwidth"} & {each.title for each in view.layers.columns}
-    assert column(view.layers, "MACs/byte")[0] > 0, "the work is known nevertheless"
+    assert column(view.layers, "FLOP/byte")[0] > 0, "the work is known nevertheless"
     assert device.collect({"a": other})[0].peaks == ()
 
 
@@ -139,7 +139,7 @@ def test_a_device_has_its_recorded_properties() -> None:
     facts = {fact.name: fact.value for fact in view.properties}
     assert facts["multiprocessors"] == "108"
     assert facts["bandwidth by clock and bus"] == "1,935 GB/s", "as it is published"
-    assert ("tensor core FP16", "312 TOPS") in {(fact.name, fact.value) for fact in view.peaks}
+    assert ("tensor core FP16", "312 TFLOP/s") in {(fact.name, fact.value) for fact in view.peaks}
     assert len(view.labels) == 2
 
 
