@@ -240,6 +240,7 @@ __all__ = [
     "init_example",
     "inspect",
     "layers",
+    "list_files",
     "log_to_mlflow",
     "noise",
     "offered_changes",
@@ -259,7 +260,7 @@ __all__ = [
     "verify",
 ]
 
-DEFAULT_Oremove_from_targetPremove_from_targetS = "outputs"
+DEFAULT_OUTPUTS = "outputs"
 
 
 @public
@@ -267,7 +268,7 @@ def run(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
@@ -321,7 +322,7 @@ def sweep(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     trust: bool = False,
     place: Placement | None = None,
     listener: Listener | None = None,
@@ -339,7 +340,7 @@ def plan(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     force: Sequence[str] = (),
     trust: bool = False,
     multirun: bool = False,
@@ -374,7 +375,7 @@ def digest(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     trust: bool = False,
     multirun: bool = False,
 ) -> str:
@@ -403,9 +404,16 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
 
 
 @public
-def report(
-    run: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS, to: str | Path | None = None
-) -> Path:
+def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the files that make up a recipe, in the order of its `defaults:`: entry -> path; `_self_` is its own."""
+    from ndld_flow.recipe.compose import list_parts
+    from ndld_flow.runner.request import request_recipe
+
+    return {part.name: part.file.path for part in list_parts(request_recipe(recipe).source, tuple(overrides))}
+
+
+@public
+def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.
 
@@ -423,7 +431,7 @@ def compare(
     gates: Sequence[str] = (),
     rules: Rules | None = None,
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     to: str | Path | None = None,
     measure: Listener | None = None,
 ) -> Compared:
@@ -458,7 +466,7 @@ def comment(
     number: int | None = None,
     to: str | Path | None = None,
     post: bool = True,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> Commented:
     """Post the result of a run or a sweep on the pull request of this CI job, or write its Markdown to the file `to`.
 
@@ -486,9 +494,7 @@ def comment(
 
 
 @public
-def offered_changes(
-    run: str | Path, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS
-) -> Sequence[OfferedChange]:
+def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
     """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
     from ndld_flow.runner.apply_finding import offered_changes as find_offered
     from ndld_flow.runner.outputs import Outputs
@@ -505,7 +511,7 @@ def apply(
     overwrite: bool = False,
     show_only: bool = False,
     trust: bool = False,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     listener: Listener | None = None,
 ) -> AppliedChange:
     """Write the change that a finding of a run suggests into its recipe, run the changed recipe, and compare both
@@ -529,7 +535,7 @@ def reduce(
     *,
     to: str | Path = "reduced.zip",
     options: ReduceOptions | None = None,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     trust: bool = False,
     listener: Listener | None = None,
 ) -> Reduced:
@@ -556,7 +562,7 @@ def optimize(
     output: str | Path | None = None,
     write: str | Path | None = None,
     overwrite: bool = False,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     trust: bool = False,
     listener: Listener | None = None,
 ) -> Optimization | None:
@@ -586,7 +592,7 @@ def diff(
     *,
     parts: Collection[Part] | None = None,
     compare_values: bool = True,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     page: str | Path | None = None,
 ) -> ModelDiff:
     """Return the differences between two models: nodes, edges, attributes, weights, interface, functions, versions.
@@ -612,7 +618,7 @@ def diff_engines(
     before: str | Path,
     after: str | Path,
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     page: str | Path | None = None,
 ) -> EngineComparison | None:
     """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
@@ -633,7 +639,7 @@ def compare_models(
     rules: Rules | None = None,
     options: ModelOptions | None = None,
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     listener: Listener | None = None,
 ) -> ComparedModels:
     """Compare two models, the base first, on the same inputs: their outputs, and their latency in alternating passes.
@@ -658,7 +664,7 @@ def compare_models(
 def compare_engines(
     subjects: Sequence[str | Path],
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     to: str | Path | None = None,
 ) -> ComparedEngines | None:
     """Compare two engines that were not measured, and write page and record into a folder: `to`, or a new one.
@@ -677,7 +683,7 @@ def profile(
     model: str | Path,
     settings: Sequence[str] = (),
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     on: str = "",
     command: Sequence[str] = (),
     listener: Listener | None = None,
@@ -695,7 +701,7 @@ def profile(
 
 
 @public
-def layers(subject: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> pandas.DataFrame:
+def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
     """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
     Raises RequestError if it names several profiles, BackendError without pandas (`ndld-flow[frames]`).
@@ -744,7 +750,7 @@ def noise(
     settings: Sequence[str] = (),
     *,
     comparisons: int = 8,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     listener: Listener | None = None,
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
@@ -760,7 +766,7 @@ def inspect(
     model: str | Path,
     query: Query | None = None,
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     export: str | Path | None = None,
 ) -> Inspection:
     """Return a model's summary, or the results of a query; the model is a file or `RUN:STEP`.
@@ -815,7 +821,7 @@ def runs(
     model: str = "",
     user: str = "",
     limit: int | None = None,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> list[RunSummary]:
     """Return runs and sweeps, newest first, at most `limit`; those that cannot be read have the reason in `damage`.
 
@@ -834,7 +840,7 @@ def history(
     metrics: Sequence[str] = (),
     *,
     every: bool = False,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     page: str | Path | None = None,
 ) -> MetricHistory:
     """Return the history of a recipe's metrics, with steps, trends and what differed; also write it to `page`, as HTML.
@@ -860,7 +866,7 @@ def accept(
     note: str,
     *,
     at: str = "",
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> AcceptedChange:
     """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
     from ndld_flow.runner.accepted_changes import accept_change, find_step
@@ -880,7 +886,7 @@ def log_to_mlflow(
     uri: str = "",
     experiment: str = "",
     files: bool = True,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> list[Logged]:
     """Log runs to MLflow tracking, each once; with `every`, all runs of the recipes that `runs` names.
 
@@ -902,7 +908,7 @@ def log_to_mlflow(
 
 
 @public
-def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> Path:
+def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     """Give a run, a sweep or a sweep's point a permanent name, which protects it from `gc`; return its folder."""
     from ndld_flow.runner.outputs import Outputs
 
@@ -913,7 +919,7 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_Oremove_from_targe
 
 
 @public
-def untag(name: str, *, outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS) -> None:
+def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
     """Remove a tag. The run stays."""
     from ndld_flow.runner.outputs import Outputs
 
@@ -980,7 +986,7 @@ def schema(
 @public
 def verify(
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Verified:
     """Check every stored artifact against its digest; set damaged ones aside."""
@@ -993,7 +999,7 @@ def verify(
 @public
 def gc(
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     keep: int | None = None,
     dry_run: bool = False,
     notify: Callable[[str], None] = lambda _: None,
@@ -1058,7 +1064,7 @@ def gc_cache(
 @public
 def doctor(
     *,
-    outputs: str | Path = DEFAULT_Oremove_from_targetPremove_from_targetS,
+    outputs: str | Path = DEFAULT_OUTPUTS,
     library: str | Path | None = None,
     on: str = "",
     listener: Listener | None = None,

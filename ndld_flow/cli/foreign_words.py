@@ -27,11 +27,7 @@ _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(
         ("onnx", "model", "path", "input"), "a recipe names its model; `ndld-flow profile model.onnx` has none"
     ),
-    **dict.fromkeys(
-        ("config", "config-name", "config-path", "recipe", "file"),
-        "the recipe is named without an option: `ndld-flow run RECIPE.yaml`",
-    ),
-    **dict.fromkeys(("cfg", "info"), "`--print` prints the composed recipe"),
+    **dict.fromkeys(("config", "recipe", "file"), "the recipe is named without an option: `ndld-flow run RECIPE.yaml`"),
     **dict.fromkeys(("multi-run", "sweep", "matrix"), "did you mean `--multirun`?"),
     **dict.fromkeys(("dry-run", "dryrun", "noop", "explain"), "`ndld-flow plan RECIPE.yaml` shows what a run would do"),
     **dict.fromkeys(("rerun", "clean"), "`--force all` computes every step again"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import shortened, visible_text
+from ndld_flow.cli.hydra_flags import HydraCommand
 from ndld_flow.cli.options import (
     cache_options,
     choose_url,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
 
 
-@click.command("plan", short_help="Show what a run would do, and why, without running it.")
+@click.command("plan", cls=HydraCommand, short_help="Show what a run would do, and why, without running it.")
 @recipe_options
 @click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
 @target_option

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ndld_flow.cli.hydra_flags import HydraCommand
 from ndld_flow.cli.options import (
     Loudness,
     NamedPath,
@@ -48,7 +49,7 @@ at the limit of its measurements; for a sweep, that no point passed and at least
 """
 
 
-@click.command("run", help=HELP)
+@click.command("run", cls=HydraCommand, help=HELP)
 @recipe_options
 @sweep_options
 @target_option
@@ -63,6 +64,7 @@ at the limit of its measurements; for a sweep, that no point passed and at least
     "or both to this folder, with a record next to each.",
 )
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
+@click.option("--defaults", is_flag=True, help="Print the files that make up the recipe, in their order; run nothing.")
 @device_timeout_option
 @outputs_option
 @loudness_options
@@ -82,6 +84,7 @@ def command(
     push: bool | None,
     output: Path | None,
     print_it: bool,
+    defaults: bool,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
@@ -90,6 +93,10 @@ def command(
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.request import Placement
 
+    if defaults:
+        for name, path in api.list_files(recipe, overrides).items():
+            click.echo(f"{name:<40}  {path}")
+        return 0
     if print_it:
         click.echo(api.compose(recipe, overrides, multirun=multirun), nl=False)
         return 0

@@ -18,7 +18,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -189,23 +189,65 @@ def _hint(text: str, dotted: str, file: YamlFile) -> str:
     return suggest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
 
 
-def order_steps(steps: object, file: YamlFile, folders: Sequence[Path]) -> object:
+def order_steps(steps: object, file: YamlFile, folders: Sequence[Path], overrides: Sequence[str] = ()) -> object:
     """Sort steps into the order of the recipes: those of `defaults:` first, then the recipe's own."""
     if not isinstance(steps, dict):
         return steps
-    named = [name for name in _named_steps(file, folders, depth=0) if name in steps]
+    listed = [part for part in _list_parts(file, folders, _choices(overrides)) if part.name != "_self_"]
+    parts = [part.file for part in listed if part.in_root]
+    named = [name for each in (*parts, file) for name in _steps_of(each) if name in steps]
     return {name: steps[name] for name in dict.fromkeys([*named, *steps])}
 
 
-def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[str]:
-    names: list[str] = []
+def _steps_of(file: YamlFile) -> list[str]:
+    steps = file.values.get("steps")
+    return list(steps) if isinstance(steps, dict) else []
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file that is a part of a recipe."""
+
+    name: str
+    """As `defaults:` has it, `profiling@steps.speed: quick`; `_self_` for the recipe's own file."""
+    file: YamlFile
+    in_root: bool
+    """True if its keys are those of the recipe itself, such as `steps`; of a group, this takes a first line."""
+
+
+_IN_ROOT = lazy_pattern(r"(?m)^#\s*@package\s+_global_\s*$")
+
+
+def list_parts(recipe: Path | YamlFile, overrides: Sequence[str] = ()) -> list[Part]:
+    """Return the files that make up a recipe, in the order of their `defaults:`. Raises RecipeError as `read_yaml`."""
+    file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
+    check_overrides(overrides)
+    return [*_list_parts(file, find_folders(file.path), _choices(overrides))]
+
+
+def _choices(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the value of each override, by its key: those of config groups are names of files."""
+    return dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
+
+
+def _list_parts(
+    file: YamlFile, folders: Sequence[Path], chosen: Mapping[str, str], name: str = "_self_", depth: int = 0
+) -> Iterator[Part]:
+    own = Part(name, file, name == "_self_" or ": " not in name or _IN_ROOT.search(file.text) is not None)
     defaults = file.values.get("defaults")
-    for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
-        if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
-            for base in find_config(entry, folders):
-                names += _named_steps(read_yaml(base), folders, depth + 1)
-    own = file.values.get("steps")
-    return names + (list(own) if isinstance(own, dict) else [])
+    entries = defaults if isinstance(defaults, list) and depth < 16 else []
+    for entry in entries:
+        if entry == "_self_":
+            yield own
+            continue
+        for key, choice in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            group = str(key).split()[-1] if str(key).split() else ""
+            wanted = chosen.get(group, str(choice))
+            for path in find_config("/".join(filter(None, [group.partition("@")[0], wanted])), folders):
+                listed = f"{group}: {wanted}" if group else wanted
+                yield from _list_parts(read_yaml(path), folders, chosen, listed, depth + 1)
+    if "_self_" not in entries:
+        yield own
 
 
 WITHOUT_SWEEP = "~sweep"
@@ -269,8 +311,9 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool =
     for values in both:
         if WITHOUT_SWEEP in overrides:
             values.pop("sweep", None)
-        values["steps"] = order_steps(values.get("steps"), file, folders)
+        values["steps"] = order_steps(values.get("steps"), file, folders, overrides)
     composed = Composed(file, overrides, both[0], both[-1], trust)
+    _refuse_missing(composed)
     _refuse_exposed_secrets(composed.values, composed.written, composed.where)
     return composed
 
@@ -286,7 +329,7 @@ def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:
         (values,) = _compose(file, _in_hydras_grammar(overrides, folders), folders, resolve=(False,))
     if WITHOUT_SWEEP in overrides:
         values.pop("sweep", None)
-    values["steps"] = order_steps(values.get("steps"), file, folders)
+    values["steps"] = order_steps(values.get("steps"), file, folders, overrides)
     return Composed(file, overrides, values, values)
 
 
@@ -318,6 +361,28 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
     resolved = {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
     _refuse_exposed_secrets(resolved, written, composed.where)
     return resolved
+
+
+_MISSING = "???"
+"""OmegaConf's mark of a value that whoever runs the recipe has to give."""
+
+
+def _refuse_missing(composed: Composed) -> None:
+    """Raise RecipeError for each value that a recipe leaves to whoever runs it, and nobody gave."""
+    places = map(".".join, _find_texts(composed.values, _MISSING, ()))
+    what = f"this value is missing: the recipe leaves it open (`{_MISSING}`)"
+    problems = [Problem(composed.where(dotted), dotted, what, f"give it: {dotted}=VALUE") for dotted in places]
+    if problems:
+        raise RecipeError(problems)
+
+
+def _find_texts(value: object, text: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the places of a text in plain data."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _find_texts(inner, text, (*words, str(key)))
+    elif value == text:
+        yield words
 
 
 def _refuse_exposed_secrets(values: object, written: object, where: Callable[[str], str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,23 @@ def find_config(name: str, folders: Sequence[Path]) -> list[Path]:
     paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
     # Reading reports a wrong kind of file. A `Path` would raise for a name that is too long.
     return [path for path in paths if os.path.exists(path) and not path.is_dir()][:1]  # noqa: PTH110
+
+
+def list_choices(group: str, folders: Sequence[Path]) -> list[str]:
+    """Return the names of the files of a config group, `precision` or `profiling@steps.speed`; empty if it is none."""
+    name = group.partition("@")[0]
+    if not re.fullmatch(r"\w+([/-]\w+)*", name):
+        return []
+    found = {path.stem for folder in folders for path in islice((folder / name).glob("*.yaml"), MAX_CONFIGS)}
+    return sorted(found)
+
+
+def choose(group: str, choice: str, values: Mapping[str, Any]) -> str:
+    """Return the override that chooses a file of a config group; `values` are those of the recipe's file."""
+    defaults = values.get("defaults")
+    entries = (entry for entry in (defaults if isinstance(defaults, list) else []) if isinstance(entry, dict))
+    is_default = any(str(key).split()[-1:] == [group] for entry in entries for key in entry)
+    return f"{'' if is_default else '+'}{group}={choice}"
 
 
 def _config_files(folders: Sequence[Path]) -> Iterator[Path]:

@@ -39,7 +39,8 @@ def load_sweep(
         return validate_recipe(composed, trust=trust)
     from ndld_flow.recipe.make_sweep import make_sweep
 
-    return make_sweep(composed, given, trust)
+    plain = composed.overrides
+    return make_sweep(composed, given, trust, lambda more: compose_recipe(recipe, [*plain, *more], trust=trust))
 
 
 def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue, ValidationError
@@ -11,12 +11,13 @@ from pydantic import JsonValue, ValidationError
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.gates import Gate, parse_constraint, parse_expression
 from ndld_flow.recipe.overrides import AxisError
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_variations
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, overlap, read_axes
+from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, first_choices, overlap, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
@@ -222,12 +223,23 @@ def _check_size(space: Space, mistakes: Mistakes) -> None:
         mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
 
 
-def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:
+def make_sweep(
+    composed: Composed, given: Sequence[GivenAxis], trust: bool, compose: Callable[[Sequence[str]], Composed]
+) -> Sweep:
     """Check a recipe's sweep together with the axes of the command line.
 
-    `trust` as in `validate_recipe`. Raises RecipeError with every problem found, those of the recipe itself included.
+    `trust` as in `validate_recipe`; `compose` composes the recipe with further overrides, which choose other files of
+    config groups. Raises RecipeError with every problem found, those of the recipe itself included.
     """
     composed, where = add_axes(composed, given)
+    folders = find_folders(composed.file.path)
+    choices = first_choices(find_value(composed.values, ("sweep", "over")), folders)
+
+    def compose_choices(chosen: Mapping[str, str]) -> Composed:
+        found = compose([choose(group, choice, composed.file.values) for group, choice in chosen.items()])
+        return replace(found, values={**found.values, "sweep": composed.values["sweep"]})
+
+    composed = compose_choices(choices) if choices else composed
     mistakes = Mistakes(where)
     checker = Checker(composed.file.path, trust)
     try:
@@ -239,8 +251,8 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     section = _read_section(composed.values["sweep"])
     if section is None:
         raise RecipeError(mistakes.in_order())
-    variations = open_variations(composed, checker)
-    axes = Axes(read_axes(section.over, variations.written, mistakes), list(composed.values["sweep"]["over"]))
+    variations = replace(open_variations(composed, checker), choices=choices, compose=compose_choices)
+    axes = Axes(read_axes(section.over, variations.written, folders, mistakes), list(composed.values["sweep"]["over"]))
     steps = known_steps(variations.written.get("steps"), base.steps if base is not None else ())
     keys = (key.split(".") for axis in axes.read for key in axis.keys)
     varying = {words[1] for words in keys if words[0] == "steps" and len(words) > 1}

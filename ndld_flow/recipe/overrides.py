@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.text import suggest
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
@@ -66,8 +67,8 @@ class AxisError(ValueError):
 def find_axis(override: str) -> tuple[str, str] | None:
     """Return key and values of a command-line override with several values, such as `steps.speed.threads=1,2`.
 
-    Returns None for any other override, and for one that Hydra cannot parse, which composition reports. Raises
-    AxisError for a config group.
+    The key may be a config group, `profiling@steps.speed`. Returns None for any other override, and for one that Hydra
+    cannot parse, which composition reports.
     """
     text = override.partition("=")[2]
     if not {",", "("} & set(text):
@@ -80,9 +81,7 @@ def find_axis(override: str) -> tuple[str, str] | None:
         return None
     if parsed.is_delete() or not parsed.is_sweep_override():
         return None
-    if parsed.package is not None or "/" in parsed.key_or_group:
-        raise AxisError("this selects files of a config group", "sweep over the settings in them")
-    return parsed.key_or_group, text
+    return parsed.get_key_element().lstrip("+"), text
 
 
 def read_one_value(override: str) -> JsonValue:
@@ -101,14 +100,10 @@ def read_one_value(override: str) -> JsonValue:
 def read_axis(name: str, text: str) -> Axis:
     """Return the axis that a text describes. Raises AxisError with the reason."""
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
-    from hydra.errors import HydraException
 
     from ndld_flow.sweep_search.space import Choices
 
-    try:
-        parsed = _parse(f"key={text}")
-    except (HydraException, RecursionError) as error:
-        raise _no_grammar(text, error) from None
+    parsed = _parse_axis(text)
     swept = parsed._value
     if isinstance(swept, ChoiceSweep | RangeSweep) and swept.shuffle:
         raise AxisError("`shuffle` gives a different order each time", "use `method: random` with a `seed:`")
@@ -120,8 +115,39 @@ def read_axis(name: str, text: str) -> Axis:
         _refuse_tags(swept.tags)
         return Choices(name, tuple(_plain(value) for value in swept.list))
     if parsed.is_sweep_override():
-        raise AxisError("`glob` selects files of a config group", "list the values")
+        raise AxisError("`glob` selects files of a config group, and this is none", "list the values")
     raise AxisError(f"{_shorten(text)!r} is one value", f"{EXAMPLES}, or a list")
+
+
+def read_choices(form: object, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of a config group that an axis lists, or that `a,b` or `glob(*)` select among those that are
+    known. Raises AxisError for others.
+    """
+    from hydra.core.override_parser.types import ChoiceSweep, Glob
+
+    if isinstance(form, str):
+        parsed = _parse_axis(form)
+        value = parsed.value() if not parsed.is_sweep_override() else parsed._value
+        if isinstance(value, Glob):
+            if found := tuple(value.filter([*known])):
+                return found
+            raise AxisError(f"`{_shorten(form)}` selects no file of this config group", suggest("", known))
+        form = value.list if isinstance(value, ChoiceSweep) else [value]
+    choices = tuple(str(_plain(value)) for value in form) if isinstance(form, list) else ()
+    wrong = next((name for name in choices if name not in known), None)
+    if wrong is not None or not choices:
+        raise AxisError(f"this config group has no file `{wrong or form}`", suggest(str(wrong or ""), known))
+    return choices
+
+
+def _parse_axis(text: str) -> Override:
+    """Return the values of an axis in Hydra's grammar, parsed. Raises AxisError."""
+    from hydra.errors import HydraException
+
+    try:
+        return _parse(f"key={text}")
+    except (HydraException, RecursionError) as error:
+        raise _no_grammar(text, error) from None
 
 
 def _parse(override: str) -> Override:

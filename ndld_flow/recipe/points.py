@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import Composed, holds_interpolation, resolve_interpolations
+from ndld_flow.recipe.config_files import choose
 from ndld_flow.recipe.gates import Expression, Gate
 from ndld_flow.recipe.places import change_value, find_value
 from ndld_flow.recipe.recipe import Recipe
@@ -34,10 +35,36 @@ class Variations:
     checker: Checker
     written: dict[str, Any]
     """Its values with interpolations as written, so that a reference to a changed value follows it."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Config group that varies -> the file with which it is composed."""
+    compose: Callable[[Mapping[str, str]], Composed] | None = None
+    """Composes the recipe with other files of the groups."""
+    others: dict[tuple[str, ...], Variations] = field(default_factory=dict)
+    """The recipe with other files of the groups, as far as it was composed."""
+
+    def _choose(self, changes: Changes) -> tuple[Variations, Changes]:
+        """Return the recipe with the files that changes choose, and the changes of its values."""
+        chosen = {name: str(changes.get(name, choice)) for name, choice in self.choices.items()}
+        _, left = self.split_choices(changes)
+        if chosen == self.choices or self.compose is None:
+            return replace(self, choices={}), left
+        key = tuple(chosen.values())
+        if key not in self.others:
+            self.others[key] = open_variations(self.compose(chosen), self.checker)
+        return self.others[key], left
+
+    def split_choices(self, changes: Changes) -> tuple[tuple[str, ...], Changes]:
+        """Return the overrides that choose files of config groups, and the other changes."""
+        values = self.composed.file.values
+        chosen = (choose(key, str(value), values) for key, value in changes.items() if key in self.choices)
+        return tuple(chosen), {key: value for key, value in changes.items() if key not in self.choices}
 
     def written_with(self, changes: Changes) -> dict[str, Any]:
         """Return the values with changes, as written. Raises RecipeError for a change at a place that does not
         exist."""
+        if self.choices:
+            chosen, changes = self._choose(changes)
+            return chosen.written_with(changes)
         values: Any = self.written
         for key, value in changes.items():
             words = key.split(".")
@@ -56,10 +83,16 @@ class Variations:
 
     def values(self, changes: Changes) -> dict[str, Any]:
         """Return the values with changes and interpolations resolved. Raises RecipeError for one without a target."""
+        if self.choices:
+            chosen, changes = self._choose(changes)
+            return chosen.values(changes)
         return resolve_interpolations(self.composed, self.written_with(changes))
 
     def recipe(self, changes: Changes, where: Callable[[str], str] | None = None) -> Recipe:
         """Return the checked recipe with changes. Raises RecipeError with every problem."""
+        if self.choices:
+            chosen, changes = self._choose(changes)
+            return chosen.recipe(changes, where)
         written = self.written_with(changes)
         values = resolve_interpolations(self.composed, written)
         return replace(self.checker.check(values, where or self.composed.where), written=written)
@@ -103,9 +136,14 @@ class Sweep:
 
     @property
     def plain_overrides(self) -> tuple[str, ...]:
-        """Return the overrides that do not define or control the sweep."""
+        """Return the overrides that do not define or control the sweep, and choose no file of a group that varies."""
         overrides = self.variations.composed.overrides
-        return tuple(override for override in overrides if not re.match(r"[+~]*sweep([.=@]|$)", override))
+        return tuple(
+            override
+            for override in overrides
+            if not re.match(r"[+~]*sweep([.=@]|$)", override)
+            and override.lstrip("+").partition("=")[0] not in self.variations.choices
+        )
 
     def changes(self, point: Assignment) -> dict[str, JsonValue]:
         """Return the settings of a point: values by key from the recipe's root, such as `steps.speed.threads`."""

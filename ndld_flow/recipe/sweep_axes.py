@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
@@ -11,7 +13,8 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
-from ndld_flow.recipe.overrides import AxisError, find_axis, read_axis, read_one_value
+from ndld_flow.recipe.config_files import list_choices
+from ndld_flow.recipe.overrides import AxisError, find_axis, read_axis, read_choices, read_one_value
 from ndld_flow.recipe.places import change_value, find_value, split_key
 from ndld_flow.recipe.sweep_section import AxisForm, NumberRange
 from ndld_flow.recipe.validate import Mistakes
@@ -56,11 +59,13 @@ class SweptAxis:
                 yield self.place, values_of(self.axis).value(end)
 
 
-def read_axes(over: Mapping[str, AxisForm], values: Mapping[str, Any], mistakes: Mistakes) -> list[SweptAxis]:
-    """Return the axes of `over:`, in its order, for a recipe with these values."""
+def read_axes(
+    over: Mapping[str, AxisForm], values: Mapping[str, Any], folders: Sequence[Path], mistakes: Mistakes
+) -> list[SweptAxis]:
+    """Return the axes of `over:`, in its order, for a recipe with these values and folders of config groups."""
     axes = []
     for name, form in over.items():
-        axis = _read_axis(name, form, values, mistakes)
+        axis = _read_axis(name, form, values, folders, mistakes)
         if axis is not None:
             axes.append(axis)
             seen: set[str] = set()
@@ -76,6 +81,9 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     """Return a key from the recipe's root: `speed.threads` -> `steps.speed.threads`. Raises AxisError."""
     if len(key) > MAX_KEY:
         raise AxisError(f"a key has at most {MAX_KEY} characters")
+    if "@" in key or "/" in key:
+        group = key.partition("@")[0]
+        raise AxisError(f"there is no config group `{group}`", f"its files belong in configs/{group}/")
     head, _, rest = key.partition(".")
     steps = [str(name) for name in values["steps"]] if isinstance(values.get("steps"), dict) else []
     if head == "steps":
@@ -93,8 +101,26 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     raise AxisError(f"there is no step `{head}`", form + suggest(head, [*steps, *ROOTS]))
 
 
-def _read_axis(name: str, form: AxisForm, values: Mapping[str, Any], mistakes: Mistakes) -> SweptAxis | None:
+def first_choices(over: object, folders: Sequence[Path]) -> dict[str, str]:
+    """Return the first file of each axis that is a config group; `read_axes` reports those that cannot be read."""
+    chosen = {}
+    for name, form in over.items() if isinstance(over, dict) else ():
+        if known := list_choices(str(name), folders):
+            with suppress(AxisError):
+                chosen[str(name)] = read_choices(form, known)[0]
+    return chosen
+
+
+def _read_axis(
+    name: str, form: AxisForm, values: Mapping[str, Any], folders: Sequence[Path], mistakes: Mistakes
+) -> SweptAxis | None:
     place = f"sweep.over.{name}"
+    if known := list_choices(name, folders):
+        try:
+            return SweptAxis(name, (name,), Choices(name, read_choices(form, known)))
+        except AxisError as error:
+            mistakes.add(place, error.what, error.hint)
+            return None
     if isinstance(form, dict):
         variants = {each: _read_variant(f"{place}.{each}", changes, values, mistakes) for each, changes in form.items()}
         keys = dict.fromkeys(key for changes in variants.values() for key in changes)

@@ -88,7 +88,6 @@ def test_overrides_of_other_forms_get_the_right_hint(folder: Path, override: str
         (["optimise", "model.onnx"], "did you mean `optimize`?"),
         (["run", "r.yaml", "--fp16"], "precision is a step of the recipe"),
         (["run", "--onnx=model.onnx"], "a recipe names its model"),
-        (["run", "r.yaml", "--cfg", "job"], "`--print` prints the composed recipe"),
         (["plan", "r.yaml", "--steps.speed.passes=3"], "`steps.speed.passes=VALUE`"),
         (["profile", "model.onnx", "--iterations=10"], "`iterations=VALUE`"),
         (["profile", "model.onnx", "iterations=10"], 'did you mean "passes"?'),

@@ -420,7 +420,7 @@ def test_a_mistake_is_explained(folder: Path, old: str, new: str, message: str) 
         (
             (),
             ("pace@steps.first=slow,fast",),
-            'override "pace@steps.first=slow,fast": this selects files of a config group',
+            'override "pace@steps.first=slow,fast": pace@steps.first: there is no config group `pace`',
         ),
         ((), ("sweep.minimize=a.b,c.d",), 'override "sweep.minimize=a.b,c.d": sweep.minimize: this controls the sweep'),
         ((), ("sweep.points=none",), 'override "sweep.points=none": sweep.points: expected an integer'),

@@ -33,6 +33,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "sweep": {"recipe": "toy.yaml", "overrides": ["steps.first.word=a,b"], "trust": True},
     "plan": {"recipe": "toy.yaml", "trust": True},
     "compose": {"recipe": "toy.yaml"},
+    "list_files": {"recipe": "toy.yaml"},
     "digest": {"recipe": "toy.yaml", "trust": True},
     "report": {"run": "toy"},
     "comment": {"run": "toy", "post": False},

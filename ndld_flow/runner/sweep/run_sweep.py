@@ -177,7 +177,8 @@ def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: R
     if request.apply is None or best is None:
         return ""
     heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --best`.\n"
-    text = heading + apply_point(request.recipe, best.changes, sweep.plain_overrides)
+    chosen, settings = sweep.variations.split_choices(best.changes)
+    text = heading + apply_point(request.recipe, settings, [*sweep.plain_overrides, *chosen])
     try:
         write_bytes_atomically(request.apply, text.encode())
     except OSError as error:
@@ -266,7 +267,8 @@ def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: P
     key."""
     own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
     try:
-        changes = point_overrides(point.changes, sweep.recipe)
+        chosen, settings = ended.sweep.variations.split_choices(point.changes)
+        changes = (*chosen, *point_overrides(settings, sweep.recipe))
         has_file = ended.sweep.variations.composed.file.has_file
         plain = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
         repeated = (*plain, *changes) if has_file else own_recipe
