@@ -869,8 +869,7 @@ def accept(
     outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> AcceptedChange:
     """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
-    from ndld_flow.runner.accepted_changes import accept_change, find_step
-    from ndld_flow.runner.metric_history import read_history
+    from ndld_flow.runner.metric_history import accept_change, find_step, read_history
     from ndld_flow.runner.outputs import Outputs
 
     kept = Outputs(Path(outputs))

@@ -26,7 +26,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.files import all_graphs, load_model, read_proto
-from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.nodes import op_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import OutputAgreement
 from ndld_flow.runtimes.custom_operators import PYTHON, CustomOperator

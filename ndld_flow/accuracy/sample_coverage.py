@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.models.files import read_proto
 from ndld_flow.models.input_uses import weight_dims
+from ndld_flow.models.nodes import free_name
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import free_name
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.generated_values import is_float
 

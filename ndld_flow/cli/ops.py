@@ -45,7 +45,7 @@ def command(
     as_json: bool,
 ) -> None:
     from ndld_flow.cli.explain_operator import explain_operators, list_operators
-    from ndld_flow.models.described_operator import describe_operator
+    from ndld_flow.models.op_reference import describe_operator
 
     operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
     if as_json:

@@ -22,10 +22,15 @@ from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, location_of
 from ndld_flow.models.files import load_structure, summarize_model
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.node_details import attribute_text
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.scopes import function_address, node_label, own_subgraphs, scopes_of
+from ndld_flow.models.nodes import (
+    attribute_text,
+    function_address,
+    node_label,
+    op_name,
+    own_subgraphs,
+    precision_of,
+    scopes_of,
+)
 from ndld_flow.models.shape_inference import infer_shapes, recorded_dims
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.symbolic_dims import name_computed_dims

@@ -17,10 +17,17 @@ from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, 
 from ndld_flow.models.element_types import dtype_name, subgraphs_of
 from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import load_structure
-from ndld_flow.models.node_details import constant_tensor, dims_text, is_constant, node_details, short_value
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.scopes import own_subgraphs, scopes_of
+from ndld_flow.models.nodes import (
+    constant_tensor,
+    dims_text,
+    is_constant,
+    node_details,
+    op_name,
+    own_subgraphs,
+    precision_of,
+    scopes_of,
+    short_value,
+)
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 from ndld_flow.models.symbolic_dims import name_computed_dims
 

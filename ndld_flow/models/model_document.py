@@ -40,18 +40,20 @@ from ndld_flow.models.drawn_graph import (
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import location_of
 from ndld_flow.models.files import load_structure
-from ndld_flow.models.node_details import (
+from ndld_flow.models.nodes import (
     attribute_text,
     constant_tensor,
     dims_text,
+    function_address,
     is_constant,
     node_details,
+    op_name,
+    own_subgraphs,
+    precision_of,
     scalar_text,
+    scopes_of,
 )
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
-from ndld_flow.models.scopes import function_address, own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.symbolic_dims import name_computed_dims
 from ndld_flow.models.tensor_statistics import (

@@ -27,6 +27,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.graph import FAMILIES, Family, family_of
 from ndld_flow.models.files import load_structure
+from ndld_flow.records.document import Record
 
 CONTRIB_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
 """Domains of ONNX Runtime: its operators, and those for its blocked CPU layout."""
@@ -527,3 +528,36 @@ def _check_name(query: OpQuery, domain: str | None, listed: list[ListedOperator]
     if query.model is None and not any(entry.version for entry in named):
         first = min(entry.operator.versions[0].since_version for entry in named if entry.operator)
         raise RequestError(f"{named[0].name} exists since opset {first}, not at opset {query.opset}.")
+
+
+class DescribedOperator(Record):
+    """An operator that matches the query of `ndld-flow ops`."""
+
+    name: str
+    domain: str
+    """Empty for the default domain."""
+    family: Family
+    uses: int | None
+    """Nodes of the model with this operator; None without a model."""
+    note: str
+    """The reason why its schema is unknown, or another remark; usually empty."""
+    newest: int | None
+    """The opset of its newest version; None if its schema is unknown."""
+    version: OperatorVersion | None
+    """The version at the requested opset, or else the newest."""
+    history: tuple[VersionChange, ...]
+    """All versions, the newest first, with their changes."""
+
+
+def describe_operator(operator: ListedOperator) -> DescribedOperator:
+    """Return an operator as a record, with its history."""
+    return DescribedOperator(
+        name=operator.name,
+        domain=operator.domain,
+        family=operator.family,
+        uses=operator.uses or None,
+        note=operator.note,
+        newest=operator.operator.newest.since_version if operator.operator else None,
+        version=operator.version,
+        history=tuple(history_of(operator.operator)) if operator.operator else (),
+    )

@@ -20,14 +20,16 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.converted_tensors import FORMATS
 from ndld_flow.models.element_types import (
+    Signature,
     Types,
     carried_into_bodies,
     element_of,
     held_tensor,
+    is_op,
+    signature_of,
     subgraphs_of,
     with_element,
 )
-from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 
 
 @dataclass(frozen=True)

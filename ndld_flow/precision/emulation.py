@@ -17,16 +17,19 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.converted_tensors import FORMATS
 from ndld_flow.models.element_types import (
+    Signature,
     Types,
     dtype_of,
     element_of,
     held_tensor,
     infer_types,
+    is_op,
+    signature_of,
     subgraphs_of,
     with_element,
 )
 from ndld_flow.models.files import check_model, load_model, read_proto, save_model
-from ndld_flow.models.op_signatures import Signature, is_op, signature_of
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
     MOVES,
@@ -35,7 +38,6 @@ from ndld_flow.models.type_groups import (
     insert_after_producer,
     is_constant,
 )
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import refuse_old, tidy
 from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, type_with
 

@@ -15,8 +15,8 @@ from ndld_flow.accuracy.inside.capture import capture, open_inside
 from ndld_flow.accuracy.inside.divergence import Observed, diverge
 from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
 from ndld_flow.base.errors import ModelError
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
-from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.constraints import first_output
 from ndld_flow.precision.fp16.convert import prepare

@@ -11,10 +11,9 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.models.element_types import infer_types, subgraphs_of
+from ndld_flow.models.element_types import infer_types, is_op, subgraphs_of
 from ndld_flow.models.files import load_model, save_model
-from ndld_flow.models.node_selection import nodes_named, op_name
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import nodes_named, op_name
 from ndld_flow.models.type_groups import group_places
 from ndld_flow.precision.constraints.constraints import reasons_of_found
 from ndld_flow.precision.constraints.rules import NodeSelector, Rule, constrain_file

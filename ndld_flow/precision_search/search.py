@@ -19,7 +19,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.files import load_model
-from ndld_flow.models.node_selection import nodes_of_types
+from ndld_flow.models.nodes import nodes_of_types
 from ndld_flow.models.type_groups import constant_tensor
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import Suspect, percent

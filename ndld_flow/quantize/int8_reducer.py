@@ -18,11 +18,10 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement
 from ndld_flow.base.errors import ModelError
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
-from ndld_flow.models.node_selection import nodes_named
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import UniqueNames, nodes_named
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.constraints import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread

@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.converted_tensors import ConvertedTensor
-from ndld_flow.models.op_signatures import is_op
-from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.models.element_types import is_op
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import ScaledTensor, TransposedTensor

@@ -15,11 +15,11 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.model_tool import move_model
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import describe_change, load_model, save_model
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.constraints import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.program import Program, minimal_environment, run_program

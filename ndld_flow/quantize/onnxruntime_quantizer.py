@@ -19,9 +19,9 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.external_data import tensors_of
 from ndld_flow.models.files import MAX_IR_VERSION
-from ndld_flow.models.op_signatures import is_op
 from ndld_flow.quantize.calibration import Ranges, captured_output
 from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.settings import QuantizeSettings

@@ -25,11 +25,11 @@ from ndld_flow.base.quantities import counted, number, size
 from ndld_flow.base.text import first_of
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import load_model, save_model, summarize_model
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.constraints import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.calibration import CalibrationRun, Ranges, calibrate, recall_measured

@@ -19,12 +19,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.changed_model import check_changed_model
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.input_shapes import real_inputs
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.calibration import capture_with_inputs
 from ndld_flow.quantize.quantize_file import Workspace

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import Array, byte_pieces
 from ndld_flow.models.external_data import ALIGNMENT, on_disk
-from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import TransposedTensor
 

@@ -239,8 +239,7 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
     match = NEW_MODEL.fullmatch(source)
     if match is None:
         raise ModelError(f"{source}: write it as {NEW}OPSET, such as {NEW}20, or {NEW}20+contrib")
-    from ndld_flow.models.files import save_model
-    from ndld_flow.models.new_model import make_model
+    from ndld_flow.models.files import make_model, save_model
 
     try:
         model = make_model(int(match["opset"]), contrib=match["contrib"] is not None)

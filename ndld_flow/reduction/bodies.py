@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.functions import inline_functions
 from ndld_flow.graph.edit.node_groups import deep_nodes, replace_uses
 from ndld_flow.graph.edit.subgraphs import inline_branches
 from ndld_flow.models.files import all_graphs, save_model
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduction.captured import Captured

@@ -15,7 +15,7 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.diagnose.diagnose import diagnose
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange, is_applied
 from ndld_flow.profiles.diagnose.subject import Insight
-from ndld_flow.recipe.apply_change import ChangedRecipe, change_file, change_record
+from ndld_flow.recipe.apply_point import ChangedRecipe, change_file, change_record
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe

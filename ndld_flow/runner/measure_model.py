@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
+from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.profiles.compare.noise import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.rounds import spread_of
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile

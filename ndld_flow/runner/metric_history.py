@@ -1,4 +1,4 @@
-"""The history of a recipe's metrics: series from all its runs, their steps, and what differed at each of them."""
+"""The history of a recipe's metrics: series from all its runs, their steps, what differed, and accepted changes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,36 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.metric_directions import Better, which_is_better
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
-from ndld_flow.history.levels import best_level, find_drift, split_levels
+from ndld_flow.base.users import name_me
 from ndld_flow.history.series import Measured, Subject, differing, joined, read_facts
-from ndld_flow.history.steps import LEAST_AFTER, LEAST_BEFORE, LEAST_CHANGE, Step, StepRules, find_steps
+from ndld_flow.history.steps import (
+    LEAST_AFTER,
+    LEAST_BEFORE,
+    LEAST_CHANGE,
+    Step,
+    StepRules,
+    best_level,
+    find_drift,
+    find_steps,
+    split_levels,
+)
 from ndld_flow.recipe.gates import GateError, parse_gate
-from ndld_flow.records.document import DAMAGE, read_tree
+from ndld_flow.records.document import DAMAGE, read_document, read_tree
 from ndld_flow.records.history import (
     AcceptedChange,
+    AcceptedChanges,
     Cause,
     HistoryPoint,
     HistoryStep,
@@ -34,10 +45,73 @@ from ndld_flow.records.history import (
 )
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, describe_noise
-from ndld_flow.records.run_folder import RUN_RECORD
-from ndld_flow.runner.accepted_changes import read_accepted
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.records.run_folder import RUN_RECORD, first_problem
+from ndld_flow.runner.disk import explaining_disk
+from ndld_flow.runner.outputs import ACCEPTED, Outputs
 from ndld_flow.runner.run_lines import Line, read_runs
+from ndld_flow.store.files import share, write_text_atomically
+
+
+def read_accepted(outputs: Outputs) -> AcceptedChanges:
+    """Return the accepted changes. Raises RequestError for a damaged file, FormatError for one of another version."""
+    path = outputs.root / ACCEPTED
+    try:
+        return read_document(AcceptedChanges, path)
+    except FileNotFoundError:
+        return AcceptedChanges()
+    except (OSError, ValidationError) as error:
+        raise RequestError(
+            f"{path} cannot be read: {first_problem(error)}. Restore it from version control, or remove it to accept "
+            "changes anew."
+        ) from None
+
+
+def accept_change(outputs: Outputs, series: MetricSeries, step: HistoryStep, note: str) -> AcceptedChange:
+    """Note a step as accepted, and return the note; an earlier note about it is replaced.
+
+    Raises RequestError for a note that is not UTF-8, and OutputsError if the file cannot be written.
+    """
+    try:
+        note.encode()
+    except UnicodeEncodeError:
+        raise RequestError("the note is not UTF-8: write it again with other characters.") from None
+    change = AcceptedChange(
+        recipe=series.recipe,
+        metric=series.metric,
+        machine=series.machine,
+        run=step.run,
+        started_at=step.started_at,
+        note=note,
+        user=name_me(),
+        accepted_at=datetime.now(UTC),
+    )
+    with explaining_disk("history accept", outputs.root), outputs.store.locks.hold("publish"):
+        others = [each for each in read_accepted(outputs).changes if each != step.accepted]
+        text = AcceptedChanges(changes=(*others, change)).to_json()
+        write_text_atomically(outputs.root / ACCEPTED, text)
+        share(outputs.root / ACCEPTED)
+    return change
+
+
+def find_step(series: Sequence[MetricSeries], metric: str, run: str) -> tuple[MetricSeries, HistoryStep]:
+    """Return the step to accept: the newest of a metric, or that at a run.
+
+    Raises RequestError if there is none, and if several series have one and no run is named.
+    """
+    found = [
+        (each, step) for each in series for step in each.steps if not run or step.run.endswith(run) or run in step.run
+    ]
+    if not found:
+        at = f" at run {run}" if run else ""
+        raise RequestError(f"history accept: {metric} has no step{at}. `ndld-flow history` lists the steps.")
+    newest = [(each, step) for each, step in found if step is each.steps[-1]] if not run else found
+    if len(newest) > 1:
+        shown = ", ".join(f"{step.run} ({each.machine})" for each, step in newest[:6])
+        raise RequestError(
+            f"history accept: {len(newest)} series of {metric} have a step. Name its run with --at: {shown}."
+        )
+    return newest[0]
+
 
 _MAIN = "latency.median"
 _MEASURED_UNITS = ("ms", "s", "1/s")

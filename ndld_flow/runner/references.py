@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.graph import DrawnGraph
-from ndld_flow.profiles.compare.noise import applies
+from ndld_flow.profiles.compare.intervals import applies
 from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric

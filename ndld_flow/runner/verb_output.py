@@ -97,7 +97,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.recipe.described_steps:DescribedStep", "ndld_flow.recipe.described_steps:DescribedPart"),
         many=("ndld_flow.recipe.described_steps:DescribedStep",),
     ),
-    "ops": VerbOutput("The operators that match.", many=("ndld_flow.models.described_operator:DescribedOperator",)),
+    "ops": VerbOutput("The operators that match.", many=("ndld_flow.models.op_reference:DescribedOperator",)),
     "verify": VerbOutput("The number of checked files, and the damage.", one=("ndld_flow.runner.verify:Verified",)),
     "gc": VerbOutput(
         "Everything that was deleted, or would be.",

@@ -18,7 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.settings import NodeSelect
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import node_label
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import edit, parse

@@ -17,7 +17,7 @@ from ndld_flow.cli.plain import PlainLines
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.devices import find_shared_folder, name_machine
 from ndld_flow.runner.events import Event, StepWaits
-from ndld_flow.store.file_lock import FileLock, LockNote
+from ndld_flow.store.locks import FileLock, LockNote
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started

@@ -12,7 +12,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, SourceError
-from ndld_flow.models.new_model import NEWEST_OPSET
+from ndld_flow.models.files import NEWEST_OPSET
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.run_record import RunRecord

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.op_signatures import _CONTRIB, _REGISTERED
+from ndld_flow.models.element_types import _CONTRIB, _REGISTERED
 from tests.support.decoders import STYLES, VOCABULARY, Style, decode, decoder_model, full_pass
 from tests.support.fp16_checks import convert
 

@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.gates import parse_comparison_gate, parse_comparison_gates
-from ndld_flow.profiles.compare.intervals import median_interval, paired_ratio, unpaired_ratio
+from ndld_flow.profiles.compare.intervals import (
+    applies,
+    learn_thresholds,
+    median_interval,
+    noise_samples,
+    paired_ratio,
+    unpaired_ratio,
+)
 from ndld_flow.profiles.compare.measured import Measured, Rules
-from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import Circumstance, Comparison, Subject, Verdict
 from ndld_flow.records.measurement import Machine, Metric

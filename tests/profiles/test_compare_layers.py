@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.profiles.compare.intervals import two_sided_p
-from ndld_flow.profiles.compare.layer_features import kind_of
 from ndld_flow.profiles.compare.match_layers import match_layers
-from ndld_flow.profiles.compare.sequence import align, longest_increasing
+from ndld_flow.profiles.compare.pair_evidence import kind_of
+from ndld_flow.profiles.compare.pair_matching import align, longest_increasing
 from ndld_flow.profiles.compare.verdicts import adjust
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange
-from ndld_flow.recipe.apply_change import change_file, change_record
+from ndld_flow.recipe.apply_point import change_file, change_record
 
 TEXT = """\
 # Heading.

@@ -9,7 +9,7 @@ import pytest
 
 from ndld_flow.graph.sanitize.pipeline import sanitize_file
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
-from ndld_flow.models.unique_names import free_name
+from ndld_flow.models.nodes import free_name
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 
 

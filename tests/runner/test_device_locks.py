@@ -30,7 +30,7 @@ from ndld_flow.runner.devices import (
     name_devices,
     name_machine,
 )
-from ndld_flow.store.file_lock import FileLock, LockNote, take
+from ndld_flow.store.locks import FileLock, LockNote, take
 from ndld_flow.store.store import Store
 
 HOLD = """

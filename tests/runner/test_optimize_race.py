@@ -22,7 +22,7 @@ from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 from ndld_flow.runner.events import Event, Notice, VariantTried
-from ndld_flow.runner.optimize.budget import Budget
+from ndld_flow.runner.optimize.found import Budget
 from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.optimize.race_search import RaceSearch
 from ndld_flow.runner.optimize.rounds import Racer, Rounds, compare, estimate, t_95

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.runner import pull_request
-from ndld_flow.runner.pull_request import Discussion, NoDiscussion, describe_job, find_discussion, post_comment
+from ndld_flow.runner import comment_run
+from ndld_flow.runner.comment_run import Discussion, NoDiscussion, describe_job, find_discussion, post_comment
 from tests.support.forge import TOKEN, Fault, Forge
 
 SERVICES = ["GitHub", "GitLab"]
@@ -142,7 +142,7 @@ def test_a_missing_program_is_named_with_the_remedies(forge: Forge, service: str
 
 def test_a_program_that_hangs_is_ended(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     (forge.programs / "gh").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(pull_request, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(comment_run, "_TIMEOUT_S", 0.1)
     with pytest.raises(RequestError, match="no answer"):
         post(forge, "GitHub", "x")
 

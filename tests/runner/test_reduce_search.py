@@ -24,8 +24,7 @@ from ndld_flow.runner.reduce.failure import (
     failure_of_error,
     read_accuracy_evidence,
 )
-from ndld_flow.runner.reduce.search import NodeSearch
-from ndld_flow.runner.reduce.simplify import measure_as, measure_quickly
+from ndld_flow.runner.reduce.search import NodeSearch, measure_as, measure_quickly
 
 
 def line_of(count: int) -> list[NodeFacts]:

@@ -27,8 +27,7 @@ from ndld_flow.runner.events import Event, Notice, RunFinished
 from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE, Connection, explain_failure
 from ndld_flow.runner.executors.ssh.deploy import refuse_unfit
 from ndld_flow.runner.executors.ssh.host import Host
-from ndld_flow.runner.executors.ssh.incoming import Incoming
-from ndld_flow.runner.executors.ssh.messages import New
+from ndld_flow.runner.executors.ssh.messages import Incoming, New
 from ndld_flow.runner.listener import ignore
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn

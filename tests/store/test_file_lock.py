@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.store.file_lock import UNKNOWN_HOLDER, FileLock, LockNote, describe_holder, read_notes, take
+from ndld_flow.store.locks import UNKNOWN_HOLDER, FileLock, LockNote, describe_holder, read_notes, take
 
 FOR_ALL = 0o666
 HOLD = """
 import sys
 from pathlib import Path
-from ndld_flow.store.file_lock import FileLock, LockNote
+from ndld_flow.store.locks import FileLock, LockNote
 
 lock = FileLock(Path(sys.argv[1]))
 lock.acquire(0)

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ndld_flow.profiles.compare.layer_features import kind_of
+from ndld_flow.profiles.compare.pair_evidence import kind_of
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.models.files import load_model
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import node_label
 from tests.support.models import GraphBuilder, sparse_model, tensor
 from tests.support.random_graphs import RandomGraph
 

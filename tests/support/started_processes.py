@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-from ndld_flow.models import loading
+from ndld_flow.models import changed_model
 from tests.support.process_runs import ProcessRun
 
 SERVERS: set[int] = set()
@@ -50,7 +50,7 @@ def _read(file: Path) -> str:
 def _servers_of_python() -> set[int]:
     """Return the processes that serve the whole of this one."""
     owners = (
-        (loading, "LOADER", "pid"),
+        (changed_model, "LOADER", "pid"),
         (forkserver, "_forkserver", "_forkserver_pid"),
         (resource_tracker, "_resource_tracker", "_pid"),
     )

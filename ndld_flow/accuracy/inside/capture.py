@@ -18,9 +18,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.element_types import element_of, infer_types, subgraphs_of
 from ndld_flow.models.files import load_model, read_proto
+from ndld_flow.models.nodes import free_name
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import free_name
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 
 _SIZE_OPSET = 13

@@ -13,14 +13,12 @@ from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_par
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor
-from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of
+from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
-from ndld_flow.models.node_precision import FLOATING
-from ndld_flow.models.op_signatures import Signature, is_op, signature_of
+from ndld_flow.models.nodes import FLOATING, UniqueNames
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.records.accuracy import TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest

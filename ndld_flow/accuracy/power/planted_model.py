@@ -20,10 +20,9 @@ from ndld_flow.accuracy.power.classes import ClassOutput, find_class_outputs
 from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
 from ndld_flow.models.files import load_model, proto_with_external_data
 from ndld_flow.models.input_uses import SAME_VALUES
-from ndld_flow.models.local_functions import inline_functions
+from ndld_flow.models.nodes import UniqueNames, inline_functions
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
 
 

@@ -24,8 +24,7 @@ from ndld_flow.graph.edit.decomposing import decompose_nodes
 from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
-from ndld_flow.models.local_functions import inline_functions
-from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.nodes import inline_functions, own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 
 CODE, OPERATORS, WEIGHTS, NAMES = "model.py", "onnx_operators.py", "model.safetensors", "names.json"

@@ -27,8 +27,7 @@ from ndld_flow.export.pytorch.call import (
     torch_dtype,
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
-from ndld_flow.models.scopes import inner_graphs, node_label
-from ndld_flow.models.unique_names import free_name
+from ndld_flow.models.nodes import free_name, inner_graphs, node_label
 
 _DEEPEST = 32
 _LONGEST = 4096

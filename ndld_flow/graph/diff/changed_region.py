@@ -11,9 +11,7 @@ from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
 from ndld_flow.graph.diff.matches import Sides
-from ndld_flow.models.node_details import is_constant
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import is_constant, node_label, op_name
 from ndld_flow.records.model_diff import ModelDiff
 
 _MOST = 40

@@ -25,7 +25,7 @@ from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import Sides, side_of
 from ndld_flow.graph.diff.node_changes import diff_nodes, node_changes
 from ndld_flow.graph.diff.value_changes import diff_inputs, diff_outputs, diff_tensors, diff_weights
-from ndld_flow.models.scopes import function_address
+from ndld_flow.models.nodes import function_address
 from ndld_flow.records.model_diff import (
     Change,
     FunctionChanged,

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from ndld_flow.models.scopes import scopes_of
+from ndld_flow.models.nodes import scopes_of
 from ndld_flow.records.model_diff import MatchedBy
 
 Thing = TypeVar("Thing", bound=Hashable)

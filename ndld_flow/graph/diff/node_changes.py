@@ -19,10 +19,7 @@ from ndld_flow.graph.diff.listing import (
     most_important,
 )
 from ndld_flow.graph.diff.matches import Matches, Pair, Side, Sides
-from ndld_flow.models.node_details import constant_tensor, is_constant
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import constant_tensor, is_constant, node_label, op_name, precision_of
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDiff
 

@@ -22,7 +22,7 @@ from ndld_flow.graph.diff.node_changes import follows, hold_tensors, value_texts
 from ndld_flow.models.derived_tensors import DerivedTensor
 from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor
-from ndld_flow.models.node_details import constant_tensor
+from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_contents import Distance, distance_of, same_contents, shape_of, values_text
 from ndld_flow.models.tensor_statistics import tensor_bytes

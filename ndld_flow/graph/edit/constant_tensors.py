@@ -27,8 +27,7 @@ from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, 
 from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import MissingTensor, on_disk, placement_of
-from ndld_flow.models.node_details import is_constant
-from ndld_flow.models.scopes import scopes_of
+from ndld_flow.models.nodes import is_constant, scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import element_pieces, tensor_bytes
 

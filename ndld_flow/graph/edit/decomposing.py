@@ -14,7 +14,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, transposed
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
-from ndld_flow.models.node_precision import precision_metadata
+from ndld_flow.models.nodes import precision_metadata
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_OPSET = 7

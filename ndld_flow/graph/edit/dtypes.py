@@ -16,9 +16,8 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.interface import Snapshot
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.converted_tensors import ConvertedTensor, Lost, check_conversion, in_type
-from ndld_flow.models.element_types import dtype_name, held_tensor, tensor_of
-from ndld_flow.models.op_signatures import signature_of
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.element_types import dtype_name, held_tensor, signature_of, tensor_of
+from ndld_flow.models.nodes import node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.type_groups import Use, insert_after_producer

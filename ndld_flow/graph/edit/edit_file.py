@@ -27,7 +27,7 @@ from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
-from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.nodes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.records.model_diff import GraphChange
 

@@ -18,7 +18,7 @@ from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.scopes import node_label, scopes_of
+from ndld_flow.models.nodes import node_label, scopes_of
 
 __all__ = ["FIRST_WITH_FREE_INITIALIZERS", "EditedModel", "values_of"]
 
@@ -66,7 +66,7 @@ class EditedModel:
         return all_graphs(self.model)
 
     def scopes(self) -> dict[str, ir.Graph]:
-        """Return address -> graph, as defined by `models.scopes`."""
+        """Return address -> graph, as defined by `models.nodes`."""
         return scopes_of(self.model)
 
     def graph(self, scope: str) -> ir.Graph:

@@ -34,8 +34,7 @@ from ndld_flow.graph.edit.node_groups import (
 )
 from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.scopes import function_address, node_label
-from ndld_flow.models.unique_names import free_name
+from ndld_flow.models.nodes import free_name, function_address, node_label
 
 
 class ConstantNodes:

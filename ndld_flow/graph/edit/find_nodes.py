@@ -16,9 +16,7 @@ from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes
 from ndld_flow.graph.edit.schemas import Schemas
 from ndld_flow.graph.edit.settings import Anchors, NodeSelect, as_names
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.scopes import node_label, scopes_of
+from ndld_flow.models.nodes import node_label, op_name, precision_of, scopes_of
 
 _CLOSE = 1e-6
 """Relative tolerance: attributes are fp32, a recipe has 0.1."""

@@ -27,7 +27,7 @@ from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_stand
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import model_inputs, save_model
 from ndld_flow.models.input_shapes import forget_computed_shapes, real_inputs
-from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.nodes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.samples.feeds import make_feeds

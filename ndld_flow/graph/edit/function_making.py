@@ -34,11 +34,8 @@ from ndld_flow.graph.edit.node_groups import (
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.node_details import constant_tensor
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.nodes import constant_tensor, free_name, identifier, node_label, own_subgraphs, precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import free_name, identifier
 
 Kinds = npt.NDArray[np.int64]
 _EXAMINED = 256

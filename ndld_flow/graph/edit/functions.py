@@ -25,10 +25,9 @@ from ndld_flow.graph.edit.graph_edits import remove_node
 from ndld_flow.graph.edit.names import Nesting, values_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs
+from ndld_flow.models.element_types import is_known_op
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.op_signatures import is_known_op
-from ndld_flow.models.scopes import function_address, node_label
-from ndld_flow.models.unique_names import free_name, identifier
+from ndld_flow.models.nodes import free_name, function_address, identifier, node_label
 
 IR_OF_FUNCTIONS = 8
 """The first IR version with local functions."""

@@ -20,10 +20,8 @@ from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits
 from ndld_flow.models.derived_tensors import StreamedTensor, element_bytes
 from ndld_flow.models.foreign_shapes import can_infer
-from ndld_flow.models.node_precision import precision_metadata
-from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs, precision_metadata
 from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.unique_names import free_name, identifier
 
 
 def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, name: str) -> int:

@@ -22,8 +22,7 @@ from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
-from ndld_flow.models.scopes import function_address
-from ndld_flow.models.unique_names import free_name
+from ndld_flow.models.nodes import free_name, function_address
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _Key = tuple[str, str, str]

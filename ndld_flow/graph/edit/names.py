@@ -11,8 +11,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.scopes import inner_graphs, node_label, own_subgraphs, scopes_of
-from ndld_flow.models.unique_names import identifier
+from ndld_flow.models.nodes import identifier, inner_graphs, node_label, own_subgraphs, scopes_of
 
 Named = TypeVar("Named", ir.Node, ir.Value)
 _QUANTIZATION = "quant_parameter_tensor_names"

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.nodes import node_label, own_subgraphs
 
 Anchor = ir.Node | ir.Value
 Values = Mapping[ir.Value, ir.Value | None]

@@ -37,8 +37,8 @@ from ndld_flow.graph.edit.schemas import (
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.files import all_graphs
+from ndld_flow.models.nodes import node_label
 from ndld_flow.models.op_reference import OperatorVersion
-from ndld_flow.models.scopes import node_label
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"
 """A YAML value, text in the grammar of values, or a tensor."""

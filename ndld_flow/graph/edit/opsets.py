@@ -26,13 +26,11 @@ from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
-from ndld_flow.models.element_types import type_name
-from ndld_flow.models.new_model import oldest_ir_version, reject_unknown_opset
-from ndld_flow.models.op_signatures import signature_of
-from ndld_flow.models.scopes import function_address, node_label, scopes_of
+from ndld_flow.models.element_types import signature_of, type_name
+from ndld_flow.models.files import oldest_ir_version, reject_unknown_opset
+from ndld_flow.models.nodes import free_name, function_address, identifier, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import free_name, identifier
 
 _MODERN = 7
 """Before this opset, broadcasting was set by attributes: only the converter can convert such operators."""

@@ -50,9 +50,7 @@ from ndld_flow.graph.edit.pattern_matching import (
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.node_details import is_constant
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.nodes import is_constant, node_label, own_subgraphs, precision_of
 
 _HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
 """The parser ignores text after a single function, but not after a function in a model."""

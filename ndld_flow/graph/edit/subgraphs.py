@@ -44,9 +44,8 @@ from ndld_flow.graph.edit.node_groups import (
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
-from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import free_name, identifier
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
 

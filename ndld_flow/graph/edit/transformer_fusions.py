@@ -26,9 +26,8 @@ from ndld_flow.graph.edit.graph_edits import some_of
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
-from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.nodes import UniqueNames, op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker
 

@@ -13,9 +13,8 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
-from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.nodes import free_name, precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import free_name
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ndld_flow.models.nodes import free_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.unique_names import free_name
 
 Array = npt.NDArray[Any]
 LARGEST_READ = 64 * 2**20

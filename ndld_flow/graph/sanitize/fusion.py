@@ -23,7 +23,7 @@ from ndld_flow.graph.sanitize.edits import (
     only_reader,
     producer_of_type,
 )
-from ndld_flow.models.node_precision import precision_metadata, same_precision
+from ndld_flow.models.nodes import precision_metadata, same_precision
 
 _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
 

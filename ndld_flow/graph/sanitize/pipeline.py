@@ -34,8 +34,7 @@ from ndld_flow.graph.sanitize.simplify import inline_decided_branches, remove_no
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, set_shapes_of_inputs
-from ndld_flow.models.local_functions import inline_functions
-from ndld_flow.models.node_precision import constraints_of
+from ndld_flow.models.nodes import constraints_of, inline_functions
 from ndld_flow.records.model_diff import GraphChange
 
 _MOST_PASSES = 20

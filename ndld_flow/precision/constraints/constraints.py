@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.nodes import op_name
 from ndld_flow.records.build import Constraint
 from ndld_flow.records.document import read_document
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS

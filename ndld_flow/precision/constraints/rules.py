@@ -20,13 +20,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.models.element_types import element_of, infer_types
+from ndld_flow.models.element_types import element_of, infer_types, is_known_op, is_op, known_op_types
 from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
-from ndld_flow.models.node_precision import FLOATING, INTEGERS, constraints_of, precision_of
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.op_signatures import is_known_op, is_op, known_op_types
+from ndld_flow.models.nodes import FLOATING, INTEGERS, UniqueNames, constraints_of, op_name, precision_of
 from ndld_flow.models.type_groups import ALL_FLOATS, group_places
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.constraints import check_precision, find_kept_nodes
 from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
 from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive

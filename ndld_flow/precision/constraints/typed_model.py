@@ -11,10 +11,9 @@ import onnx_ir as ir
 
 from ndld_flow.base.text import first_of
 from ndld_flow.models.converted_tensors import FORMATS, Loss
-from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types
+from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types, is_op
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
-from ndld_flow.models.node_precision import FLOATING, INTEGERS, QUANTIZED, precision_of
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import FLOATING, INTEGERS, QUANTIZED, precision_of
 from ndld_flow.models.type_groups import ALL_FLOATS, Group, Groups, group_places
 from ndld_flow.precision.constraints.constraints import check_precision, ignored_notes
 from ndld_flow.precision.fp16.convert import prepare, refuse_broken

@@ -17,15 +17,12 @@ from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
 from ndld_flow.models.derived_tensors import Array
-from ndld_flow.models.element_types import infer_types
+from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.files import check_model, external_files, load_model, repairs_of, save_model, summarize_model
-from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.model_defects import examine_model
-from ndld_flow.models.node_selection import op_name
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.nodes import UniqueNames, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
 from ndld_flow.models.type_groups import Group, Groups, constant_tensor, group_places
-from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.precision.fp16.rewrite import Progress, Rewriter
 from ndld_flow.records.model_diff import GraphChange

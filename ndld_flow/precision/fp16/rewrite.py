@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
-from ndld_flow.models.element_types import Types, dtype_of, tensor_of, with_element
-from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.element_types import Types, dtype_of, is_op, tensor_of, with_element
+from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.type_groups import (
     TYPE_ATTRIBUTES,
@@ -20,7 +20,6 @@ from ndld_flow.models.type_groups import (
     insert_after_producer,
     is_constant,
 )
-from ndld_flow.models.unique_names import UniqueNames
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import get_args
 
-from ndld_flow.profiles.compare.layer_features import LayerFeatures
+from ndld_flow.profiles.compare.pair_evidence import LayerFeatures
 from ndld_flow.profiles.compare.pair_matching import Link, match_pair
 from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.profile import Layer, Profile

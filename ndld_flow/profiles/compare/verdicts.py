@@ -11,9 +11,8 @@ from typing import NamedTuple, TypeVar
 from ndld_flow.base.metric_directions import Better
 from ndld_flow.base.quantities import apart, quantity, ratio_change
 from ndld_flow.profiles.compare.differences import PairCircumstances
-from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, two_sided_p, unpaired_ratio
+from ndld_flow.profiles.compare.intervals import RatioInterval, applies, paired_ratio, two_sided_p, unpaired_ratio
 from ndld_flow.profiles.compare.measured import FEW_RUNS, Rules
-from ndld_flow.profiles.compare.noise import applies
 from ndld_flow.records.comparison import ComparedMetric, LayerRow, LayerVerdict, MetricVerdict, Verdict
 from ndld_flow.records.profile import LayerTimes, Profile
 

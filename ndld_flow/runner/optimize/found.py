@@ -1,13 +1,18 @@
-"""The result of a search of `optimize`, and the run that describes the source."""
+"""The budget and the result of a search of `optimize`, and the run that describes the source."""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.optimize.compose import SOURCE, Composer
 from ndld_flow.recipe.optimize.variant import Variant
@@ -18,6 +23,63 @@ from ndld_flow.records.run_record import metrics_of
 from ndld_flow.runner.events import SweepFinished
 from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.store.kinds import ProfileDocument
+
+_GRACE_S = 3.0
+"""Seconds after the budget in which a proof that runs may still end."""
+_SIGNAL = getattr(signal, "SIGUSR1", None)
+
+
+class BudgetEndedError(KeyboardInterrupt):
+    """The budget is used up: what runs ends as it does by Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for everything, which starts with the object."""
+
+    seconds: float | None
+    """None for no limit."""
+    start: float = field(default_factory=time.monotonic)
+
+    @property
+    def used_s(self) -> float:
+        return time.monotonic() - self.start
+
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the rest of a share of the time; infinity without a limit."""
+        return float("inf") if self.seconds is None else self.seconds * share - self.used_s
+
+    @property
+    def described(self) -> str:
+        return f"the budget of {seconds(self.seconds or 0.0)} is used up"
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """Raise BudgetEndedError in the block when the time is used up.
+
+        Only a signal ends what the main thread waits for: other threads, and systems without signals of users, end
+        with the step that runs.
+        """
+        main = threading.main_thread()
+        if self.seconds is None or _SIGNAL is None or threading.current_thread() is not main:
+            yield
+            return
+
+        def end(*_: object) -> None:
+            raise BudgetEndedError
+
+        timer = threading.Timer(
+            max(self.left_s() + _GRACE_S, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL)
+        )
+        before = signal.signal(_SIGNAL, end)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # a signal that was sent is handled before the handler is restored
+            signal.signal(_SIGNAL, before)
+
 
 _FUSED = ("Fused", "Nhwc", "Quick", "Skip")
 """Beginnings of the names of ONNX Runtime's kernels that compute an operator of ONNX with others."""

@@ -21,8 +21,7 @@ from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, fi
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.optimize.budget import Budget
-from ndld_flow.runner.optimize.found import Found, prove_source, time_shares
+from ndld_flow.runner.optimize.found import Budget, Found, prove_source, time_shares
 from ndld_flow.runner.optimize.proof import Proof, Prover, command_of
 from ndld_flow.runner.optimize.race_search import RaceSearch, remove_leftovers
 from ndld_flow.runner.optimize.sweep_search import SweepSearch

@@ -16,8 +16,7 @@ from ndld_flow.recipe.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 from ndld_flow.runner.events import Notice, VariantTried
-from ndld_flow.runner.optimize.budget import Budget, BudgetEndedError
-from ndld_flow.runner.optimize.found import Found
+from ndld_flow.runner.optimize.found import Budget, BudgetEndedError, Found
 from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race

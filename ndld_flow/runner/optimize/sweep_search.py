@@ -16,8 +16,7 @@ from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
-from ndld_flow.runner.optimize.budget import Budget, BudgetEndedError
-from ndld_flow.runner.optimize.found import Found
+from ndld_flow.runner.optimize.found import Budget, BudgetEndedError, Found
 from ndld_flow.runner.optimize.proof import Proof, Prover, command_of
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request

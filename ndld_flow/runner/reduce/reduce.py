@@ -21,13 +21,12 @@ from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.reduce.draw_reduced import draw_reduced
-from ndld_flow.runner.reduce.failed_run import FailedRun, run_once
-from ndld_flow.runner.reduce.failure import Failure, failures_of_record, words_in
+from ndld_flow.runner.reduce.failure import FailedRun, Failure, failures_of_record, run_once, words_in
 from ndld_flow.runner.reduce.inspect_model import Inspector
 from ndld_flow.runner.reduce.options import ReduceOptions
 from ndld_flow.runner.reduce.pack import Reduced, write_zip
-from ndld_flow.runner.reduce.search import NodeSearch
-from ndld_flow.runner.reduce.simplify import (
+from ndld_flow.runner.reduce.search import (
+    NodeSearch,
     bypass,
     failing_steps,
     files_in,

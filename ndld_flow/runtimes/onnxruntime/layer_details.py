@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.layer_evidence import evidence_of
-from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.nodes import precision_of
 from ndld_flow.models.tensors import numpy_dtype
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs

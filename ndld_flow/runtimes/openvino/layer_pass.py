@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.files import load_model
 from ndld_flow.models.layer_evidence import evidence_of
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.nodes import node_label, precision_of
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs, tensor_bytes
 from ndld_flow.records.layer_arithmetic import CONVERTS

@@ -127,7 +127,7 @@ class Rewire(Operation):
         """
         from ndld_flow.graph.edit.graph_edits import ancestors, replace_output
         from ndld_flow.graph.edit.names import Nesting
-        from ndld_flow.models.scopes import node_label
+        from ndld_flow.models.nodes import node_label
 
         if old is new:
             raise RequestError(f"{old.name!r} cannot replace itself")

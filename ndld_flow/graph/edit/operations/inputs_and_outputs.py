@@ -199,7 +199,7 @@ def _remove(edited: EditedModel, value: ir.Value) -> None:
     """
     from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
     from ndld_flow.graph.edit.graph_edits import is_used, prune_values
-    from ndld_flow.models.scopes import node_label
+    from ndld_flow.models.nodes import node_label
 
     if is_used(value) and not value.is_initializer():
         nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]

@@ -77,8 +77,7 @@ class Assert(Operation):
 
     def _check_nodes(self, edited: EditedModel) -> Iterator[str]:
         """Yield the reason why an assertion fails, or an empty text."""
-        from ndld_flow.models.node_selection import op_name
-        from ndld_flow.models.scopes import node_label
+        from ndld_flow.models.nodes import node_label, op_name
 
         nodes = [node for graph in edited.graphs() for node in graph]
         for pattern, wanted in self.op_types.items():
@@ -240,7 +239,7 @@ def _make_inputs(model: ir.Model) -> int:
     """Make every initializer an input, which is impossible in a subgraph, whose node provides the inputs."""
     import onnx_ir as ir
 
-    from ndld_flow.models.scopes import scopes_of
+    from ndld_flow.models.nodes import scopes_of
 
     for address, graph in scopes_of(model).items():
         if address and graph.initializers:

@@ -358,7 +358,7 @@ def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str
     from ndld_flow.graph.edit.graph_edits import replace_output
     from ndld_flow.graph.edit.node_groups import outermost
     from ndld_flow.graph.edit.schemas import Schemas, port_index
-    from ndld_flow.models.scopes import node_label, own_subgraphs
+    from ndld_flow.models.nodes import node_label, own_subgraphs
 
     schemas = Schemas(edited.model)
     for node in outermost(selected):
@@ -383,7 +383,7 @@ def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str
 
 def _most_similar_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
     """Return the input most similar to the output, by these criteria in order: type, not constant, shape."""
-    from ndld_flow.models.node_details import is_constant
+    from ndld_flow.models.nodes import is_constant
 
     def unlikeness(value: ir.Value) -> tuple[bool, bool, bool]:
         other_dtype = None not in (value.dtype, output.dtype) and value.dtype != output.dtype
@@ -397,7 +397,7 @@ def _most_similar_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
 
 def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
     """Raise `RequestError` for an output that other nodes read, or that is an output of the model."""
-    from ndld_flow.models.scopes import node_label
+    from ndld_flow.models.nodes import node_label
 
     readers = [node_label(reader) for reader in value.consumers() if reader not in gone]
     if readers:

@@ -291,7 +291,7 @@ class _Guarded:
     def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
         import onnx_ir as ir
 
-        from ndld_flow.models.node_precision import precision_of
+        from ndld_flow.models.nodes import precision_of
 
         may_fit = self._operator in (None, (node.domain, node.op_type))
         result = self._rule.try_rewrite(model, graph, node, **options) if may_fit else None

@@ -233,7 +233,7 @@ class FreeDims(Operation):
 def _where_fixed(model: ir.Model) -> str:
     """Return a description of the first node with dynamic inputs and static outputs."""
     from ndld_flow.models.input_shapes import show_shape
-    from ndld_flow.models.scopes import node_label
+    from ndld_flow.models.nodes import node_label
 
     for node in model.graph:
         if any(value is not None and _is_free(value) for value in node.inputs) and not any(map(_is_free, node.outputs)):

@@ -266,7 +266,7 @@ class RemoveInitializers(Operation):
         """
         from ndld_flow.graph.edit.graph_edits import some_of
         from ndld_flow.graph.edit.schemas import Schemas, port_at
-        from ndld_flow.models.scopes import node_label
+        from ndld_flow.models.nodes import node_label
 
         value, name = initializer.value, initializer.name
         if _is_interface(value):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import onnx
 
 from ndld_flow.graph.lint.check import Check, Subject
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import DEFAULT_DOMAIN, MAX_IR_VERSION, MAX_OPSET, OLDEST_OPSET, assumed_version
 from ndld_flow.models.model_defects import is_deprecated, is_plugin, unknown_operator
 from ndld_flow.models.op_reference import operators
-from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import constant_tensor
 from ndld_flow.records.inspection import Finding, Severity
 

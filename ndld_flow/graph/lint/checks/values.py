@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.models.derived_tensors import byte_pieces
-from ndld_flow.models.element_types import infer_types, tensor_of
+from ndld_flow.models.element_types import infer_types, is_op, tensor_of
 from ndld_flow.models.external_data import tensors_of
-from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.type_groups import constant_tensor

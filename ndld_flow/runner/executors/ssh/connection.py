@@ -25,8 +25,7 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.recipe.targets import Target
 from ndld_flow.runner.executors.messages import MAX_LINE_BYTES, NO_ANSWER, Line
-from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES
-from ndld_flow.runner.executors.ssh.messages import FIRST_REPLY, REPLY, Alive, FirstReply, Reply
+from ndld_flow.runner.executors.ssh.messages import CHUNK_BYTES, FIRST_REPLY, REPLY, Alive, FirstReply, Reply
 from ndld_flow.runner.executors.ssh.node import ALIVE_EVERY_S
 
 T = TypeVar("T")

@@ -10,8 +10,16 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.recipe.targets import Target
 from ndld_flow.runner.executors.ssh.connection import Connection, ConnectionLostError
-from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES
-from ndld_flow.runner.executors.ssh.messages import FirstReply, New, NotInstalled, Ready, Removed, Unusable, Working
+from ndld_flow.runner.executors.ssh.messages import (
+    CHUNK_BYTES,
+    FirstReply,
+    New,
+    NotInstalled,
+    Ready,
+    Removed,
+    Unusable,
+    Working,
+)
 from ndld_flow.runner.executors.ssh.package import File, Installation, summarize_pip
 
 _ENVIRONMENT_BYTES = 1_500_000_000

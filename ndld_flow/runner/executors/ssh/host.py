@@ -21,7 +21,6 @@ from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_resu
 from ndld_flow.runner.executors.messages import Died, Done, Failed, News, Refused, Stopped
 from ndld_flow.runner.executors.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.runner.executors.ssh.deploy import start_node
-from ndld_flow.runner.executors.ssh.incoming import Incoming, read_chunks
 from ndld_flow.runner.executors.ssh.messages import (
     Compute,
     Describe,
@@ -32,6 +31,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     Fetch,
     Find,
     Found,
+    Incoming,
     Keep,
     Kept,
     Lack,
@@ -40,6 +40,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     Send,
     Sent,
     Trouble,
+    read_chunks,
 )
 from ndld_flow.runner.executors.transfer import Transfer, transfer_files
 from ndld_flow.runner.executors.workers import ProgressListener, forward, read_answer

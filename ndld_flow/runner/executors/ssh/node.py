@@ -23,8 +23,8 @@ from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import match_records
 from ndld_flow.runner.executors.messages import Died, Done, Line, Logged, Progressed, Stopped, Waits
-from ndld_flow.runner.executors.ssh.incoming import CHUNK_BYTES, Incoming, read_chunks
 from ndld_flow.runner.executors.ssh.messages import (
+    CHUNK_BYTES,
     QUESTION,
     Alive,
     Compute,
@@ -36,6 +36,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     Fetch,
     Find,
     Found,
+    Incoming,
     Keep,
     Kept,
     Lack,
@@ -45,6 +46,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     Send,
     Sent,
     Trouble,
+    read_chunks,
 )
 from ndld_flow.runner.executors.transfer import move_order
 from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
