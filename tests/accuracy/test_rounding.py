@@ -110,6 +110,18 @@ def test_a_limit_that_is_a_value_of_a_table_is_not_moved(tmp_path: Path) -> None
     assert judged(tmp_path, limited, limited).output_tolerance["y"]["slice_rms"] < 1e-4
 
 
+def test_a_weight_that_is_only_compared_is_not_moved(tmp_path: Path) -> None:
+    """Values on the limit would change sides, which is no rounding."""
+    limits = [round(0.1 * (1 + i), 1) for i in range(9)]
+    model = f"""g (float[1, 9] x) => (float[1, 9] y) <{weights(t=limits, w=limits)}> {{
+        above = Greater(x, t)
+        ones = Cast <to = 1> (above)
+        y = Add(ones, w)
+    }}"""
+    accuracy = judged(tmp_path, model, model, inputs={"x": {"values": [limits]}})
+    assert accuracy.output_tolerance["y"]["slice_max"] < 1e-3
+
+
 def test_no_bound_is_looser_than_the_default(tmp_path: Path) -> None:
     steep = f"""g (float[64, 8] x) => (float[64, 16] y) <{weights(w=DRAWN.T, steep=[1e8])}> {{
         h = MatMul(x, w)
