@@ -295,7 +295,7 @@ class NumberedSpace:
                 f"the axes have {self.with_excluded:,} points together, and a sweep has at most {MOST_POINTS:,}: give "
                 "larger steps, or fewer values."
             )
-        self._places = tuple(place for place in product(*map(range, counts)) if not self._excludes_listed(place))
+        self._places = tuple(self._list_places(counts))
         self.count = len(self._places)
 
     @property
@@ -344,11 +344,19 @@ class NumberedSpace:
             for name, values in named.items()
         }
 
-    def _excludes_listed(self, place: Place) -> bool:
-        """Return whether a place is excluded whatever its positions on continuous axes are."""
-        return any(
-            all(self.axes[depth].count is not None and place[depth] in at for depth, at in named.items())
-            for named in self._exclusions
+    def _list_places(self, counts: Sequence[int]) -> Iterator[Place]:
+        """Return the places that are not excluded whatever their positions on continuous axes are.
+
+        Positions that one axis excludes by itself are left out first: a space has up to a million places.
+        """
+        listed = [named for named in self._exclusions if all(self.axes[depth].count is not None for depth in named)]
+        alone = {(depth, at) for named in listed if len(named) == 1 for depth, ats in named.items() for at in ats}
+        several = [tuple(named.items()) for named in listed if len(named) != 1]
+        places = product(*([at for at in range(n) if (depth, at) not in alone] for depth, n in enumerate(counts)))
+        if not several:
+            return places
+        return (
+            place for place in places if not any(all(place[depth] in at for depth, at in named) for named in several)
         )
 
 
