@@ -40,7 +40,7 @@ VERSIONS: Mapping[str, int] = {
     "precision search": 1,
     "profile": 6,
     "received inputs": 1,
-    "run": 6,
+    "run": 7,
     "step": 3,
     "sweep": 4,
 }

@@ -155,6 +155,8 @@ class RunRecord(Document):
     """Checks of the recipe that judge a model on the samples that it is calibrated on, each a sentence."""
     verdict: tuple[str, ...] = ()
     """The lines that the terminal showed at its end."""
+    results: dict[str, str] = {}
+    """Step that made a model or an engine -> its size, and how much faster than the source it was proved to be."""
 
     def needs(self) -> tuple[set[str], set[str]]:
         """Return the keys of the results that it has, and the digests of these and of its models."""

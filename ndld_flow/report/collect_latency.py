@@ -27,7 +27,7 @@ _NOISY = 0.15
 """Coefficient of variation above which a median is marked as noisy."""
 _METRIC = "latency.median"
 _EQUAL = PairCircumstances()
-_RUN = ("onnx", "engine")
+MODEL_KINDS = ("onnx", "engine")
 """Kinds of artifacts that can be profiled."""
 _OF_LATENCY = re.compile(r"([A-Za-z_]\w*)\.(?:latency|throughput)\.")
 _RELATION = re.compile(r"<=|>=|==|<|>")
@@ -206,7 +206,7 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
     others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
         return None, base
-    models = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
+    models = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in MODEL_KINDS]
     return base, next(filter(None, (_first_of(name, others) for name in reversed(models))), list(others)[-1])
 
 

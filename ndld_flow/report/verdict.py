@@ -11,7 +11,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments, read_documents
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.collect_latency import LatencyOutcome, latency_of_result
+from ndld_flow.report.collect_latency import MODEL_KINDS, LatencyOutcome, latency_of_result
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
     EngineOutcome,
@@ -36,14 +36,17 @@ def summarize_documents(documents: RunDocuments) -> list[str]:
     return verdict_lines(collect_summary(documents))
 
 
-def describe_result(documents: RunDocuments, step: str) -> str:
-    """Describe a step's result: `5.2 MiB, 80 % to 82 % faster than the source`, or that this is not proven."""
-    record = next(each.record for each in documents.run.steps if each.name == step)
-    latency = latency_of_result(documents, step)
-    gain = latency.gain if latency is not None else ""
-    unproven = "not proven faster" if latency is not None else "not proven faster: not measured against the source"
-    sizes = [size(record.artifact.size_bytes)] if record is not None else []
-    return ", ".join([*sizes, f"{gain} than the source" if gain else unproven])
+def describe_results(documents: RunDocuments) -> dict[str, str]:
+    """Return model or engine -> `5.2 MiB, 80 % to 82 % faster than the source`, or that this is not proven."""
+    results = {}
+    for step in documents.run.steps:
+        if step.record is not None and step.record.artifact.kind in MODEL_KINDS:
+            latency = latency_of_result(documents, step.name)
+            gain = latency.gain if latency is not None else ""
+            unproven = f"not proven faster{'' if latency is not None else ': not measured against the source'}"
+            words = f"{gain} than the source" if gain else unproven
+            results[step.name] = f"{size(step.record.artifact.size_bytes)}, {words}"
+    return results
 
 
 def verdict_lines(summary: Summary) -> list[str]:

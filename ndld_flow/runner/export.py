@@ -16,7 +16,7 @@ from ndld_flow.recipe.recipe import TRITON, Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.key_parts import ArtifactRecord
-from ndld_flow.records.run_folder import find_file, read_run, read_run_record
+from ndld_flow.records.run_folder import find_file, read_run_record
 from ndld_flow.records.run_record import RunRecord, metrics_of
 from ndld_flow.store.digest import sha256_of
 from ndld_flow.store.files import copy_file, make_folder, place_folder, write_text_atomically, writing_atomically
@@ -78,9 +78,8 @@ def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     return tuple(exports)
 
 
-def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
+def export_results(exports: Sequence[Export], run: RunRecord, folder: Path) -> tuple[str, ...]:
     """Copy results from a run's folder; return their paths. Raises OutputsError for files that cannot be written."""
-    run = read_run_record(folder)
     records = {step.name: step.record for step in run.steps if step.record is not None}
     for export in exports:
         try:
@@ -88,14 +87,6 @@ def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
         except OSError as error:
             raise OutputsError(f"{export.path}: the result cannot be written ({error.strerror}).") from None
     return tuple(str(export.path) for export in exports)
-
-
-def describe_results(folder: Path, steps: Sequence[str]) -> tuple[str, ...]:
-    """Describe the results of steps in a run's folder: the size, and the proved gain in speed."""
-    from ndld_flow.report.verdict import describe_result
-
-    documents = read_run(folder)
-    return tuple(describe_result(documents, step) for step in steps)
 
 
 def check_output(output: Path) -> None:

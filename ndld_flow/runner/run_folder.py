@@ -155,7 +155,7 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     """Write everything but the record: artifacts, texts, tables and pages; return the record with its verdict."""
     from ndld_flow.report.noted_failures import noting
     from ndld_flow.report.run_page import draw_documents
-    from ndld_flow.report.verdict import summarize_documents
+    from ndld_flow.report.verdict import describe_results, summarize_documents
 
     for step in run.steps:
         _write_step(step, built, folder, store)
@@ -164,10 +164,11 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     notes = _write_exports(documents, built)  # first: the report links to existing files
     draw_documents(documents, built, notes)
     draw_inspected(documents, built, store)
-    verdict: list[str] = []
+    verdict, results = list[str](), dict[str, str]()
     with noting("The verdict", notes):
         verdict = summarize_documents(documents)
-    return run.model_copy(update={"verdict": tuple(verdict or notes)})
+        results = describe_results(documents)
+    return run.model_copy(update={"verdict": tuple(verdict or notes), "results": results})
 
 
 def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.runner.look_ahead import look_ahead
@@ -50,14 +51,15 @@ def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> Run
     if not recipe.file.export and request.output is None:
         return run_recipe(recipe, request, listener)
     from ndld_flow.runner.events import Notice
-    from ndld_flow.runner.export import describe_results, export_results, plan_exports
+    from ndld_flow.runner.export import export_results, plan_exports
 
     exports = plan_exports(recipe, request.output)
     finished = run_recipe(recipe, request, listener)
     if finished.passed:
         folder = Path(finished.folder)
-        shipped = describe_results(folder, [export.step for export in exports])
-        return finished.model_copy(update={"exported": export_results(exports, folder), "shipped": shipped})
+        run = read_run_record(folder)
+        shipped = tuple(run.results.get(export.step, "not proven faster") for export in exports)
+        return finished.model_copy(update={"exported": export_results(exports, run, folder), "shipped": shipped})
     listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
     return finished
 

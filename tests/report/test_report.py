@@ -48,7 +48,7 @@ from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RU
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
-from ndld_flow.report.verdict import describe_result, summarize_run
+from ndld_flow.report.verdict import describe_results, summarize_run
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
     STARTED,
@@ -111,9 +111,9 @@ def test_a_result_is_faster_only_if_that_is_proved(
         step: profile(label, ms, number, 330, runs=runs, passes=80, sitting=Sitting(number, 2, sitting))
         for number, (step, label, ms) in enumerate([("speed", "half", median_ms), ("base", "source", 14.3)])
     }
-    words = describe_result(replace(documents, profiles=measured), "half")
-    assert ("not proven faster" not in words) == gain
-    assert "not proven faster" in describe_result(replace(documents, profiles=measured), "sanitize"), "not measured"
+    results = describe_results(replace(documents, profiles=measured))
+    assert ("not proven faster" not in results["half"]) == gain
+    assert "not proven faster" in results["sanitize"], "not measured"
 
 
 def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ class Prover:
         run = Path(proof.finished.folder)
         if proof.variant.is_source:
             return replace(proof, exported=export_source(output, run))
-        return replace(proof, exported=export_results([Export(proof.variant.result, output)], run))
+        return replace(
+            proof, exported=export_results([Export(proof.variant.result, output)], read_run_record(run), run)
+        )
 
     def run(
         self, variant: Variant, threads: int | None, text: str, recipe: Path | None = None, *, measured: bool = False
