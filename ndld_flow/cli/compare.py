@@ -15,7 +15,7 @@ from ndld_flow.cli.options import Loudness, json_option, loudness_options, outpu
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.records.comparison import Allowance
+    from ndld_flow.records.measurement import Allowance
     from ndld_flow.runner.compare_models import ModelOptions
     from ndld_flow.runner.diff_engines import ComparedEngines
 
@@ -183,7 +183,7 @@ def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: 
 
 def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | None) -> Rules:
     from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.records.comparison import Circumstance
+    from ndld_flow.records.measurement import Circumstance
 
     known: tuple[Allowance, ...] = (*get_args(Circumstance), "unknown")
     wrong = [word for word in allow if word not in known]

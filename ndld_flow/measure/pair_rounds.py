@@ -24,7 +24,8 @@ from ndld_flow.measure.turn_worker import Turn
 from ndld_flow.measure.worker import JOB
 from ndld_flow.measure.worker_job import Job, Part, write_feeds
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
-from ndld_flow.records.noise import FEWEST_ROUNDS, Round, RoundSide
+from ndld_flow.records.measurement import FEWEST_ROUNDS
+from ndld_flow.records.noise import Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds
 
 _WARMUP_TURNS = 4

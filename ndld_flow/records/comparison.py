@@ -8,6 +8,7 @@ from typing import Literal
 
 from ndld_flow.base.metric_directions import Better
 from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.measurement import Circumstance
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
 
@@ -15,13 +16,6 @@ Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incompa
 MatchMethod = Literal["nodes", "weights", "names", "structure", "out of order", "swapped", "unmatched"]
 """The best evidence of a match. `nodes` are those of one model that both layers run; `structure` is kinds, shapes and
 the data flow."""
-Circumstance = Literal[
-    "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
-    "threads", "options", "model",
-]  # fmt: skip
-"""`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
-Allowance = Circumstance | Literal["unknown"]
-"""A condition that may differ or be unknown, or `unknown`: every condition that was not recorded."""
 NOT_APPLICABLE = "n/a"
 """Value of a condition that does not apply to a profile, such as the GPU driver without a GPU."""
 NOT_RECORDED = "not recorded"

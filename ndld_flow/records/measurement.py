@@ -6,6 +6,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from ndld_flow.records.document import Record
 
@@ -19,6 +20,15 @@ POOR_CALIBRATION = "set `data` to representative files"
 """Part of a note on a quantization whose ranges were measured on few, equal or generated samples."""
 NOT_SMALLER = "the result is not smaller than its source"
 """Part of a note on a quantized model."""
+FEWEST_ROUNDS = 4
+"""Minimum number of rounds for a decision: a few processes may agree by chance."""
+Circumstance = Literal[
+    "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
+    "threads", "options", "model",
+]  # fmt: skip
+"""`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
+Allowance = Circumstance | Literal["unknown"]
+"""A condition that may differ or be unknown, or `unknown`: every condition that was not recorded."""
 
 
 def is_warning(note: str) -> bool:

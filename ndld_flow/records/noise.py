@@ -45,8 +45,6 @@ class Noise(Document):
 
 
 Clock = Literal["cpu", "wall"]
-FEWEST_ROUNDS = 4
-"""Minimum number of rounds for a decision: a few processes may agree by chance."""
 
 
 class RoundSide(Record):

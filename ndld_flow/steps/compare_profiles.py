@@ -12,10 +12,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds, counted
-from ndld_flow.profiles.compare.measured import PROFILE_METRICS
-from ndld_flow.records.comparison import Allowance
-from ndld_flow.records.measurement import Metric
-from ndld_flow.records.noise import FEWEST_ROUNDS
+from ndld_flow.profiles.compare.written_gates import PROFILE_METRICS, check_known, parse_comparison_gates
+from ndld_flow.records.measurement import FEWEST_ROUNDS, Allowance, Metric
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 
@@ -91,8 +89,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     @field_validator("gates")
     @classmethod
     def _read_gates(cls, gates: tuple[str, ...]) -> tuple[str, ...]:
-        from ndld_flow.profiles.compare.gates import check_known, parse_comparison_gates
-
         try:
             check_known(parse_comparison_gates(gates), PROFILE_METRICS)
         except RequestError as error:
@@ -196,7 +192,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     def _is_decided(self, rounds: Sequence[Round], measured: Sequence[Measured], plan: RoundsPlan) -> bool:
         """Return whether everything that rounds can decide is decided: the verdict, and the gates on their metrics."""
         from ndld_flow.profiles.compare.comparison import RoundsEvidence, compare
-        from ndld_flow.profiles.compare.gates import parse_comparison_gates
         from ndld_flow.profiles.compare.rounds import ESTIMATES, describe_rounds
 
         if len(rounds) < self.min_rounds:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.compare.comparison import compare
-from ndld_flow.profiles.compare.gates import parse_comparison_gate, parse_comparison_gates
 from ndld_flow.profiles.compare.intervals import (
     applies,
     learn_thresholds,
@@ -25,9 +24,10 @@ from ndld_flow.profiles.compare.intervals import (
     unpaired_ratio,
 )
 from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.profiles.compare.written_gates import parse_comparison_gate, parse_comparison_gates
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.records.comparison import Circumstance, Comparison, Subject, Verdict
-from ndld_flow.records.measurement import Machine, Metric
+from ndld_flow.records.comparison import Comparison, Subject, Verdict
+from ndld_flow.records.measurement import Circumstance, Machine, Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
 from tests.support.a100_exports import a100_exports

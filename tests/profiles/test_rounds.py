@@ -15,7 +15,8 @@ from ndld_flow.profiles.compare.comparison import RoundsEvidence, compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.rounds import RoundsPlan, choose_clock, describe_rounds, spread_of
 from ndld_flow.records.comparison import Comparison, MetricVerdict
-from ndld_flow.records.noise import FEWEST_ROUNDS, PairedRounds, Round, RoundSide
+from ndld_flow.records.measurement import FEWEST_ROUNDS
+from ndld_flow.records.noise import PairedRounds, Round, RoundSide
 from tests.support.compare_samples import steady
 from tests.support.simulated_rounds import A_A, SCENARIOS, decide
 

@@ -9,12 +9,13 @@ from itertools import permutations
 
 from ndld_flow.base.quantities import ratio_change
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
-from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
+from ndld_flow.profiles.compare.gates import decide
 from ndld_flow.profiles.compare.intervals import applies
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
 from ndld_flow.profiles.compare.verdicts import Bounds, JudgedTimes, geometric_mean, judge, judge_layers
+from ndld_flow.profiles.compare.written_gates import check_names, parse_comparison_gates
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,

@@ -17,7 +17,8 @@ from pydantic import JsonValue
 
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import first_of
-from ndld_flow.records.comparison import NOT_APPLICABLE, Allowance, Circumstance, Difference
+from ndld_flow.records.comparison import NOT_APPLICABLE, Difference
+from ndld_flow.records.measurement import Allowance, Circumstance
 from ndld_flow.records.profile import Profile, TensorInfo
 
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ndld_flow.base.metric_directions import which_is_better
-from ndld_flow.records.comparison import Allowance, ComparedMetric
-from ndld_flow.records.measurement import STATISTICS, Metric
+from ndld_flow.profiles.compare.written_gates import COMPARED, PHASES, unit_of_runs
+from ndld_flow.records.comparison import ComparedMetric
+from ndld_flow.records.measurement import Allowance, Metric
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 
@@ -50,30 +51,6 @@ class Rules:
 
 
 Samples = Sequence[float]
-
-_COMPARED = {word: reduce for word, reduce in STATISTICS.items() if word != "max"}
-_TENSOR_CORES = ("tensor_cores.share", "tensor_cores.off_share", "tensor_cores.unknown_share")
-_PHASES = ("enqueue", "h2d", "compute", "d2h")
-
-
-def unit_of_runs(metric: str) -> str:
-    """Return the unit of a metric of process runs."""
-    return {"throughput": "1/s", "memory.peak": "bytes"}.get(metric, "ms")
-
-
-_RUN_METRICS = (
-    *(f"latency.{word}" for word in _COMPARED),
-    "throughput",
-    *(f"{phase}.median" for phase in _PHASES),
-    "load",
-    "memory.peak",
-    "layers.sum",
-)
-PROFILE_METRICS = {
-    **{name: unit_of_runs(name) for name in _RUN_METRICS},
-    **dict.fromkeys(_TENSOR_CORES, ""),
-}
-"""Metric of a single profile -> unit."""
 
 
 def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
@@ -129,9 +106,9 @@ def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
     """Return metric -> its value in each process run, for those that the profile records."""
     latencies = [_usable(run.latency_ms) for run in profile.runs]
-    metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _COMPARED.items()}
+    metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in COMPARED.items()}
     metrics["throughput"] = tuple(1e3 / median * profile.concurrent_inferences for median in metrics["latency.median"])
-    for phase in _PHASES:
+    for phase in PHASES:
         metrics[f"{phase}.median"] = _each(
             [_usable(getattr(run, f"{phase}_ms")) for run in profile.runs], statistics.median
         )

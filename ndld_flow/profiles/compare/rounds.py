@@ -21,7 +21,8 @@ from ndld_flow.base.quantities import apart, ratio_change
 from ndld_flow.profiles.compare.intervals import RatioInterval
 from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
-from ndld_flow.records.noise import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
+from ndld_flow.records.measurement import FEWEST_ROUNDS
+from ndld_flow.records.noise import Clock, ClockRatio, PairedRounds, Round, RoundSide
 
 FLOOR = 0.01
 """Minimum assumed standard deviation of a round: a few rounds may agree by chance."""
