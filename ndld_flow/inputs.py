@@ -1,7 +1,5 @@
 """The recipe's `inputs:`: shapes and values of the model's inputs, shared by all steps."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import PurePath
@@ -190,7 +188,7 @@ class InputSpec(Settings, defer_build=False):
     """Order of an image's channels, or its brightness in all of them; by default RGB, or gray for one channel."""
 
     @model_validator(mode="after")
-    def _check_shapes(self) -> InputSpec:
+    def _check_shapes(self) -> "InputSpec":
         if self.shape is not None and (self.min or self.opt or self.max):
             raise ValueError("give either `shape` or `min`/`opt`/`max`, not both")
         _check_values(self)
@@ -218,7 +216,7 @@ class InputSpec(Settings, defer_build=False):
         return self.shape if self.shape is not None else self.opt
 
     @property
-    def shapes(self) -> InputSpec:
+    def shapes(self) -> "InputSpec":
         """Return the shapes alone, for steps that use no values."""
         return InputSpec(shape=self.shape, min=self.min, opt=self.opt, max=self.max)
 

@@ -17,8 +17,6 @@ The file name is the step's name in recipes. Discovery, help, schema, validation
 nothing else.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -139,7 +137,7 @@ class Foresight:
     def obstacles(self) -> tuple[str, ...]:
         return (*self.problems, *self.lacks)
 
-    def of_step(self, name: str) -> Foresight:
+    def of_step(self, name: str) -> "Foresight":
         """Return the same with `steps.NAME` replaced by the step's name, which steps themselves do not know."""
         groups = (self.notes, self.problems, self.lacks)
         return Foresight(*(tuple(each.replace("steps.NAME", f"steps.{name}") for each in group) for group in groups))
@@ -155,7 +153,7 @@ class Result:
     """False: the step failed, and the run ends with exit code 1."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
-    change: GraphChange | None = None
+    change: "GraphChange | None" = None
     """The change of a model; the runner counts nodes and weights where a step leaves it out."""
     inconclusive: bool = False
     """With `passed` False: nothing failed, but a check was undecided; the run ends with exit code 4."""
@@ -173,7 +171,7 @@ class Context:
     """Setting marked `Reads` -> artifact of the step that it names."""
     scratch: Path
     """An empty folder on the same disk as the store, removed after the step."""
-    log: logging.Logger
+    log: "logging.Logger"
     """Writes to the step's log, not to the terminal."""
     progress: Callable[[int, int, str], None]
     """Reports progress as `progress(done, total, what)`; a total of 0 means unknown."""
@@ -288,7 +286,7 @@ class Step(Settings, Generic[In, Out]):
         """Return True if the outputs of its model have the values of those that it reads, but for rounding."""
         return False
 
-    def after(self, between: Sequence[Step[Any, Any]]) -> Self:
+    def after(self, between: "Sequence[Step[Any, Any]]") -> Self:
         """Return the step with what follows from the steps between its `reference` and what it reads."""
         return self
 
@@ -359,11 +357,11 @@ class Step(Settings, Generic[In, Out]):
         """
         return marked_settings(cls, mark)
 
-    def held(self, mark: type[Mark]) -> list[Held[Mark]]:
+    def held(self, mark: type[Mark]) -> "list[Held[Mark]]":
         """Return the values of settings that have a mark, nested ones included, except unset ones."""
         return list(_held_in(self, mark, ()))
 
-    def named_code(self) -> list[Held[RunsCode]]:
+    def named_code(self) -> "list[Held[RunsCode]]":
         """Return the settings that name code to run, which needs a trusted recipe."""
         named = (replace(held, value=held.mark.part(held.value)) for held in self.held(RunsCode))
         return [held for held in named if held.value]

@@ -1,7 +1,5 @@
 """Tolerances of outputs and of a user's metric: the settings, and the messages for bounds that do not hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -105,7 +103,7 @@ class Tolerance(Settings, defer_build=False):
         )
 
     @model_validator(mode="after")
-    def _check_bound(self) -> Tolerance:
+    def _check_bound(self) -> "Tolerance":
         if not self.given():
             raise ValueError("`slices: off` without another bound checks nothing: give at least one bound")
         return self
@@ -118,7 +116,7 @@ class Tolerance(Settings, defer_build=False):
         own = {f"top{topk}" if name == "topk" else name: bound for name, bound in own.items()}
         return {**SLICE_BOUNDS[self.slices], **own}
 
-    def bounds(self, kind: OutputKind = "numbers", topk: int = 5, *, own: bool = False) -> dict[str, float]:
+    def bounds(self, kind: "OutputKind" = "numbers", topk: int = 5, *, own: bool = False) -> dict[str, float]:
         """Return metric -> bound for an output of this kind; `rtol` and `atol` become a bound on `mismatched`.
 
         `own`: the tolerance was given for this output by name, so its bounds apply to integers too.
@@ -200,7 +198,7 @@ class MetricTolerance(Settings):
     """Maximum increase relative to the reference."""
 
     @model_validator(mode="after")
-    def _check_bound(self) -> MetricTolerance:
+    def _check_bound(self) -> "MetricTolerance":
         if not self.given():
             raise ValueError("an empty tolerance checks nothing: give at least one bound")
         if self.min is not None and self.max is not None and self.min > self.max:

@@ -4,8 +4,6 @@ Only help, schema and messages need the docstrings, which are read from the sour
 `use_attribute_docstrings` reads them whenever a class is defined: a third of the time of a run that reuses everything.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

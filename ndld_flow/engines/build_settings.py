@@ -1,7 +1,5 @@
 """The settings of the step `build_engine`. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,7 +47,7 @@ class ShapeSetting(Settings):
     """Upper bound."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> ShapeSetting:
+    def _check_order(self) -> "ShapeSetting":
         if len({len(self.min), len(self.opt), len(self.max)}) > 1:
             raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")
         if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
@@ -68,7 +66,7 @@ class BatchSetting(Settings):
     """Upper bound."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> BatchSetting:
+    def _check_order(self) -> "BatchSetting":
         if not self.min <= self.opt <= self.max:
             raise ValueError("a batch must satisfy min <= opt <= max")
         return self
@@ -132,7 +130,7 @@ class AdvancedSettings(Settings):
     default."""
 
     @model_validator(mode="after")
-    def _check_agreement(self) -> AdvancedSettings:
+    def _check_agreement(self) -> "AdvancedSettings":
         if self.gpu_fallback and self.dla_core is None:
             raise ValueError("`gpu_fallback` needs `dla_core`")
         if self.l2_limit is not None and self.tiling in (None, "none"):
@@ -227,7 +225,7 @@ class BuildSettings(Settings):
     """The rest of TensorRT's builder configuration."""
 
     @model_validator(mode="after")
-    def _check_agreement(self) -> BuildSettings:
+    def _check_agreement(self) -> "BuildSettings":
         if self.fp8 and self.int8:
             raise ValueError("`fp8` excludes `int8`: TensorRT builds with one of them")
         if (self.calibration_cache or self.placeholder_ranges) and not self.int8:
@@ -243,7 +241,7 @@ class BuildSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_timings(self) -> BuildSettings:
+    def _check_timings(self) -> "BuildSettings":
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
         if self.lock is not None and (self.timing_cache_file or self.attempt > 1):

@@ -1,7 +1,5 @@
 """Settings of TensorRT as the runtime of steps that run changed models."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import model_validator
@@ -37,7 +35,7 @@ class TrialEngineSettings(BuildSettings, RuntimeSettings):
     """TensorRT or TensorRT-RTX."""
 
     @model_validator(mode="after")
-    def _check_trials(self) -> TrialEngineSettings:
+    def _check_trials(self) -> "TrialEngineSettings":
         for name, why in _REFUSED.items():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"remove `{name}`: {why}")
@@ -69,10 +67,10 @@ class TrialEngineSettings(BuildSettings, RuntimeSettings):
             return {}
         return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
 
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+    def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         raise NotImplementedError("trials need the step's context: `request_in`")
 
-    def request_in(self, model: Onnx, context: Context, key: str) -> SessionRequest:
+    def request_in(self, model: Onnx, context: Context, key: str) -> "SessionRequest":
         from ndld_flow.engines.trial_engines import TrialEngineRequest
 
         return TrialEngineRequest(self.backend, self.built_as, context.inputs, context.caches, context.scratch)

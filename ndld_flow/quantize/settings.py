@@ -1,7 +1,5 @@
 """Settings of quantization by ONNX Runtime and by NVIDIA ModelOpt, and ModelOpt's environment."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import platform

@@ -1,7 +1,5 @@
 """Resources that steps need on the machines of a cluster."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ndld_flow.base.settings import Settings

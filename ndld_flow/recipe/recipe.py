@@ -1,7 +1,5 @@
 """Checked recipes, which the runner executes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -75,7 +73,7 @@ class ModelSource(Settings):
         return not self.is_fetched and not self.source.startswith(("package:", NEW))
 
     @model_validator(mode="after")
-    def _check_digest(self) -> ModelSource:
+    def _check_digest(self) -> "ModelSource":
         if self.is_fetched and self.sha256 is None and self.blake3 is None:
             raise ValueError("a model that is fetched needs its `sha256:` (on a command line, `model.sha256=...`)")
         if self.files and not self.is_fetched:

@@ -1,7 +1,5 @@
 """The recipe's `sweep:`: what varies, how points are found, and which are best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
@@ -46,7 +44,7 @@ class NumberRange(_Section):
         return given
 
     @model_validator(mode="after")
-    def _check(self) -> NumberRange:
+    def _check(self) -> "NumberRange":
         if self.low > self.high:
             raise ValueError(f"`from` ({self.low}) is larger than `to` ({self.high})")
         if self.log and self.step is not None:

@@ -1,7 +1,5 @@
 """Targets: other machines, reached by OpenSSH, on which steps run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 

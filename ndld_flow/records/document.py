@@ -3,8 +3,6 @@
 A document of another version is rejected with its version number and left as it is: it is neither treated as damaged
 nor overwritten. To change a document, even by one field, raise its version here."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The record next to an exported model or engine: its origin, and the results of its run."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Artifacts, and the keys under which the store has them. Every plan reads these; records of runs build on them."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import JsonValue, model_validator

@@ -1,7 +1,5 @@
 """Metrics, latencies and the machine of a measurement. Pure Python, so that reports can be drawn on any laptop."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_right
@@ -105,12 +103,12 @@ class LatencySummary(Record):
     """Coefficient of variation of all samples: their standard deviation over their mean."""
 
     @classmethod
-    def of(cls, samples_ms: Sequence[float]) -> LatencySummary:
+    def of(cls, samples_ms: Sequence[float]) -> "LatencySummary":
         """Summarize at least one sample. Raises ValueError for none."""
         return cls.of_runs([samples_ms])
 
     @classmethod
-    def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> LatencySummary:
+    def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> "LatencySummary":
         """Summarize process runs with at least one sample between them. Raises ValueError for none."""
         runs_ms = [run for run in runs_ms if run]
         samples_ms = [sample for run in runs_ms for sample in run]

@@ -1,7 +1,5 @@
 """The differences between two models in structure and weights, and the change of a graph by a step."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import Literal
 
@@ -224,7 +222,7 @@ class ModelDiff(Document):
     opsets: tuple[OpsetChange, ...] = ()
     texts: tuple[TextChange, ...] = ()
 
-    def only(self, parts: Collection[Part]) -> ModelDiff:
+    def only(self, parts: Collection[Part]) -> "ModelDiff":
         """Return a diff with only these parts."""
         return ModelDiff.model_validate({part: getattr(self, part) for part in PARTS if part in parts})
 

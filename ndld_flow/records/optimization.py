@@ -1,7 +1,5 @@
 """The record of `optimize`: the model to ship, what it gains and costs, and why the others lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal

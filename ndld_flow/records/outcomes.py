@@ -1,7 +1,5 @@
 """The outcomes of runs, of their steps and of the points of sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

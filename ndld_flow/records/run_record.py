@@ -1,7 +1,5 @@
 """The records of a run and of its steps, with all parts of each step's key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

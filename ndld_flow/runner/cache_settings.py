@@ -8,8 +8,6 @@
     targets: {h100: ssh://me@gpu-box, jetson: {host: ssh://jetson, extras: [tensorrt]}}     # the user's settings only
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

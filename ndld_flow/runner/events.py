@@ -1,7 +1,5 @@
 """The events of a run. The terminal, plain lines and JSON are all written from these."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import JsonValue

@@ -1,7 +1,5 @@
 """Custom operators of a recipe: one place for an operator's reference, its library and its TensorRT plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +30,7 @@ class CustomOperator(Settings):
     ONNX's text form (`.onnxtxt`)."""
 
     @model_validator(mode="after")
-    def _check_given(self) -> CustomOperator:
+    def _check_given(self) -> "CustomOperator":
         if self.library is None and self.plugin is None and self.reference is None:
             raise ValueError("give at least one of `library`, `plugin` and `reference`")
         return self

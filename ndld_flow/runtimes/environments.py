@@ -11,8 +11,6 @@ The lock names every installed package with its version and the digest of its fi
 keys of steps, so a run creates the environments of its recipe before it plans; `plan` only looks.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json
@@ -85,7 +83,7 @@ class Environment(Settings):
         return str(Path(folder).expanduser().absolute()) if folder else ""
 
     @model_validator(mode="after")
-    def _check_given(self) -> Environment:
+    def _check_given(self) -> "Environment":
         if bool(self.packages) == bool(self.folder):
             raise ValueError("an environment has packages, such as `{onnxruntime: 1.27.0}`, or is a folder")
         return self
@@ -185,7 +183,7 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     return kept
 
 
-def in_environment(request: SessionRequest, environment: Environment | None) -> SessionRequest:
+def in_environment(request: "SessionRequest", environment: Environment | None) -> "SessionRequest":
     """Return a request whose processes see the packages of an environment.
 
     Raises RequestError for a runtime that finds its library by other means, and BackendError.

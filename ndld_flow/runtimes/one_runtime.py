@@ -1,7 +1,5 @@
 """A setting that chooses another runtime, for steps that have settings of ONNX Runtime of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -103,6 +101,6 @@ def versions_of(runtime: RuntimeSettings | None) -> dict[str, str]:
 
 def request_of(
     runtime: RuntimeSettings | None, model: Onnx, context: Context, key: str = "runtime"
-) -> SessionRequest | None:
+) -> "SessionRequest | None":
     """Return the request of the runtime that the setting `key` of a step chooses; None for None."""
     return None if runtime is None else runtime.request_in(model, context, key)

@@ -1,7 +1,5 @@
 """Settings of runtimes in a recipe: one class for each; `backend` chooses one."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +61,7 @@ class RuntimeSettings(Settings, defer_build=False):
         command = f"`backend: {self.backends()[0]}` needs {self.title}: run `pip install {' '.join(missing)}`"
         return Foresight(lacks=(command,) if missing else ())
 
-    def with_engine(self, step: str) -> RuntimeSettings:
+    def with_engine(self, step: str) -> "RuntimeSettings":
         """Return the settings with the engine of another step. Raises `RequestError` for a runtime without engines."""
         raise RequestError(f"{self.title} runs no engine, but the one of step {step} is named for it.")
 
@@ -71,10 +69,10 @@ class RuntimeSettings(Settings, defer_build=False):
         """Return the libraries that determine a measurement -> their versions."""
         return {name: read_version(name) for name in self.libraries}
 
-    def request_in(self, model: Onnx, context: Context, key: str) -> SessionRequest:
+    def request_in(self, model: Onnx, context: Context, key: str) -> "SessionRequest":
         """Return the request to open the model in a step whose setting `key` holds these settings."""
         return self.request(model, lambda setting: context.read(f"{key}.{setting}"))
 
     @abstractmethod
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+    def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         """Return the request to open the model. Raises `RequestError` if these settings do not fit it."""

@@ -1,7 +1,5 @@
 """Settings of steps that run a model on several samples, and of noise on the inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +32,7 @@ class SampleSettings(Settings):
     step's key. It runs only when the recipe is trusted."""
 
     @model_validator(mode="after")
-    def _check_loader(self) -> SampleSettings:
+    def _check_loader(self) -> "SampleSettings":
         files = [name for name, data in self.data.items() if patterns_of(data)]
         if self.loader is not None and files:
             raise ValueError(f"give either `loader` or files in `data` ({files[0]}), not both")
@@ -149,7 +147,7 @@ class Noise(Settings):
     `both`: both models run on the same noisy inputs, so that the differences are those of the models alone."""
 
     @model_validator(mode="after")
-    def _check_amount(self) -> Noise:
+    def _check_amount(self) -> "Noise":
         amounts = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}
         mine = amounts.pop(self.kind)
         if getattr(self, mine) is None:

@@ -1,7 +1,5 @@
 """Change a model's graph."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

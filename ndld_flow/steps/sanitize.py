@@ -1,7 +1,5 @@
 """Simplify a model without changing its results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar

@@ -2,7 +2,7 @@
 
 Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,install,cold]
 
-- `commands`: help, schema, plan, steps, ops and a reused run of `fp16_for_gpu`, over a Python that does nothing, each
+- `commands`: help, schema, plan, steps, ops and a reused run of `quickstart`, over a Python that does nothing, each
   time with another environment variable, so that nothing can answer from memory; a plan with all steps to run;
   and the number of modules that the reused run has at its end. Compiled files are kept, as an installation has them.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
@@ -37,6 +37,7 @@ from tests.support.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "pipelines/fp16_for_gpu.yaml"
+QUICKSTART = "pipelines/quickstart.yaml"
 TOOL = [sys.executable, "-m", "ndld_flow"]
 BARE = [sys.executable, "-c", "pass"]
 PARTS = ("commands", "others", "install", "cold")
@@ -134,17 +135,19 @@ def show(costs: Mapping[str, Sequence[Cost]], bare: str) -> None:
 
 
 def bench_commands(runs: int, folder: Path) -> None:
-    outputs = folder / "outputs"
-    reused = Command([*TOOL, "run", RECIPE, "--outputs", outputs])
+    home = folder / "quickstart"  # which gets its result
+    for name in ("configs", "pipelines"):
+        shutil.copytree(ROOT / name, home / name)
+    reused = Command([*TOOL, "run", QUICKSTART], home)
     measure(reused)
     commands = {
         "a Python that does nothing": Command(BARE),
         "--help": Command([*TOOL, "--help"]),
-        "fp16_for_gpu, everything reused": reused,
+        "quickstart, everything reused": reused,
     }
-    plan = ["plan", RECIPE, "--outputs", outputs]
-    commands["plan of fp16_for_gpu, all reused"] = Command([*TOOL, *plan])
-    commands["plan of fp16_for_gpu, all to run"] = Command([*TOOL, *plan, "--force", "all"])
+    plan = [*TOOL, "plan", QUICKSTART]
+    commands["plan of quickstart, all reused"] = Command(plan, home)
+    commands["plan of quickstart, all to run"] = Command([*plan, "--force", "all"], home)
     for verb in ("schema", "steps", "ops"):
         commands[verb] = Command([*TOOL, verb])
     show(measure_in_turn(commands, runs), "a Python that does nothing")

@@ -5,8 +5,6 @@ created on first use, so that errors point to their place (`operations.3.rename_
 every setting, while a recipe imports only the operations that it uses.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import pkgutil

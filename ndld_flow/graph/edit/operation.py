@@ -18,8 +18,6 @@ The class's name is the operation's name in recipes, and the name of its file th
 Discovery, help, schema, validation and the contract tests need nothing else.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, Unpack, cast, get_args
 
@@ -85,7 +83,7 @@ class Operation(Settings):
         return False
 
     @abstractmethod
-    def apply(self, edited: EditedModel) -> str:
+    def apply(self, edited: "EditedModel") -> str:
         """Change the model in place and return a summary in one line, such as `12 nodes renamed`.
 
         Raises a `RequestError` that states what is wrong, where, and what to do; the step adds the operation's position

@@ -1,7 +1,5 @@
 """Settings that operations share: selections, names, tensors, attributes, and conditions of rewrite rules."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +138,7 @@ class NodeSelect(_Criteria):
     least one."""
     hops: int = Field(default=1, ge=1)
     """Maximum distance for `near`."""
-    exclude: Select | None = None
+    exclude: "Select | None" = None
     """Nodes to exclude."""
     position: Literal["first", "last"] | int | None = None
     """Select only one of the matching nodes, in the model's order: the first, the last, or this index (0 is the first,
@@ -192,7 +190,7 @@ class TensorSelect(_Criteria):
     """Storage: inside the model, in a data file, or sparse."""
     constants: bool = False
     """Include Constant nodes."""
-    exclude: SelectTensors | None = None
+    exclude: "SelectTensors | None" = None
     """Tensors to exclude."""
 
     @model_validator(mode="after")

@@ -1,7 +1,5 @@
 """Settings of a recipe for ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -171,7 +169,7 @@ class OnnxruntimeSettings(RuntimeSettings):
     def library_versions(self) -> dict[str, str]:
         return {"onnxruntime": read_version("onnxruntime")}
 
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+    def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         values = {name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
@@ -180,13 +178,13 @@ class OnnxruntimeSettings(RuntimeSettings):
         return OnnxruntimeRequest(**{**values, **paths})
 
     @model_validator(mode="after")
-    def _check_spinning(self) -> OnnxruntimeSettings:
+    def _check_spinning(self) -> "OnnxruntimeSettings":
         if self.spin_duration is not None and not self.spinning:
             raise ValueError("`spin_duration` needs `spinning: true`")
         return self
 
     @model_validator(mode="after")
-    def _check_affinity(self) -> OnnxruntimeSettings:
+    def _check_affinity(self) -> "OnnxruntimeSettings":
         pinned = self.affinity.count(";") + 1 if self.affinity else 0
         if pinned and self.threads != pinned + 1:
             raise ValueError(

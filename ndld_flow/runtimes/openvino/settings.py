@@ -1,7 +1,5 @@
 """Settings of a recipe for OpenVINO."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -60,7 +58,7 @@ class OpenvinoSettings(RuntimeSettings):
         lack = EXTRAS["openvino"].lack("`backend: openvino`")
         return Foresight(lacks=(lack,) if lack else ())
 
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+    def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
         return OpenvinoRequest.of(self)

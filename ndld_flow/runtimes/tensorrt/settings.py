@@ -1,7 +1,5 @@
 """Settings of a recipe for an engine in TensorRT or TensorRT-RTX, and the checks of the engine that they name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -71,7 +69,7 @@ class TensorrtSettings(RuntimeSettings):
     waking it."""
 
     @model_validator(mode="after")
-    def _check_engine(self) -> TensorrtSettings:
+    def _check_engine(self) -> "TensorrtSettings":
         if self.engine is None and self.engine_file is None:
             raise ValueError(
                 f"`backend: {self.backend}` runs an engine: add a step `engine: {{step: build_engine, backend: "
@@ -91,10 +89,10 @@ class TensorrtSettings(RuntimeSettings):
     def library_versions(self) -> dict[str, str]:
         return {self.backend: self.choose_library().version or "not installed"}
 
-    def with_engine(self, step: str) -> TensorrtSettings:
+    def with_engine(self, step: str) -> "TensorrtSettings":
         return self.model_copy(update={"engine": step, "engine_file": None})
 
-    def choose_library(self) -> Library:
+    def choose_library(self) -> "Library":
         """Return the TensorRT that runs the engine, which may have to be created. Raises BackendError if `library` has
         none.
         """
@@ -102,13 +100,13 @@ class TensorrtSettings(RuntimeSettings):
 
         return choose_library(self.backend, self.release, self.library)
 
-    def find_lack(self, library: Library) -> str:
+    def find_lack(self, library: "Library") -> str:
         """Return why a library cannot run the engine and how to get the right one; empty if it can."""
         from ndld_flow.runtimes.tensorrt.required_library import describe_other_release
 
         return describe_other_release(library, self.release) if self.release else library.missing
 
-    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+    def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         engine = None if self.engine is None else read("engine")
         assert engine is None or isinstance(engine, Engine)
         return _prepare_request(self, model, engine)
@@ -132,7 +130,7 @@ def describe_missing_gpu(backend: EngineBackend) -> str:
     )
 
 
-def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | None) -> SessionRequest:
+def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | None) -> "SessionRequest":
     """Return the request to open the engine of a step, or if that is None, the engine file of the settings.
 
     Raises `RequestError` if the engine belongs to another model or another library, or needs something that is not
@@ -183,7 +181,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
     )
 
 
-def _describe_file(file: Path, engine: Engine | None, build: Build | None) -> BuiltFile:
+def _describe_file(file: Path, engine: Engine | None, build: "Build | None") -> "BuiltFile":
     from ndld_flow.records.execution import BuiltFile
 
     name = str(file) if engine is None else engine.label
@@ -199,7 +197,7 @@ def _describe_file(file: Path, engine: Engine | None, build: Build | None) -> Bu
     )
 
 
-def _read_build(engine: Engine) -> Build:
+def _read_build(engine: Engine) -> "Build":
     from ndld_flow.records.build import Build
 
     try:
@@ -210,7 +208,7 @@ def _read_build(engine: Engine) -> Build:
         ) from None
 
 
-def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, model: Onnx, typed: Path) -> None:
+def _refuse_other(settings: TensorrtSettings, engine: Engine, build: "Build", model: Onnx, typed: Path) -> None:
     """Refuse an engine of another library or model; `typed` is the model with Casts that the builder may have got."""
     step = f"step {engine.label}"
     if build.backend != settings.backend:
@@ -233,7 +231,7 @@ def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, mode
         )
 
 
-def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: Build, library: Library) -> None:
+def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: "Build", library: "Library") -> None:
     """Refuse an engine that its record shows not to run in this release, or on this GPU, before it is opened."""
     from ndld_flow.machine.gpu_state import visible_gpus
 
@@ -252,7 +250,7 @@ def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: Build, 
         )
 
 
-def _plugins(build: Build) -> tuple[Path, ...]:
+def _plugins(build: "Build") -> tuple[Path, ...]:
     """Return the plugins to load with the engine: none for a version compatible engine, which embeds them."""
     named = build.options.get("plugins")
     if not isinstance(named, list) or build.options.get("version_compatible"):
