@@ -101,7 +101,8 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
     (request.out / Engine.main).write_bytes(memoryview(built.engine))
     memory = building.log.memory(peak_memory_bytes())
     progress(0, 0, "reading the engine's layers")
-    layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
+    plugins = () if request.settings.version_compatible else request.settings.plugins
+    layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed, plugins)
     (request.out / Engine.layers).write_text(layers, encoding="utf-8")
     fields = _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
     if basis == "network as parsed":

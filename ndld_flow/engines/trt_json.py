@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -20,6 +21,7 @@ from ndld_flow.records.build import LayersBasis
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 
 Entry = dict[str, JsonValue]
 
@@ -78,13 +80,16 @@ def _numbers(text: str) -> list[JsonValue]:
     return [int(number) for number in text.split(",") if number]
 
 
-def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork) -> tuple[str, LayersBasis]:
+def describe_layers(
+    trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork, plugins: Sequence[Path]
+) -> tuple[str, LayersBasis]:
     """Return the JSON and the source of its layers.
 
-    The source is the engine if it can be opened, else the builder's log, else the network as it was parsed.
+    The source is the engine if it can be opened, else the builder's log, else the network as it was parsed. `plugins`
+    are the libraries that the engine needs and does not contain.
     """
     log.is_listening = False  # if the engine cannot be opened, the build has not failed
-    inspected = _inspect(trt, engine, parsed.builder.logger)
+    inspected = _inspect(trt, engine, parsed.builder.logger, plugins)
     if inspected:
         return inspected, "engine inspector"
     tensors = _bound_tensors(parsed)
@@ -107,10 +112,11 @@ def doubt_precisions(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     )
 
 
-def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:
+def _inspect(trt: Bindings, engine: Bound, logger: Bound, plugins: Sequence[Path]) -> str:
     """Return the engine inspector's output; empty if the engine cannot be opened (no GPU, or another one)."""
     runtime = trt.Runtime(logger)  # a process has one runtime logger: TensorRT warns about another, and does not use it
     runtime.engine_host_code_allowed = True  # this process has just built it
+    load_plugins(trt, logger, runtime, plugins)  # the builder's registry is another
     opened = runtime.deserialize_cuda_engine(engine)
     if opened is None:
         return ""

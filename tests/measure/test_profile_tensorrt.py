@@ -26,6 +26,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
@@ -44,6 +45,7 @@ from tests.support.engine_standins import Standins, make_standins
 from tests.support.models_engine import constrain
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.representatives import thorough_except
+from tests.support.tensorrt_standin import write_plugin
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 NONZERO = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
@@ -312,6 +314,14 @@ def test_tensorrts_own_plugins_are_loaded_before_the_engine(trt: Bench, monkeypa
     monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
     trt.profile(engine)
     assert "init_libnvinfer_plugins" in (trt.folder / "calls.jsonl").read_text()
+
+
+def test_an_engine_of_plugins_is_inspected_and_measured(trt: Bench) -> None:
+    plugin = write_plugin(trt.folder / "plugin.so", ["Magic"])
+    graph = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) y = ours.Magic(a) }"
+    engine = trt.engine(graph, profiles=[UP_TO_FOUR], plugins=[str(plugin)])
+    assert read_document(Build, engine.folder / Engine.build).layers_basis == "engine inspector"
+    assert trt.profile(engine, TWO_ROWS, graph)[1].runs
 
 
 def test_a_tensorrt_that_does_not_start_gives_the_reason(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

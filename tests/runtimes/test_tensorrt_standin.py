@@ -370,11 +370,12 @@ def test_an_unknown_operator_needs_its_plugin(load: Load, tmp_path: Path) -> Non
     error = session.parser.get_error(0)
     assert (error.node(), error.node_name(), error.node_operator()) == (0, "shiny", "Sparkle")
     assert "Plugin not found" in str(error)
-    registry = session.trt.get_plugin_registry()
+    registry = session.builder.get_plugin_registry()
     assert registry.load_library(str(tmp_path / "nothing.so")) is None
-    handle = registry.load_library(str(write_plugin(tmp_path / "libsparkle.so", ["Sparkle"])))
+    library = str(write_plugin(tmp_path / "libsparkle.so", ["Sparkle"]))
+    assert registry.load_library(library) is not None
+    assert registry.load_library(library) is None
     assert session.parser.parse(model)
-    registry.deregister_library(handle)
 
 
 # Building

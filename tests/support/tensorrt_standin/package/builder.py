@@ -14,7 +14,7 @@ from .config import IBuilderConfig, IOptimizationProfile
 from .logs import open_log
 from .network import INetworkDefinition
 from .plan import digests_of, packed, write_plan
-from .plugins import get_plugin_registry
+from .plugins import IPluginRegistry, operators_in
 from .refusals import refusals
 from .timing import key_of, measured, time_of
 from .values import BITS, IHostMemory
@@ -43,6 +43,7 @@ class Builder(Bound):
             self._log.say("ERROR", "[checkMacros.cpp::catchCudaError::212] CUDA initialization failure with error: 35")
             raise TypeError("pybind11::init(): factory function returned nullptr")
         self._logger = logger
+        self._registry = IPluginRegistry._make()
 
     @property
     def logger(self) -> Any:
@@ -72,7 +73,7 @@ class Builder(Bound):
         """Forget everything."""
 
     def get_plugin_registry(self) -> Any:
-        return get_plugin_registry()
+        return self._registry
 
     def create_network(self, flags: int = 0) -> Any:
         return INetworkDefinition._make(self, expect(int, flags, "flags"), self._log)
@@ -199,6 +200,7 @@ class Build:
             "ranges": self._ranges(),
             "marked": sorted(self.network._refittable),
             "plugins": list(self.config.plugins_to_serialize),
+            "operators": sorted(self._plugin_operators()),
             "model": packed(model.graph),
             "memory": self._memory(layers),
         }
@@ -221,6 +223,11 @@ class Build:
         """Tensor -> the largest magnitude that INT8 represents there."""
         tensors = [tensor for layer in self.network._layers for tensor in layer._outputs]
         return {tensor._name: max(map(abs, tensor._range)) for tensor in tensors if tensor._range is not None}
+
+    def _plugin_operators(self) -> set[str]:
+        """The operators of plugins that the engine does not hold itself."""
+        used = {layer._op for layer in self.network._layers if layer._type == "PLUGIN_V3"}
+        return used.difference(*map(operators_in, self.config.plugins_to_serialize))
 
     def _profiles(self) -> list[dict[str, Any]]:
         """Without a profile there is one, of the network's fixed shapes."""

@@ -10,7 +10,6 @@ from .bindings import Bound, expect, has_bit, member
 from .logs import Log, open_log
 from .network import ILayer, ITensor, ParsedModel
 from .onnx_layers import LAYER_OF_OP, SHAPE_OPERANDS, TYPE_OF_ELEMENT, UNSUPPORTED
-from .plugins import REGISTRY
 
 _SMALL = 1024
 _NO_PLUGIN = 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'
@@ -110,7 +109,7 @@ class OnnxParser(Bound):
 
     def supports_model_v2(self, model: Any, path: str | None = None) -> bool:
         loaded = self._load(bytes(model), Path(path).parent if path else None)
-        return loaded is not None and not any(_is_unknown(node) for node in loaded.graph.node)
+        return loaded is not None and not any(map(self._is_unknown, loaded.graph.node))
 
     def supports_operator(self, op_name: str) -> bool:
         return op_name not in UNSUPPORTED
@@ -161,12 +160,19 @@ class OnnxParser(Bound):
         if model is None:
             return False
         for at, node in enumerate(model.graph.node):
-            if _is_unknown(node):
+            if self._is_unknown(node):
                 return self._fail(
                     "INVALID_NODE", _NO_PLUGIN, "checkFallbackPluginImporter", (at, node.name, node.op_type)
                 )
         NetworkFiller(self._network, model, self._log).fill()
         return True
+
+    def _is_unknown(self, node: Any) -> bool:
+        import onnx
+
+        if node.domain not in ("", "ai.onnx"):
+            return not self._network.builder.get_plugin_registry()._has(node.op_type)
+        return node.op_type in UNSUPPORTED or not onnx.defs.has(node.op_type)
 
 
 class NetworkFiller:
@@ -272,11 +278,3 @@ def volume_of(tensor: Any) -> int:
 
 def _size(dim: Any) -> int:
     return int(dim.dim_value) if dim.HasField("dim_value") else -1
-
-
-def _is_unknown(node: Any) -> bool:
-    import onnx
-
-    if node.domain not in ("", "ai.onnx"):
-        return node.op_type not in REGISTRY.operators
-    return node.op_type in UNSUPPORTED or not onnx.defs.has(node.op_type)

@@ -10,7 +10,7 @@ from .bindings import RELEASE, Bound, Setting, expect, member
 from .engine import ICudaEngine
 from .logs import open_log
 from .plan import MAGIC, read_plan
-from .plugins import get_plugin_registry
+from .plugins import IPluginRegistry
 
 _HEADER = 64
 _NO_GPU = "cudaError 35: CUDA driver version is insufficient for CUDA runtime version"
@@ -35,6 +35,7 @@ class Runtime(Bound):
             self._log.error("IRuntime: CUDA initialization failure with error: 35", 6)
             raise TypeError("pybind11::init(): factory function returned nullptr")
         self._logger = logger
+        self._registry = IPluginRegistry._make()
 
     @property
     def logger(self) -> Any:
@@ -49,7 +50,7 @@ class Runtime(Bound):
         return _HEADER
 
     def get_plugin_registry(self) -> Any:
-        return get_plugin_registry()
+        return self._registry
 
     def load_runtime(self, path: str) -> Any:
         expect(str, path, "path")
@@ -92,6 +93,9 @@ class Runtime(Bound):
                 "The engine plan file is not compatible with this version of TensorRT, expecting library version "
                 f"{RELEASE['release']} got {engine['release']}, please rebuild."
             )
+        lacking = [name for name in engine["operators"] if not self._registry._has(name)]
+        if lacking:
+            return f"getPluginCreator could not find plugin: {lacking[0]} version: 1"
         return ""
 
 
