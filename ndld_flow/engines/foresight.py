@@ -154,13 +154,7 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
         return  # the requirements depend on which of the two it will be
     machine = describe_machine()
     if not has_nvidia_gpu():
-        if library.backend == "tensorrt":
-            yield (
-                "TensorRT needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds "
-                "without one"
-            )
-        elif settings.weights != "fixed":  # compiling such an engine calls CUDA; others are compiled without it
-            yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
+        yield from _missing_gpu(settings, library.backend)
     elif machine.gpus and settings.gpu >= len(machine.gpus):
         yield f"`gpu: {settings.gpu}`: GPUs are counted from 0, and this machine has {len(machine.gpus)}"
     if settings.advanced.dla_core is not None and machine.architecture.lower() not in ("aarch64", "arm64"):
@@ -168,3 +162,16 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
     is_linux_x86 = machine.system.startswith("Linux") and machine.architecture == "x86_64"
     if settings.advanced.runtime_platform == "windows_amd64" and not is_linux_x86:
         yield "`advanced.runtime_platform: windows_amd64`: such engines are built only on Linux x86-64"
+
+
+def _missing_gpu(settings: BuildSettings, backend: EngineBackend) -> Iterator[str]:
+    if backend == "tensorrt":
+        yield (
+            "TensorRT needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds "
+            "without one"
+        )
+        return
+    if settings.weights != "fixed":  # compiling such an engine calls CUDA; others are compiled without it
+        yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
+    if settings.gpu:
+        yield f"`gpu: {settings.gpu}`: this machine has no NVIDIA GPU, and TensorRT-RTX builds without one: remove it"

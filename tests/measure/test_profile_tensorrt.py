@@ -324,6 +324,68 @@ def test_an_engine_of_plugins_is_inspected_and_measured(trt: Bench) -> None:
     assert trt.profile(engine, TWO_ROWS, graph)[1].runs
 
 
+def test_weights_are_streamed_within_the_budget(trt: Bench) -> None:
+    rows: Given = {"x": {"shape": [1, 2]}}
+    engine = trt.engine(WEIGHTS, typing="strong", advanced={"weight_streaming": True})
+
+    def budget(**settings: Any) -> Any:
+        device = trt.profile(engine, rows, WEIGHTS, **settings)[1].conditions["device"]
+        assert isinstance(device, dict)
+        assert device["streamable_weights_bytes"] == 16
+        return device["weight_budget_bytes"]
+
+    assert budget() == 16  # the default streams nothing
+    assert budget(weight_streaming_budget="25 %") == 4
+    assert budget(weight_streaming_budget="automatic") == 8
+    assert budget(weight_streaming_budget=0) == 0
+    with pytest.raises(RequestError, match=r"was built without `advanced\.weight_streaming: true`"):
+        trt.profile(trt.engine(WEIGHTS), rows, WEIGHTS, weight_streaming_budget=0)
+
+
+def test_an_engine_without_its_lean_runtime_needs_its_library(standins: Standins, trt: Bench) -> None:
+    newer = str(standins.library("tensorrt", "10.9"))
+    engine = trt.engine(version_compatible=True, exclude_lean_runtime=True)
+    with pytest.raises(BackendError, match=r"set `lean_runtime` to that release's library"):
+        trt.profile(engine, library=newer)
+    lean = trt.folder / "libnvinfer_lean.so"
+    lean.write_bytes(b"STANDIN_LEAN_RUNTIME:10.8.0.43;")
+    assert trt.profile(engine, library=newer, lean_runtime=str(lean))[1].runs
+    lean.write_bytes(b"something else")
+    with pytest.raises(BackendError, match=r"lean_runtime: .* does not load: .*Unable to load library"):
+        trt.profile(engine, library=newer, lean_runtime=str(lean))
+
+
+def test_an_engine_for_a_dla_runs_on_its_core(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_DLA_CORES", "2")
+    engine = trt.engine(advanced={"dla_core": 1, "gpu_fallback": True})
+    monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
+    assert trt.profile(engine)[1].runs
+    assert '"set": "DLA_core", "value": "1"' in (trt.folder / "calls.jsonl").read_text()
+    monkeypatch.setenv("STANDIN_DLA_CORES", "1")
+    with pytest.raises(BackendError, match=r"dla_core: 1 does not exist: this machine has 1 DLA cores"):
+        trt.profile(engine)
+
+
+def test_doubles_are_computed_as_floats(trt: Bench) -> None:
+    graph = "g (double[n, 8] x) => (double[n, 8] y) { y = Relu(x) }"
+    _, result = trt.profile(trt.engine(graph, profiles=[UP_TO_FOUR]), TWO_ROWS, graph)
+    assert any("input x is float32 in the engine and float64 in the model" in note for note in result.notes)
+
+
+def test_only_shape_tensors_are_asked_for_a_range_of_values(trt: Bench, tmp_path: Path) -> None:
+    engine = trt.engine()
+    plan = engine.path.read_bytes()
+    on_host = tmp_path / "on_host.engine"
+    # The tensor x on the host, in a file of the same size.
+    on_host.write_bytes(
+        plan.replace(b'"location": "DEVICE", "mode": "INPUT"', b'"location": "HOST",   "mode": "INPUT"')
+    )
+    assert on_host.read_bytes() != plan
+    # It gets past the ranges; the stand-in then finds its memory on the wrong side.
+    with pytest.raises(BackendError, match="execute_async_v3"):
+        trt.profile(None, engine_file=str(on_host))
+
+
 def test_a_tensorrt_that_does_not_start_gives_the_reason(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built for a newer CUDA than the driver knows, though an older CUDA runtime library works."""
     engine = bench.engine()

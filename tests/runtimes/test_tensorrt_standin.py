@@ -521,7 +521,7 @@ def _miss_in_timing_cache(session: Session) -> None:
         (_int8_without_ranges, "no scaling factors detected"),
         (_int8_and_fp8, "cannot be used together"),
         (_weights_that_stream, "requires a strongly typed network"),
-        (_on_dla, "no DLA cores"),
+        (_on_dla, "Default device type is DLA"),
         (_obey_what_is_not_allowed, "precision HALF is set, and BuilderFlag FP16 is not"),
         (_miss_in_timing_cache, "Timing cache miss for Conv_0"),
     ],
@@ -682,7 +682,7 @@ def test_engines_of_others_are_not_opened(load: Load, monkeypatch: pytest.Monkey
     assert "cudaError 35" in old.errors
 
 
-def test_a_version_compatible_engine_needs_trust_for_its_code(load: Load) -> None:
+def test_a_version_compatible_engine_needs_trust_for_its_code_or_its_lean_runtime(load: Load, tmp_path: Path) -> None:
     old, new = Session(load("10.8")), Session(load("10.16"))
     old.add_profile()
     old.set_flags("EXCLUDE_LEAN_RUNTIME")
@@ -694,7 +694,11 @@ def test_a_version_compatible_engine_needs_trust_for_its_code(load: Load) -> Non
     runtime.engine_host_code_allowed = True
     assert runtime.deserialize_cuda_engine(data) is not None
     old.set_flags("EXCLUDE_LEAN_RUNTIME")
-    assert new.open(old.build()) is not None
+    without = old.build()
+    assert new.open(without) is None
+    lean = tmp_path / "libnvinfer_lean.so"
+    lean.write_bytes(b"STANDIN_LEAN_RUNTIME:10.8.0.43;")
+    assert new.trt.Runtime(new.logger).load_runtime(str(lean)).deserialize_cuda_engine(without) is not None
 
 
 def test_a_stripped_engine_runs_after_refitting(load: Load) -> None:

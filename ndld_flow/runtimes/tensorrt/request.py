@@ -45,7 +45,7 @@ class EngineRequest(EngineSettings, SessionRequest):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
         """Return the request from the values of `to_json`, read from JSON."""
-        paths = {name: Path(values[name]) for name in ("engine", "model")}
+        paths = {name: Path(values[name]) for name in ("engine", "model", "lean_runtime") if values[name] is not None}
         specs = {
             name: tuple(
                 TensorSpec(**{**raw, "shape": None if raw["shape"] is None else tuple(raw["shape"])})

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.records.document import read_document
@@ -35,6 +36,9 @@ class TensorrtSettings(RuntimeSettings):
         "infStreams": "streams",
         "loadEngine": "engine_file",
         "device": "gpu",
+        "useDLACore": "dla_core",
+        "leanDLLPath": "lean_runtime",
+        "weightStreamingBudget": "weight_streaming_budget",
     }
     reports_device_times: ClassVar[bool] = True
     reports_tactics: ClassVar[bool] = True
@@ -47,6 +51,9 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: an existing engine of the same model, instead of `engine`."""
     trust_engine: Annotated[bool, RunsCode()] = False
     """TensorRT: allow code embedded in the engine to run (version compatible engines contain some)."""
+    lean_runtime: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """TensorRT: the library of the lean runtime, such as `libnvinfer_lean.so.10`, of the release that built an engine
+    with `exclude_lean_runtime: true`."""
     library: Annotated[Path | None, RunsCode()] = None
     """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT,
     unpacked or not."""
@@ -54,6 +61,13 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: the required release, as in `build_engine`; an engine needs the release that built it."""
     gpu: Annotated[int, Field(ge=0)] = 0
     """TensorRT: index of the GPU in nvidia-smi."""
+    dla_core: Annotated[int, Field(ge=0)] | None = None
+    """TensorRT: the DLA core that runs an engine built for a DLA; by default that of the build."""
+    weight_streaming_budget: (
+        Literal["automatic"] | Annotated[str, Field(pattern=r"^(100|\d{1,2})(\.\d+)? ?%$")] | Bytes | None
+    ) = None
+    """TensorRT: how much of the weights stays on the GPU, for an engine with `advanced.weight_streaming`: bytes
+    (`512 MiB`), a part (`50 %`) or `automatic`, from the free memory. By default all of them: nothing is streamed."""
     refit: bool = True
     """TensorRT: refit the engine with the model's weights first, if it is refittable and does not have them yet."""
     optimization_profile: Annotated[int, Field(ge=0)] = 0
@@ -169,6 +183,9 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         without_weights=without_weights,
         plugins=() if build is None else _plugins(build),
         trust=settings.trust_engine,
+        lean_runtime=None if settings.lean_runtime is None else settings.lean_runtime.absolute(),
+        dla_core=_built_core(build) if settings.dla_core is None else settings.dla_core,
+        weight_streaming_budget=settings.weight_streaming_budget,
         gpu=settings.gpu,
         optimization_profile=settings.optimization_profile,
         streams=settings.streams,
@@ -241,6 +258,12 @@ def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: "Build"
             f"{called} was built by {title} {build.version}, and this is {library.version}: rebuild it, set `library` "
             "or `release` to the other release, or build it with `version_compatible: true`."
         )
+    if build.version != library.version and build.options.get("exclude_lean_runtime") and not settings.lean_runtime:
+        raise BackendError(
+            f"{called} was built by {title} {build.version} without its lean runtime, and this is {library.version}: "
+            "set `lean_runtime` to that release's library (`libnvinfer_lean.so`), or build it without "
+            "`exclude_lean_runtime`."
+        )
     gpus = visible_gpus()
     capability = gpus[settings.gpu].compute_capability if settings.gpu < len(gpus) else UNKNOWN
     if build.compute_capabilities and capability not in (UNKNOWN, *build.compute_capabilities):
@@ -248,6 +271,13 @@ def _refuse_elsewhere(settings: TensorrtSettings, engine: Engine, build: "Build"
             f"{called} was built for compute capability {' or '.join(build.compute_capabilities)}, and GPU "
             f"{settings.gpu} ({gpus[settings.gpu].name}) has {capability}: add it to `compute_capabilities`."
         )
+
+
+def _built_core(build: "Build | None") -> int | None:
+    """Return the DLA core for which an engine was built."""
+    advanced = {} if build is None else build.options.get("advanced")
+    core = advanced.get("dla_core") if isinstance(advanced, dict) else None
+    return core if isinstance(core, int) else None
 
 
 def _plugins(build: "Build") -> tuple[Path, ...]:

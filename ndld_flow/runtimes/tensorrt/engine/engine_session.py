@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import seconds, size
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.gpu_state import visible_gpus
@@ -76,9 +77,18 @@ def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tupl
             f"{TITLES[request.backend]} {trt.__version__} does not start: {messages.last_error}. Check that "
             "`nvidia-smi` works, and that the driver is new enough for the CUDA that this release was built for."
         ) from None
+    if request.lean_runtime is not None:
+        runtime = _load_lean_runtime(runtime, request.lean_runtime, messages)
     load_plugins(trt, messages.logger, runtime, request.plugins)
     if request.trust:
         runtime.engine_host_code_allowed = True
+    if request.dla_core is not None:
+        runtime.DLA_core = request.dla_core
+        if runtime.DLA_core != request.dla_core:  # it is ignored
+            raise BackendError(
+                f"dla_core: {request.dla_core} does not exist: this machine has {runtime.num_DLA_cores} DLA cores, "
+                "counted from 0."
+            )
     try:
         plan = request.engine.read_bytes()
     except OSError as error:
@@ -87,6 +97,51 @@ def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tupl
     if engine is None:
         raise BackendError(explain_refusal(request, trt.__version__, messages))
     return runtime, engine
+
+
+def _load_lean_runtime(runtime: Any, library: Path, messages: MessageLog) -> Any:  # noqa: ANN401
+    lean = runtime.load_runtime(str(library))
+    if lean is None:
+        raise BackendError(
+            f"lean_runtime: {library} does not load: {messages.last_error}. Name `libnvinfer_lean.so` of the release "
+            "that built the engine."
+        )
+    return lean
+
+
+def set_weight_budget(engine: Any, request: EngineSettings) -> Mapping[str, int]:  # noqa: ANN401
+    """Set how much of an engine's weights stays on the GPU, before it has contexts; return the bytes as facts.
+
+    Raises `RequestError` if the engine was not built for it, `BackendError` if TensorRT does not accept the budget.
+    """
+    wanted, streamable = request.weight_streaming_budget, int(engine.streamable_weights_size)
+    if wanted is None and not streamable:
+        return {}
+    if not streamable:
+        raise RequestError(
+            f"weight_streaming_budget: the engine {request.engine} was built without `advanced.weight_streaming: "
+            "true`, or has no weights that can be streamed: remove it, or rebuild the engine."
+        )
+    if wanted == "automatic":
+        wanted = int(engine.get_weight_streaming_automatic_budget())
+    elif isinstance(wanted, str):
+        wanted = int(streamable * float(wanted.rstrip("% ")) / 100)
+    if wanted is not None:
+        engine.weight_streaming_budget_v2 = wanted
+        if engine.weight_streaming_budget_v2 != wanted:  # the bindings do not raise an exception
+            raise BackendError(f"TensorRT does not accept a weight streaming budget of {size(wanted)}.")
+    return {"streamable_weights_bytes": streamable, "weight_budget_bytes": int(engine.weight_streaming_budget_v2)}
+
+
+def _note_budget(facts: Mapping[str, int]) -> Iterator[str]:
+    """Yield what is streamed of an engine's weights."""
+    if not facts:
+        return
+    streamable, budget = facts["streamable_weights_bytes"], facts["weight_budget_bytes"]
+    if budget >= streamable:
+        yield "no weights are streamed: the default budget keeps all on the GPU; `weight_streaming_budget` sets another"
+    else:
+        yield f"{size(streamable - budget)} of {size(streamable)} of the weights are streamed from the host's memory"
 
 
 def explain_refusal(request: EngineSettings, version: str, messages: MessageLog) -> str:
@@ -215,6 +270,8 @@ def open_engine(request: EngineSettings) -> EngineSession:
         refit_engine(trt, request, engine, messages)
         took = seconds(time.perf_counter() - started)
         notes.append(f"the engine was refitted with the model's weights before it ran, in {took}")
+    budget = set_weight_budget(engine, request)
+    notes += _note_budget(budget)
     started = time.perf_counter()
     config = _runtime_config(trt, engine, request)
     if config is not None:
@@ -222,11 +279,15 @@ def open_engine(request: EngineSettings) -> EngineSession:
     contexts = [_create_context(engine, config, messages) for _ in range(request.streams)]
     load_ms += (time.perf_counter() - started) * 1e3
     after = cuda.read_memory()
-    facts = _describe(engine, request) | {
-        "device_used_bytes": max(0, before.free_bytes - after.free_bytes),
-        "device_free_bytes": after.free_bytes,
-        "device_total_bytes": after.total_bytes,
-    }
+    facts = (
+        _describe(engine, request)
+        | dict(budget)
+        | {
+            "device_used_bytes": max(0, before.free_bytes - after.free_bytes),
+            "device_free_bytes": after.free_bytes,
+            "device_total_bytes": after.total_bytes,
+        }
+    )
     return EngineSession(
         request=request,
         cuda=cuda,

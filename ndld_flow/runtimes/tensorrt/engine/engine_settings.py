@@ -35,6 +35,12 @@ class EngineSettings:
     """Plugin libraries to load before the engine."""
     trust: bool = False
     """Allow code embedded in the engine."""
+    lean_runtime: Path | None = None
+    """The library of the lean runtime that opens the engine."""
+    dla_core: int | None = None
+    """The DLA core of an engine that was built for one."""
+    weight_streaming_budget: int | str | None = None
+    """Bytes or percent (`50 %`) of the weights to keep on the GPU, `automatic`, or None for TensorRT's default: all."""
     gpu: int = 0
     optimization_profile: int = 0
     streams: int = 1

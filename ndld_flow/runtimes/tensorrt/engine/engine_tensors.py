@@ -14,8 +14,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
-_FLOATS = ("float32", "float16", "bfloat16")
-"""The inputs of an engine may have another float type than the model's: `--inputIOFormats=fp16:chw` of trtexec."""
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+"""An engine may have other float types than its model: it computes doubles as floats, and
+`--inputIOFormats=fp16:chw` of trtexec chooses a type."""
 _UNTYPED = ""
 """The type of a tensor that a step has made an output of a model, if shape inference does not know it."""
 
@@ -31,7 +32,9 @@ class EngineTensor:
     """Its shape; -1 for a dynamic dimension."""
     is_input: bool
     on_host: bool
-    """A shape tensor: its values are read or written in the host's memory."""
+    """Its values are read or written in the host's memory."""
+    has_range: bool = False
+    """A shape tensor: the engine limits its values."""
     padding: tuple[int, int] = (-1, 1)
     """The dimension that is stored in blocks, and their length; -1 for plain row-major tensors."""
 
@@ -65,6 +68,7 @@ def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN40
             shape=tuple(engine.get_tensor_shape(name)),
             is_input=engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
             on_host=engine.get_tensor_location(name) == trt.TensorLocation.HOST,
+            has_range=engine.is_shape_inference_io(name),
             padding=(engine.get_tensor_vectorized_dim(name), max(1, engine.get_tensor_components_per_element(name))),
         )
         for name in names

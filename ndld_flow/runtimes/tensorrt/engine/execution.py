@@ -245,14 +245,14 @@ class EngineBinding:
         profile = self._request.optimization_profile
         for name, array in values.items():
             tensor = self._tensors[name]
-            if tensor.on_host:
+            if tensor.has_range:  # for other tensors the binding raises an exception, also on the host
                 allowed = self._engine.get_tensor_profile_values(profile, name)
                 given = [int(value) for value in array.ravel()]
             else:
                 allowed = self._engine.get_tensor_profile_shape(name, profile)
                 given = list(array.shape)
             if allowed:
-                refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.on_host)
+                refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.has_range)
         for context in contexts:
             lane = Lane(cuda, context, spin=request.spin_wait)
             self._lanes.append(lane)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .bindings import CLASSES, IS_RTX, RELEASE, Bound, Setting, expect
 from .compiling import CompiledLayer, Compiler, told_log
-from .config import IBuilderConfig, IOptimizationProfile
+from .config import IBuilderConfig, IOptimizationProfile, dla_cores
 from .logs import open_log
 from .network import INetworkDefinition
 from .plan import digests_of, packed, write_plan
@@ -51,7 +51,7 @@ class Builder(Bound):
 
     @property
     def num_DLA_cores(self) -> int:
-        return 0
+        return dla_cores()
 
     @property
     def max_DLA_batch_size(self) -> int:
@@ -190,6 +190,7 @@ class Build:
             "verbosity": self.config.profiling_verbosity.name,
             "hardware_compatibility": self.config.hardware_compatibility_level.name,
             "capability": self.config.engine_capability.name,
+            "on_dla": self.config.default_device_type.name == "DLA",
             "targets": [target.name for target in self.config._targets],
             "aux_streams": max(0, self.config.max_aux_streams),
             "tactic_sources": self.config._sources,
@@ -214,6 +215,7 @@ class Build:
                 "dims": list(tensor._dims),
                 "type": tensor._type,
                 "is_shape": tensor._is_shape,
+                "location": tensor.location.name if hasattr(tensor, "location") else "DEVICE",
                 "formats": tensor.allowed_formats,
             }
             for tensor in held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,11 @@ _MEMORY = {
 }
 """Limits that are not all of the device's memory."""
 _ROUTES = "default,fast"
+
+
+def dla_cores() -> int:
+    """The number of DLA cores here, by STANDIN_DLA_CORES."""
+    return int(os.environ.get("STANDIN_DLA_CORES", "0"))
 
 
 class IOptimizationProfile(Bound):
@@ -107,6 +113,7 @@ class IBuilderConfig(Bound):
         self._calibration_profile: Any = None
         self._monitor: Any = None
         self._route = ""
+        self._core = -1
 
     def reset(self) -> None:
         kept = self._log
@@ -195,12 +202,14 @@ class IBuilderConfig(Bound):
 
     @property
     def DLA_core(self) -> int:
-        return -1
+        return int(self._core)
 
     @DLA_core.setter
     def DLA_core(self, value: int) -> None:
-        expect(int, value, "DLA_core")
-        self._log.error(f"IBuilderConfig::setDLACore: there are 0 DLA cores, {value} is none of them", 3)
+        if 0 <= expect(int, value, "DLA_core") < dla_cores():
+            self._core = value
+        else:
+            self._log.error(f"IBuilderConfig::setDLACore: {value} is none of {dla_cores()} DLA cores", 3)
 
     def can_run_on_DLA(self, layer: Any) -> bool:
         expect("ILayer", layer, "layer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from typing import Any
 
 from .bindings import IS_STRONG_ONLY, Bound, Setting, expect, has_bit, member
@@ -19,7 +20,6 @@ class ICudaEngine(Bound):
 
     error_recorder = Setting(object)
     weight_streaming_budget = Setting(int, 0)
-    weight_streaming_budget_v2 = Setting(int, 0)
 
     def _begin(self, *arguments: Any) -> None:
         engine, log, data = arguments
@@ -27,6 +27,8 @@ class ICudaEngine(Bound):
         self._log: Log = log
         self._data: bytes = data
         self._refitted: dict[str, bytes] = {}
+        self._contexts: weakref.WeakSet[IExecutionContext] = weakref.WeakSet()
+        self._budget = self.streamable_weights_size
 
     def __getitem__(self, at: int) -> str:
         return str(self._engine["tensors"][at]["name"])
@@ -95,6 +97,19 @@ class ICudaEngine(Bound):
         return int(self._engine["memory"]["weights"]) if "WEIGHT_STREAMING" in self._engine["flags"] else 0
 
     @property
+    def weight_streaming_budget_v2(self) -> int:
+        return self._budget
+
+    @weight_streaming_budget_v2.setter
+    def weight_streaming_budget_v2(self, value: int) -> None:
+        """What is refused is logged, and the old budget stays: a budget of all weights disables streaming."""
+        wanted = expect(int, value, "weight_streaming_budget_v2")
+        if not self.streamable_weights_size or wanted < 0 or self._contexts:
+            self._log.error("ICudaEngine::setWeightStreamingBudgetV2: the budget cannot be set", 3)
+            return
+        self._budget = min(wanted, self.streamable_weights_size)
+
+    @property
     def minimum_weight_streaming_budget(self) -> int:
         return 0
 
@@ -103,7 +118,7 @@ class ICudaEngine(Bound):
         return 0
 
     def get_weight_streaming_automatic_budget(self) -> int:
-        return self.streamable_weights_size
+        return self.streamable_weights_size // 2
 
     def get_engine_stat(self, stat: Any = None) -> int:
         kept = sum(self._engine["weights_kept"].values())
@@ -126,7 +141,8 @@ class ICudaEngine(Bound):
         return Dims(self._tensor(name).get("dims", ()))
 
     def get_tensor_location(self, name: str) -> Any:
-        return member("TensorLocation", "HOST" if self._tensor(name).get("is_shape") else "DEVICE")
+        tensor = self._tensor(name)
+        return member("TensorLocation", "HOST" if tensor.get("is_shape") else tensor.get("location", "DEVICE"))
 
     def is_shape_inference_io(self, name: str) -> bool:
         return bool(self._tensor(name).get("is_shape"))
@@ -163,6 +179,8 @@ class ICudaEngine(Bound):
     def get_tensor_profile_values(self, name: Any, profile_index: Any) -> list[list[int]]:
         """In releases before 11 the name comes first, later bindings document the contrary and take both."""
         at, named = (name, profile_index) if isinstance(name, int) else (profile_index, name)
+        if not self._tensor(named).get("is_shape"):
+            raise RuntimeError(f"get_tensor_profile_values: {named} is not a shape tensor")
         return [list(values) for values in self._profile(at)["values"].get(named, [])]
 
     def _profile(self, at: int) -> dict[str, Any]:
@@ -184,7 +202,9 @@ class ICudaEngine(Bound):
         if missing:
             self._log.error("ICudaEngine::createExecutionContext: the engine is stripped of weights: refit it first", 3)
             return None
-        return IExecutionContext._make(self, self._engine, self._log, strategy or runtime_config)
+        made = IExecutionContext._make(self, self._engine, self._log, strategy or runtime_config)
+        self._contexts.add(made)
+        return made
 
     def create_execution_context_without_device_memory(self) -> Any:
         return self.create_execution_context()

@@ -86,7 +86,7 @@ def _of_shapes(tensor: Any, shapes: Any, at: int) -> Iterator[str]:
 
 def _of_device(config: Any) -> Iterator[str]:
     if config.default_device_type.name == "DLA" and not config._has("GPU_FALLBACK"):
-        yield "Default device type is DLA, there are no DLA cores, and GPU fallback is not enabled."
+        yield "Default device type is DLA, not all layers run there, and GPU fallback is not enabled."
     if IS_RTX and os.environ.get("STANDIN_NO_GPU") == "1":
         for flag in ("REFIT", "REFIT_IDENTICAL", "STRIP_PLAN"):
             if config._has(flag):

@@ -4,22 +4,25 @@ STANDIN_OLD_DRIVER=1 nothing that opens them can be made."""
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 from .bindings import RELEASE, Bound, Setting, expect, member
+from .config import dla_cores
 from .engine import ICudaEngine
 from .logs import open_log
 from .plan import MAGIC, read_plan
 from .plugins import IPluginRegistry
 
 _HEADER = 64
+_LEAN = re.compile(rb"STANDIN_LEAN_RUNTIME:([\d.]+);")
 _NO_GPU = "cudaError 35: CUDA driver version is insufficient for CUDA runtime version"
 
 
 class Runtime(Bound):
     """Opens engines."""
 
-    DLA_core = Setting(int, -1)
     defer_weights_loading = Setting(bool, False)
     dla_workspace_allocation_strategy = Setting("DLAWorkspaceAllocationStrategy", "DEFAULT")
     engine_host_code_allowed = Setting(bool, False)
@@ -43,7 +46,17 @@ class Runtime(Bound):
 
     @property
     def num_DLA_cores(self) -> int:
-        return 0
+        return dla_cores()
+
+    @property
+    def DLA_core(self) -> int:
+        return int(getattr(self, "_core", -1))
+
+    @DLA_core.setter
+    def DLA_core(self, value: int) -> None:
+        """A core that does not exist is ignored."""
+        if 0 <= expect(int, value, "DLA_core") < dla_cores():
+            self._core = value
 
     @property
     def engine_header_size(self) -> int:
@@ -53,8 +66,15 @@ class Runtime(Bound):
         return self._registry
 
     def load_runtime(self, path: str) -> Any:
-        expect(str, path, "path")
-        return type(self)(self._logger)
+        """The runtime of another release; None for a file that is no lean runtime."""
+        file = Path(expect(str, path, "path"))
+        found = _LEAN.search(file.read_bytes()) if file.is_file() else None
+        if found is None:
+            self._log.error(f"IRuntime::loadRuntime: Unable to load library: {path}", 6)
+            return None
+        made = type(self)(self._logger)
+        made._release = found[1].decode()
+        return made
 
     def deserialize_cuda_engine(self, serialized_engine: Any) -> Any:
         """The engine; None, and an error in the log, for what cannot be opened here."""
@@ -88,20 +108,24 @@ class Runtime(Bound):
         has_code = "VERSION_COMPATIBLE" in engine["flags"] and "EXCLUDE_LEAN_RUNTIME" not in engine["flags"]
         if (has_code or engine["plugins"]) and not self.engine_host_code_allowed:
             return "The engine holds host code, and engine_host_code_allowed is not set."
-        if engine["release"] != RELEASE["release"] and not _is_compatible(engine):
+        own = getattr(self, "_release", RELEASE["release"])
+        if engine["release"] != own and not _is_compatible(engine, own):
             return (
                 "The engine plan file is not compatible with this version of TensorRT, expecting library version "
-                f"{RELEASE['release']} got {engine['release']}, please rebuild."
+                f"{own} got {engine['release']}, please rebuild."
             )
+        if engine["on_dla"] and self.DLA_core < 0:
+            return "The engine is for a DLA, and no DLA core is set."
         lacking = [name for name in engine["operators"] if not self._registry._has(name)]
         if lacking:
             return f"getPluginCreator could not find plugin: {lacking[0]} version: 1"
         return ""
 
 
-def _is_compatible(engine: dict[str, Any]) -> bool:
-    """A version compatible engine runs on later releases of its major version, and later ones."""
-    return "VERSION_COMPATIBLE" in engine["flags"] and _minor(engine["release"]) <= _minor(RELEASE["release"])
+def _is_compatible(engine: dict[str, Any], release: str) -> bool:
+    """An engine that holds its lean runtime runs on later releases."""
+    has_runtime = "VERSION_COMPATIBLE" in engine["flags"] and "EXCLUDE_LEAN_RUNTIME" not in engine["flags"]
+    return has_runtime and _minor(engine["release"]) <= _minor(release)
 
 
 def _gpu() -> str:
