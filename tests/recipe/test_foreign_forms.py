@@ -84,7 +84,7 @@ def test_overrides_of_other_forms_get_the_right_hint(folder: Path, override: str
         (["r.yaml"], "did you mean `ndld-flow run r.yaml`?"),
         (["run", "model.onnx"], "`ndld-flow init model.onnx`"),
         (["benchmark", "model.onnx"], "did you mean `profile`?"),
-        (["convert", "model.onnx"], "writes a recipe for a model"),
+        (["convert", "model.onnx"], "did you mean `convert_fp16`?"),
         (["optimise", "model.onnx"], "did you mean `optimize`?"),
         (["run", "r.yaml", "--fp16"], "precision is a step of the recipe"),
         (["run", "--onnx=model.onnx"], "a recipe names its model"),

@@ -60,7 +60,7 @@ def test_find_the_slowest_layer(task: Task, tmp_path: Path) -> None:
     expect(row).to_contain_text(slowest.name)
     task.click(row.get_by_role("button"))
     expect(page.locator("#layers .detail")).to_contain_text(slowest.name)
-    expect(page.locator('#layers [aria-selected="true"]')).to_be_in_viewport(ratio=0.9)
+    expect(page.locator('#layers [role="row"][aria-selected="true"]')).to_be_in_viewport(ratio=0.9)
 
 
 def test_find_why_b_is_slower_than_a(task: Task, tmp_path: Path) -> None:
