@@ -290,6 +290,10 @@ class Step(Settings, Generic[In, Out]):
         """Return the step with what follows from the steps between its `reference` and what it reads."""
         return self
 
+    def for_engine(self) -> Self:
+        """Return the step for a recipe that builds an engine of its result, or of what others make of that."""
+        return self
+
     @property
     def calibrates(self) -> bool:
         """Return True if its result is fitted to its samples, so that a check needs others."""

@@ -163,7 +163,7 @@ class QuantizeSettings(Settings):
     target: Target = "cpu"
     """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `openvino`: uint8, Q/DQ
     on inputs only, as OpenVINO fuses the nodes after a layer into it, biases in fp32. `tensorrt`: the same, in
-    symmetric int8."""
+    symmetric int8; the default where `build_engine` reads the result."""
     format: Format = "qdq"
     """For static quantization on a CPU: how the result is written. `qdq`: the operators of the source between
     QuantizeLinear and DequantizeLinear, which runtimes fuse when they load it. `qoperator`: the integer operators of

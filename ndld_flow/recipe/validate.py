@@ -427,7 +427,9 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
 
 
 def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Tell each step that judges a model which steps lie between the model and its reference."""
+    """Tell each step that judges a model which steps lie between the model and its reference, and each of whose result
+    an engine is built that this is so.
+    """
     known = {step.name: step for step in steps}
 
     def chain(name: str) -> list[str]:
@@ -437,7 +439,11 @@ def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
             found.append(step.reads[step.type.cls.read_key])
         return found
 
+    engines = [step for step in steps if step.type.cls.kinds()[1] is Engine]
+    built = {name for step in engines for name in chain(step.reads[step.type.cls.read_key])}
+
     def settled(step: RecipeStep) -> RecipeStep:
+        step = replace(step, step=step.step.for_engine()) if step.name in built else step
         if "reference" not in step.reads:
             return step
         ours, theirs = chain(step.reads[step.type.cls.read_key]), chain(step.reads["reference"])

@@ -177,6 +177,12 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         return spec if self.mode == "static" else None
 
+    def for_engine(self) -> Self:
+        is_given = "target" in self.model_fields_set or self.modelopt is not None or self.optimize is not None
+        fits = self.mode == "static" and self.format == "qdq" and self.weights == "int8"
+        fits &= self.activations in (None, "int8") and self.symmetric is not False
+        return self.model_copy(update={"target": "tensorrt"}) if fits and not is_given else self
+
     def foresee(self) -> Foresight:
         from ndld_flow.quantize.settings import foresee_hqq, foresee_modelopt
 
@@ -188,7 +194,9 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
             return replace(seen, notes=(limit, *seen.notes))
         if self.runtime is not None:
             return seen
-        return foresee_hqq() if self.algorithm == "hqq" else Foresight()
+        if self.algorithm == "hqq":
+            return foresee_hqq()
+        return Foresight(notes=("for TensorRT: symmetric INT8",) if self.target == "tensorrt" else ())
 
     def library_versions(self) -> dict[str, str]:
         return self._own_versions() | versions_of(self.runtime)

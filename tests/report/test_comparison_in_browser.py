@@ -161,7 +161,7 @@ def test_the_base_is_changed_by_keyboard_and_kept_in_the_address(show: Open) -> 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(shown).to_contain_text("From C tuned")
-    expect(page.locator("h1")).to_have_text("half and tuned against main")  # another base is only a view
+    expect(page.locator("h1")).to_have_text("main against tuned")
 
 
 @pytest.mark.thorough
