@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
@@ -388,8 +389,21 @@ class _GroupMaker:
         wanted = {with_element(self.types[value], dtype) for value in ports}
         if not all(signature.admits(variable, type_) for type_ in wanted):
             version = self.opsets.get("" if node.domain == "ai.onnx" else node.domain)
-            return f"{node.op_type} has no {FORMATS[dtype].precision} at opset {version}"
+            first = None
+            if dtype == ir.DataType.BFLOAT16:  # many operators of real models got it with opset 22
+                first = self._first_opset(node, lambda later: all(later.admits(variable, type_) for type_ in wanted))
+            hint = f", which it has from opset {first}: `edit` with `set_opset: {{to: {first}}}`" if first else ""
+            return f"{node.op_type} has no {FORMATS[dtype].precision} at opset {version}{hint}"
         return ""
+
+    def _first_opset(self, node: ir.Node, admits: Callable[[Signature], bool]) -> int | None:
+        """Return the first later opset of ONNX whose signature of a node's operator fits."""
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        newest = onnx.defs.onnx_opset_version()
+        later = range(self.opsets.get("", newest) + 1, newest + 1)
+        found = ((opset, signature_of(node, {**self.opsets, "": opset})) for opset in later)
+        return next((opset for opset, signature in found if signature is not None and admits(signature)), None)
 
     def _describe(self, node: ir.Node, group: Group) -> None:
         """Set whether a group follows its neighbours, and keep Casts of text as they are."""

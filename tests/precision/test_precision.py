@@ -369,6 +369,13 @@ def test_unsupported_precisions_of_an_operator_are_reported(
     assert [c.outcome for c in model.constraints] == [outcome]
 
 
+def test_the_opset_that_has_bf16_for_an_operator_is_named(tmp_path: Path) -> None:
+    graph = "g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) { [conv] y = Conv(x, w) }"
+    _, model = typed(onnx.load(write_model(tmp_path / "m.onnx", graph)), tmp_path, {"conv": "bf16"})
+    assert "opset 22" in model.constraints[0].outcome
+    assert "set_opset: {to: 22}" in model.constraints[0].outcome
+
+
 def test_a_cast_counts_as_its_target_type(tmp_path: Path) -> None:
     graph = "g (int64[4] x) => (float[4] y) { [c] c = Cast <to = 1>(x) [r] y = Relu(c) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
