@@ -42,8 +42,8 @@ runtime: {runtime}
 
 steps:
   agree:  {{step: check_accuracy, reference: source, candidate: candidate}}
-  base:   {{step: profile, from: source, runs: 1}}      # where the time goes; `decide` measures both again
-  speed:  {{step: profile, from: candidate, runs: 1}}
+  base:   {{step: profile, from: source, runs: 1, stable: 0}}      # where the time goes; `decide` measures both again
+  speed:  {{step: profile, from: candidate, runs: 1, stable: 0}}
   decide:
     step: compare_profiles
     base: base
