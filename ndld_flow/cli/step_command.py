@@ -26,7 +26,7 @@ from ndld_flow.store.kinds import Engine, Onnx
 _EXPORTED = {Onnx: "FILE.onnx", Engine: "FILE.engine"}
 _RECIPES = "recipes"
 _VALUE = re.compile(r"[\[{\"'].*|true|false|null|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.DOTALL | re.IGNORECASE)
-"""What is read as YAML; other texts, such as `5 %` and `*/conv`, are themselves."""
+"""A value that is read as YAML. Any other text, such as `5 %` or `*/conv`, is taken as it is."""
 
 
 class StepCommand(click.Command):

@@ -15,7 +15,7 @@ from ndld_flow.store.kinds import AccuracyDocument
 
 
 def hold_out_samples(steps: Sequence[RecipeStep], inputs: Mapping[str, InputSpec]) -> list[RecipeStep]:
-    """Return the steps, told to hold samples out of what is fitted to them, and to judge the result on these.
+    """Return the steps with samples held out: fitted steps do not see these, and checks judge on them.
 
     A step leaves every third sample to the checks that have the same data, unless it sets `samples` or `hold_out`.
     """
@@ -43,7 +43,7 @@ def _held_out(step: RecipeStep) -> RecipeStep:
 
 
 def _seen(step: RecipeStep, check: RecipeStep, inputs: Mapping[str, InputSpec]) -> Seen | None:
-    """Return the samples of a check's data that a step is fitted to; None if they cannot be told apart."""
+    """Return which samples of a check's data a step is fitted to; None if that is unknown."""
     if not isinstance(step.step, FittedSettings):
         return None
     if _source(step, inputs) == _source(check, inputs):

@@ -95,9 +95,14 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     )
 
 
+def spread_files(files: Sequence[str], most: int) -> list[str]:
+    """Return at most this many of the files, taken at equal distances."""
+    return list(files[:: -(-len(files) // most)])
+
+
 def split_files(files: Sequence[str], most: int) -> tuple[list[str], list[str]]:
-    """Return at most this many of the files, taken at equal distances; every third is held out of the first part."""
-    used = list(files[:: -(-len(files) // most)])
+    """Return at most this many of the files, in two parts; every third is held out of the first."""
+    used = spread_files(files, most)
     held = used[2::3] or used[1:]
     return [file for file in used if file not in held], held
 

@@ -427,8 +427,8 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
 
 
 def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Tell each step that judges a model which steps lie between the model and its reference, and each of whose result
-    an engine is built that this is so.
+    """Tell each check which steps lie between its model and its reference, and each step that an engine is built of
+    its result.
     """
     known = {step.name: step for step in steps}
 

@@ -129,7 +129,7 @@ class WrittenRecipe:
     command: str
     """The command that runs it."""
     advice: str = ""
-    """What INT8 may gain, or that its weights are INT8 already; empty if nothing is known."""
+    """A sentence on what INT8 may gain, or that the weights are INT8 already; empty if there is nothing to say."""
 
 
 def write_recipe(

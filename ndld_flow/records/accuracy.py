@@ -274,7 +274,7 @@ class Accuracy(Document):
     sequence: SequenceAgreement | None = None
     """The steps of sequences; None if single samples were compared. `samples` is empty with it."""
     power: Power | None = None
-    """What the check would notice; None with `power: off`."""
+    """Which faults the check would notice; None with `power: off`."""
     when_weak: Literal["pass", "inconclusive"] = "pass"
     """The outcome if no bound is broken, but the check would notice little."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a profile measured: inputs, batch, precision, device and throughput, without which no latency can be judged."""
+"""The circumstances of a latency: inputs, batch, precision, device and throughput."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class MeasuredView:
-    """What a profile measured; `unknown` for what it does not record."""
+    """The circumstances of a profile; those that it does not record are `unknown`."""
 
     model: str
     inputs: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.recipe.sample_files import MOST_FILES, sample_files
+from ndld_flow.recipe.sample_files import MOST_FILES, sample_files, spread_files
 from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
@@ -111,7 +111,7 @@ def compare_models(
     folder = outputs / "comparisons" / f"{name}-{identity}"
     make_folder(folder)
     files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
-    used = {name: paths[:: -(-len(paths) // MOST_FILES)] for name, paths in files.items()}
+    used = {name: spread_files(paths, MOST_FILES) for name, paths in files.items()}
     recipe = folder / "recipe.yaml"
     decided = list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]
     allowed = f"\n    allow: {json.dumps(sorted(rules.allow))}" if rules.allow else ""

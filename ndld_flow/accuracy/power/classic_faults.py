@@ -21,7 +21,7 @@ _WEIGHTS: Mapping[str, tuple[str, ...]] = {
 """Operator -> attributes with weights."""
 _TENTH = 10
 _MOST_COPIED = 2_000_000
-"""Elements of the largest attribute in all wrong twins of a node, each of which has a copy."""
+"""Limit on the elements that all wrong copies of a node's largest attribute may have together."""
 
 
 def wrong_attributes(node: ir.Node) -> Iterator[tuple[str, dict[str, Any]]]:

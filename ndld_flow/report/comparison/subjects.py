@@ -63,7 +63,7 @@ class RankedSubject:
     rank: str
     """1 plus the number of subjects that are better beyond noise; empty if a pair must not be compared."""
     value: str
-    """Of the deciding metric."""
+    """The value of the metric that decides."""
     measured: MeasuredView | None
     """None if several profiles were compared, or the subject has none."""
 
