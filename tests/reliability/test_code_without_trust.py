@@ -210,6 +210,7 @@ def test_settings_that_run_code_are_known() -> None:
         "lint.custom_ops",
         "profile.custom_ops",
         "profile.environment",
+        "profile.lean_runtime",
         "profile.library",
         "profile.provider_library",
         "profile.provider_options",
