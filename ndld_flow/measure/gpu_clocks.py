@@ -1,7 +1,8 @@
 """Locking of a GPU's clock to its base clock, by NVML or nvidia-smi, for as long as a measurement takes.
 
-`python -P -m ndld_flow.measure.gpu_clocks GPU` locks the clock, prints `locked HOW` or `refused WHY`, and waits for
-the end of its standard input, which comes when the parent closes it, dies, or is killed. Then it unlocks the clock."""
+`python -P -m ndld_flow.measure.gpu_clocks GPU [MIN MAX]` prints `locking`, locks the clock, prints `locked HOW` or
+`refused WHY`, and waits for the end of its standard input, which comes when the parent closes it, dies, or is killed.
+Then it sets the lock MIN to MAX (MHz), which no tool of NVIDIA's reads, or unlocks the clock."""
 
 from __future__ import annotations
 
@@ -40,16 +41,29 @@ _RIGHTS = (
 )
 
 
+Range = tuple[int, int]
+"""The lowest and the highest clock of a lock, in MHz."""
+
+
 class Clocks(Protocol):
-    """A tool that sets a GPU's clock."""
+    """A tool that sets a GPU's clock. All methods raise `BackendError` if that is not allowed or not possible."""
 
-    def lock(self) -> str:
-        """Lock it to the base clock and return a description. Raises `BackendError` if that is not allowed or not
-        possible.
-        """
+    def lock_to_base(self) -> str:
+        """Lock the clock to the base clock and return a description."""
 
-    def free(self) -> None:
-        """Unlock the clock. Raises `BackendError` if that fails."""
+    def lock(self, clocks: Range) -> None:
+        """Lock the clock to a range."""
+
+    def unlock(self) -> None:
+        """Unlock the clock, whoever locked it."""
+
+
+def restore(clocks: Clocks, lock: Range | None) -> None:
+    """Set the lock that a GPU had, or unlock its clock if it had none. Raises as `Clocks` does."""
+    if lock is None:
+        clocks.unlock()
+    else:
+        clocks.lock(lock)
 
 
 def find_clocks(gpu: int) -> Clocks:
@@ -70,12 +84,15 @@ class _Nvml:
     """The module `pynvml`."""
     gpu: int
 
-    def lock(self) -> str:
+    def lock_to_base(self) -> str:
         base = self.nvml.NVML_CLOCK_LIMIT_ID_TDP  # the clock that the GPU sustains within its power limit
-        self._call("nvmlDeviceSetGpuLockedClocks", base, base)
+        self.lock((base, base))
         return "by NVML"
 
-    def free(self) -> None:
+    def lock(self, clocks: Range) -> None:
+        self._call("nvmlDeviceSetGpuLockedClocks", *clocks)
+
+    def unlock(self) -> None:
         self._call("nvmlDeviceResetGpuLockedClocks")
 
     def _call(self, name: str, *arguments: int) -> None:
@@ -95,17 +112,20 @@ class _NvidiaSmi:
     program: str
     gpu: int
 
-    def lock(self) -> str:
+    def lock_to_base(self) -> str:
         base = self._run("--query-gpu=clocks.default_applications.graphics", "--format=csv,noheader,nounits").strip()
         if not base.isdigit():
             raise BackendError(
                 f"lock_clocks: nvidia-smi does not know the base clock of GPU {self.gpu} ({base or 'nothing'}): "
                 "install NVML instead with `pip install nvidia-ml-py`."
             )
-        self._run(f"--lock-gpu-clocks={base},{base}")
+        self.lock((int(base), int(base)))
         return f"to {base} MHz by nvidia-smi"
 
-    def free(self) -> None:
+    def lock(self, clocks: Range) -> None:
+        self._run(f"--lock-gpu-clocks={clocks[0]},{clocks[1]}")
+
+    def unlock(self) -> None:
         self._run("--reset-gpu-clocks")
 
     def _run(self, *options: str) -> str:
@@ -123,44 +143,44 @@ class _NvidiaSmi:
 
 
 def main() -> int:
-    """Lock, wait and unlock; return 1 if locking or unlocking failed."""
+    """Lock, wait and restore; return 1 if locking failed."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    gpu, *numbers = map(int, sys.argv[1:])
     try:
-        clocks = find_clocks(int(sys.argv[1]))
-        description = clocks.lock()
+        clocks = find_clocks(gpu)
+        _print("locking")
+        description = clocks.lock_to_base()
     except BackendError as error:
-        print(f"refused {error}", flush=True)
+        _print(f"refused {error}")
         return 1
     try:
         _print(f"locked {description}")
         while os.read(0, 64):
             pass
     finally:
-        clocks.free()
+        restore(clocks, (numbers[0], numbers[1]) if numbers else None)
     return 0
 
 
 def _print(message: str) -> None:
     """Print a message unless the parent has ended."""
-    try:
+    with contextlib.suppress(OSError):
         print(message, flush=True)
-    except OSError:
-        return
 
 
 _LIMIT_S = 60.0
 
 
 @contextlib.contextmanager
-def locked_clocks(gpu: int) -> Iterator[str]:
+def locked_clocks(gpu: int, before: Range | None = None) -> Iterator[str]:
     """Lock a GPU's clock to its base clock; yields a description.
 
-    A separate process keeps it locked and outlives this one: when this process is killed, it unlocks the clock. Raises
-    `BackendError` when locking is refused, or the clock could not be unlocked.
+    A separate process keeps it locked and outlives this one: when this process is killed, it sets the lock `before` or
+    unlocks the clock. Raises `BackendError` when locking is refused, or the clock could not be restored.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(gpu)]
+    command = [sys.executable, "-P", "-m", __name__, str(gpu), *map(str, before or ())]
     keeper = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -171,8 +191,10 @@ def locked_clocks(gpu: int) -> Iterator[str]:
     )
     assert keeper.stdin is not None
     assert keeper.stdout is not None
+    began, word = False, ""
     try:
-        word, _, text = keeper.stdout.readline().strip().partition(" ")
+        began = (line := keeper.stdout.readline()) == "locking\n"
+        word, _, text = (keeper.stdout.readline() if began else line).strip().partition(" ")
         if word != "locked":
             raise BackendError(text or "lock_clocks: the process that locks the clock died.")
         yield text
@@ -180,8 +202,9 @@ def locked_clocks(gpu: int) -> Iterator[str]:
         keeper.stdin.close()
         code = keeper.wait(_LIMIT_S)
         keeper.stdout.close()
-    if code:  # it was killed, or unlocking failed: try it here
-        find_clocks(gpu).free()
+        # It was killed, or could not restore the clock. One that was refused, or never began, changed nothing.
+        if code and began and word != "refused":
+            restore(find_clocks(gpu), before)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,8 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
     Raises `BackendError` if a clock cannot be locked or unlocked.
     """
     watch = GpuWatch()
+    requests = [side.request for side in sides]
+    before = {each.session.measured_gpu(): each.restore_clocks for each in requests if each.restore_clocks is not None}
     with contextlib.ExitStack() as stack:
         for side in sides:
             request, gpu = side.request, side.request.session.measured_gpu()
@@ -157,7 +159,7 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
                 continue
             if request.lock_clocks and gpu not in watch.clocks:
                 with naming_step(side.step):
-                    watch.clocks[gpu] = stack.enter_context(locked_clocks(gpu))
+                    watch.clocks[gpu] = stack.enter_context(locked_clocks(gpu, before.get(gpu)))
             if request.sample_gpu and gpu not in watch.samples:
                 watch.samples[gpu] = stack.enter_context(sampled_gpu(gpu))
         yield watch

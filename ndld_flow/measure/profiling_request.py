@@ -36,6 +36,8 @@ class ProfilingRequest:
     """Number of steps of a sequence; None for as many as its data has."""
     lock_clocks: bool = False
     """Lock the GPU to its base clock during the measurement."""
+    restore_clocks: tuple[int, int] | None = None
+    """The lock in MHz that the GPU had before and gets again; None if it had none."""
     sample_gpu: bool = False
     """Sample the GPU during the measurement."""
     values: Mapping[str, Array] | None = None

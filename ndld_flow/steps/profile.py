@@ -144,7 +144,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Seed of random inputs."""
     lock_clocks: bool = False
     """GPU: lock its clock to the base clock during the measurement; needs root. The clock is always unlocked
-    afterwards, even if the measurement fails."""
+    afterwards, even if the measurement fails, unless `restore_clocks` is given."""
+    restore_clocks: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
+    """GPU: the lock that an administrator has set (`nvidia-smi --lock-gpu-clocks=MIN,MAX`), such as `[1200, 1200]`, to
+    be set again after `lock_clocks`: NVIDIA's tools set and remove a lock, but none reads it."""
     reuse_on: Literal["this_host", "same_kind"] = "this_host"
     """Hosts where this measurement may be reused: this host, with the same set of CPUs, container limits, GPU, power
     limit and environment variables; or `same_kind`: also hosts with as many CPUs and GPUs of the same type under the
@@ -165,6 +168,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     def _check_device(self) -> ProfileModel:
         if self.device == "cpu" and (self.lock_clocks or self.sample_gpu):
             raise ValueError("`lock_clocks` and `sample_gpu` need a GPU, but this step measures on the CPU")
+        if self.restore_clocks is not None and not self.lock_clocks:
+            raise ValueError("`restore_clocks` needs `lock_clocks: true`: without it, the clock is left as it is")
+        if self.restore_clocks is not None and self.restore_clocks[0] > self.restore_clocks[1]:
+            raise ValueError("`restore_clocks`: the first number is the lower one")
         return self
 
     @model_serializer(mode="wrap")
@@ -245,8 +252,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             seed=self.seed,
             steps=self.steps,
             lock_clocks=self.lock_clocks,
+            restore_clocks=self.restore_clocks,
             sample_gpu=self.sample_gpu,
-            options=self.model_dump(mode="json", exclude={"reuse_on"}),
+            options=self.model_dump(mode="json", exclude={"reuse_on", "restore_clocks"}),
         )
 
 

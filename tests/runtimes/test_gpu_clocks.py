@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,21 +36,30 @@ case "$*" in
 esac
 """
 PYNVML = """
-import os
-NVML_CLOCK_LIMIT_ID_TDP, NVML_ERROR_NO_PERMISSION = 0xffffff01, 4
+import json, os
+from pathlib import Path
+NVML_CLOCK_LIMIT_ID_TDP, NVML_CLOCK_LIMIT_ID_UNLIMITED, NVML_ERROR_NO_PERMISSION = 0xffffff01, 0xffffff02, 4
+STATE = Path({state!r})
 class NVMLError(Exception):
-    value = 4
-    def __str__(self): return "Insufficient Permissions"
-def tell(*words):
-    with open({log!r}, "a") as log: print(*words, file=log)
-def nvmlInit(): pass
-def nvmlShutdown(): pass
+    def __init__(self, value): self.value = value
+    def __str__(self): return {{1: "Uninitialized", 2: "Invalid Argument", 4: "Insufficient Permissions"}}[self.value]
+sessions = 0
+def nvmlInit(): global sessions; sessions += 1
+def nvmlShutdown(): global sessions; sessions -= 1
 def nvmlDeviceGetHandleByIndex(index): return f"gpu{{index}}"
+def keep(handle, lock):
+    if not sessions: raise NVMLError(1)
+    if "REFUSES" in os.environ: raise NVMLError(4)
+    STATE.with_suffix(".new").write_text(json.dumps({{**json.loads(STATE.read_text()), handle: lock}}))
+    STATE.with_suffix(".new").replace(STATE)
 def nvmlDeviceSetGpuLockedClocks(handle, low, high):
-    if os.environ.get("REFUSES"): raise NVMLError()
-    tell("lock", handle, hex(low), hex(high))
-def nvmlDeviceResetGpuLockedClocks(handle): tell("reset", handle)
+    symbols = (NVML_CLOCK_LIMIT_ID_TDP, NVML_CLOCK_LIMIT_ID_UNLIMITED)
+    if low > high or (low in symbols) != (high in symbols): raise NVMLError(2)
+    keep(handle, [low, high])
+def nvmlDeviceResetGpuLockedClocks(handle): keep(handle, None)
 """
+"""As nvml.h describes it: a lock is set and removed as a whole, has no getter, and lasts beyond the process."""
+TDP = 0xFFFFFF01
 
 
 @pytest.fixture
@@ -168,17 +181,87 @@ def test_without_any_tool_it_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         pytest.fail("it was not locked")
 
 
-def test_nvml_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "nvml.txt"
-    (tmp_path / "pynvml.py").write_text(PYNVML.format(log=str(log)))
+Locks = Callable[[], Mapping[str, Sequence[int] | None]]
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locks:
+    """The locks of the GPUs of a stand-in of NVML, where an administrator has locked GPU 1."""
+    state = tmp_path / "state.json"
+    state.write_text('{"gpu1": [1200, 1305]}')
+    (tmp_path / "pynvml.py").write_text(PYNVML.format(state=str(state)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with locked_clocks(1) as how:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    return lambda: dict(json.loads(state.read_text()))
+
+
+def test_nvml_comes_first(locks: Locks) -> None:
+    with locked_clocks(0) as how:
         assert how == "by NVML"
-        assert _calls(log) == ["lock gpu1 0xffffff01 0xffffff01"]
-    assert _calls(log)[-1] == "reset gpu1"
+        assert locks() == {"gpu0": [TDP, TDP], "gpu1": [1200, 1305]}
+    assert locks() == {"gpu0": None, "gpu1": [1200, 1305]}
+
+
+def test_an_administrators_lock_is_set_again(locks: Locks) -> None:
+    with locked_clocks(1, (1200, 1305)):
+        assert locks() == {"gpu1": [TDP, TDP]}
+    assert locks() == {"gpu1": [1200, 1305]}
+    with pytest.raises(KeyboardInterrupt), locked_clocks(1, (1200, 1305)):
+        raise KeyboardInterrupt
+    assert locks() == {"gpu1": [1200, 1305]}
+
+
+def test_of_two_measurements_on_a_gpu_one_knows_its_lock(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OnnxruntimeRequest, "measured_gpu", lambda self: 1)
+    sides = [_side("a", "cuda", lock_clocks=True), _side("b", "cuda", lock_clocks=True, restore_clocks=(1200, 1305))]
+    with watched_gpus(sides):
+        assert locks() == {"gpu1": [TDP, TDP]}
+    assert locks() == {"gpu1": [1200, 1305]}
+
+
+def test_a_lock_stays_where_locking_is_not_permitted(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFUSES", "1")
     with pytest.raises(BackendError, match=r"Insufficient Permissions.*Only root may set clocks"), locked_clocks(1):
         pytest.fail("it was not locked")
+    assert locks() == {"gpu1": [1200, 1305]}
+
+
+@pytest.mark.parametrize("body", [contextlib.nullcontext(), pytest.raises(KeyboardInterrupt)])
+def test_a_lock_is_set_again_when_the_locking_process_is_killed(
+    locks: Locks, started: list[subprocess.Popen[str]], body: AbstractContextManager[None]
+) -> None:
+    with body, locked_clocks(1, (1200, 1305)):
+        started[0].kill()
+        started[0].wait()
+        assert locks() == {"gpu1": [TDP, TDP]}
+        if not isinstance(body, contextlib.nullcontext):
+            raise KeyboardInterrupt
+    assert locks() == {"gpu1": [1200, 1305]}
+
+
+def test_a_lock_is_set_again_when_everything_is_killed_but_the_locking_process(locks: Locks) -> None:
+    program = LOCKS.replace("locked_clocks(0)", "locked_clocks(1, (1200, 1305))")
+    ours = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    assert ours.stdout is not None
+    assert ours.stdout.readline() == b"locked\n"
+    assert locks() == {"gpu1": [TDP, TDP]}
+    os.killpg(ours.pid, signal.SIGKILL)
+    ours.wait()
+    ours.stdout.close()
+    until = time.monotonic() + SOON_S
+    while locks() != {"gpu1": [1200, 1305]} and time.monotonic() < until:
+        time.sleep(0.05)
+    assert locks() == {"gpu1": [1200, 1305]}
+
+
+def test_a_locking_process_that_never_began_is_not_followed_by_a_reset(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(BackendError, match="died"), locked_clocks(1):
+        pytest.fail("it was not locked")
+    assert locks() == {"gpu1": [1200, 1305]}
 
 
 def test_gpus_are_named_as_cuda_sees_them(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
