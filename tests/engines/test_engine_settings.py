@@ -391,6 +391,16 @@ def test_refittable_weights_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
     assert foresee_build(asked).obstacles == ()
 
 
+def test_another_gpu_needs_gpus_on_rtx(here: Any) -> None:
+    here("tensorrt_rtx", "1.7.1.116")
+    (lack,) = foresee_build(settings("gpu: 3")).lacks
+    assert lack.startswith("`gpu: 3`")
+    assert "remove it" in lack
+    here("tensorrt_rtx", "1.7.1.116", ["NVIDIA RTX 4090"] * 3)
+    assert len(foresee_build(settings("gpu: 3")).lacks) == 1
+    assert foresee_build(settings("gpu: 2")).obstacles == ()
+
+
 def test_problems_are_those_of_the_requested_release(here: Any) -> None:
     here("tensorrt_rtx", "1.7.1.116")
     seen = foresee_build(settings("{release: '11.4', fp16: true}"))

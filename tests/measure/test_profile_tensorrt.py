@@ -665,6 +665,11 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
         ({"backend": "tensorrt", "engine": "e", "threads": 2}, r"`threads`: for ONNX Runtime or OpenVINO only"),
         ({"engine": "e", "cuda_graph": True}, r"`engine`, `cuda_graph`: for TensorRT only, .*`backend: tensorrt_rtx`"),
         ({"lock_clocks": True}, "need a GPU, but this step measures on the CPU"),
+        ({"restore_clocks": [1200, 1305]}, "`restore_clocks` needs `lock_clocks: true`"),
+        (
+            {"provider": "cuda", "lock_clocks": True, "restore_clocks": [1305, 1200]},
+            "the first number is the lower one",
+        ),
         ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -266,6 +268,21 @@ def test_a_plugin_that_does_not_load_is_refused_with_the_reason(tmp_path: Path) 
     no_plugin = onnx.onnx_cpp2py_export.__file__
     with pytest.raises(BackendError, match="CreateEpFactories"):
         open_model(model, SessionSettings(provider="own", provider_library=no_plugin))
+
+
+def test_a_plugin_that_lacks_the_driver_names_it(tmp_path: Path) -> None:
+    """As that of TensorRT-RTX 0.5 on a machine without an NVIDIA driver."""
+    if HAS_GPU or shutil.which("cc") is None:
+        pytest.skip("needs a C compiler, and no GPU")
+    plugin, source = tmp_path / "plugin.so", tmp_path / "empty.c"
+    source.touch()
+    # A driver to link against, which is gone when the plugin is loaded.
+    for target, more in ((tmp_path / "libcuda.so.1", []), (plugin, ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"])):
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", target, source, *more], check=True, cwd=tmp_path)
+    (tmp_path / "libcuda.so.1").unlink()
+    model = write_model(tmp_path / "m.onnx", RELU)
+    with pytest.raises(BackendError, match=r"libcuda\.so\.1: .*Install NVIDIA's driver"):
+        open_model(model, SessionSettings(provider="own", provider_library=str(plugin)))
 
 
 def test_a_plugin_without_a_device_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ _RTX = "NvTensorRTRTXExecutionProvider"
 _SUFFIX = "ExecutionProvider"
 _EXTRA_SHORT = {"tensorrt_rtx": _RTX, "directml": "DmlExecutionProvider"}
 _ON_NVIDIA_GPU = (_CUDA, _TENSORRT, _RTX)
+_DRIVER = re.compile(r"\blib(cuda|nvidia-ml)\.so|\bnvcuda\.dll")
+"""Libraries of NVIDIA's driver."""
 
 
 def full_name(provider: str) -> str:
@@ -68,8 +71,10 @@ def find_plugin_devices(provider: str, library: str) -> tuple[str, list[Any]]:
             ort.register_execution_provider_library(library, library)
         except Exception as error:  # ONNX Runtime raises its own classes
             reason = shortened(" ".join(str(error).split()).rpartition("FAIL : ")[2], 600)
+            advice = "Install NVIDIA's driver" if _DRIVER.search(reason) else "Install what it needs"
             raise BackendError(
-                f"`provider_library`: ONNX Runtime {ort.__version__} does not load {library}: {reason}."
+                f"`provider_library`: ONNX Runtime {ort.__version__} does not load {library}: {reason}. {advice}, or "
+                "remove `provider_library`."
             ) from None
         _plugins[library] = {device.ep_name for device in ort.get_ep_devices()} - before
     offered = _plugins[library]
