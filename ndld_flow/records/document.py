@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PureWindowsPath
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import from_json
@@ -106,6 +106,13 @@ class Record(BaseModel):
     def to_json(self) -> str:
         """Return indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
         return self.model_dump_json(indent=1) + "\n"
+
+    def __copy__(self) -> Self:
+        """Return a copy of the fields: `model_copy` changes some, and a cached property would keep the old values."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 class StrictRecord(Record):

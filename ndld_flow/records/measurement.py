@@ -118,7 +118,8 @@ class LatencySummary(Record):
         # Not statistics.stdev: its exact fractions take 100 times as long and change no displayed digit.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)
         std = math.sqrt(squares / (len(samples_ms) - 1)) if len(samples_ms) > 1 else 0.0
-        typical = {word: statistics.median(map(reduce, runs_ms)) for word, reduce in STATISTICS.items()}
+        ordered = [sorted(run) for run in runs_ms]  # each statistic would sort anew what is not in order
+        typical = {word: statistics.median(map(reduce, ordered)) for word, reduce in STATISTICS.items()}
         by_latency = sorted(range(len(samples_ms)), key=samples_ms.__getitem__)
         places = bisect_right(by_latency, typical["median"], key=samples_ms.__getitem__)
         return cls(

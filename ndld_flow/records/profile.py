@@ -7,6 +7,7 @@ import operator
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
@@ -67,7 +68,7 @@ class BatchPoint(Record):
     latency_ms: tuple[float, ...]
     """Latency of the whole batch, every sample in order."""
 
-    @property
+    @cached_property
     def latency(self) -> LatencySummary:
         return LatencySummary.of(self.latency_ms)
 
@@ -382,12 +383,12 @@ class Profile(Document):
         count = self.options.get("streams", 1) if reported is None else reported
         return count if isinstance(count, int) and count > 0 else 1
 
-    @property
+    @cached_property
     def latency_ms(self) -> tuple[float, ...]:
         """All samples of the timing pass, in order."""
         return tuple(sample for run in self.runs for sample in run.latency_ms)
 
-    @property
+    @cached_property
     def latency(self) -> LatencySummary:
         """Statistics of the timing pass; the median is that of the runs' medians."""
         return LatencySummary.of_runs([run.latency_ms for run in self.runs])

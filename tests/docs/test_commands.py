@@ -34,6 +34,8 @@ SMALLER = {
     "pipelines/ppocr_det_rtx.yaml": ("steps.engine.compute_capabilities=['8.6']", "inputs.x.opt=[1,3,320,320]"),
 }
 """Smaller inputs and fewer GPUs, where a recipe's own take seconds."""
+MEASURED_ANEW = ("ndld-flow compare model.onnx", "ndld-flow optimize", "ndld-flow noise")
+"""Commands that reuse nothing; three pages begin with the same ones."""
 EXIT_CODES = re.compile(r"# exit code (\d[\d, or]*)")
 UNDECIDED = (0, 1, 4)
 
@@ -118,11 +120,15 @@ def trouble_of(command: str, folder: Path, environment: dict[str, str]) -> str:
 def test_every_command_works(checkout: Path, environment: dict[str, str]) -> None:
     """Each page on its own, as its reader would; results are shared, so that no recipe runs twice in the same form."""
     troubles = []
+    earlier: set[str] = set()
     for block in pages.blocks():
         if block.title and not block.is_for_ci:
             (checkout / block.title).parent.mkdir(parents=True, exist_ok=True)
             (checkout / block.title).write_text(block.text)
         for command in filter(can_run, block.commands()):
+            if pages.without_comment(command).startswith(MEASURED_ANEW) and command in earlier:
+                continue
+            earlier.add(command)
             if trouble := trouble_of(command, checkout, environment):
                 troubles.append(f"{block.page}: {command}\n{trouble}")
     assert not troubles, "\n\n".join(troubles)
@@ -131,8 +137,7 @@ def test_every_command_works(checkout: Path, environment: dict[str, str]) -> Non
 def test_python_examples_work(checkout: Path, environment: dict[str, str]) -> None:
     for block in pages.blocks():
         if block.page.endswith("python.md") or block.title == "look.py":
-            small = [f"steps.{step}.{setting}" for step in ("base", "speed") for setting in HURRY]
-            code = block.text.replace('["steps', f'[*{small}, "steps')
+            code = block.text.replace('["steps', f'[*{cheaper("pipelines/resnet50.yaml", checkout)}, "steps')
             subprocess.run([sys.executable, "-c", code], cwd=checkout, env=environment, check=True)
 
 

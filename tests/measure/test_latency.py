@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.records.measurement import LatencySummary, percentile
+from ndld_flow.records.profile import Profile
+from tests.support.compare_samples import steady
 
 SAMPLES = st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=300)
 
@@ -39,3 +41,13 @@ def test_the_median_pass_is_one_that_was_measured() -> None:
     assert LatencySummary.of([1.0]).cov == 0.0
     with pytest.raises(ValueError, match="no samples"):
         LatencySummary.of([])
+
+
+def test_a_changed_copy_has_a_latency_of_its_own() -> None:
+    """A profile computes its latency once."""
+    profile = steady(2.0, 4.0)
+    assert (profile.latency.median_ms, profile.latency_ms) == (3.0, (2.0,) * 3 + (4.0,) * 3)
+    assert profile.latency is profile.latency
+    halved = profile.model_copy(update={"runs": profile.runs[:1]})
+    assert (halved.latency.median_ms, halved.latency_ms) == (2.0, (2.0,) * 3)
+    assert profile == Profile.model_validate_json(profile.to_json())

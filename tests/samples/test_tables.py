@@ -170,7 +170,7 @@ def test_a_model_of_strings_is_compared_and_measured(in_folder: Path) -> None:
             "steps": {
                 "clean": {"step": "sanitize"},
                 "agree": {"step": "check_accuracy", "reference": "source", "candidate": "clean"},
-                "speed": {"step": "profile", "passes": 2, "runs": 1},
+                "speed": {"step": "profile", "passes": 2, "runs": 1, "duration": 0, "stable": 0, "warmup": 0},
             },
         }
     )
