@@ -192,6 +192,25 @@ def test_tensorrt_rtx_captures_graphs_itself(
     assert "launch 1" not in rtx.cuda_calls
 
 
+def test_tensorrt_rtx_loads_the_kernels_of_a_runtime_cache(
+    standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rtx = bench_of("tensorrt_rtx", "1.7", standins, tmp_path, monkeypatch)
+    engine, cache, calls = rtx.engine(), tmp_path / "runtime.cache", tmp_path / "calls.jsonl"
+    monkeypatch.setenv("STANDIN_RECORD", str(calls))
+    release = rtx.profile(engine)[1].versions["tensorrt-rtx"]
+    assert '"compiled": true' in calls.read_text()
+    calls.unlink()
+    cache.write_text(f"STANDIN-RUNTIME-CACHE {release} 8.9 kernels")
+    _, result = rtx.profile(engine, runtime_cache=str(cache))
+    assert '"compiled": false' in calls.read_text()
+    assert '"compiled": true' not in calls.read_text()
+    assert any("runtime cache runtime.cache were loaded" in note for note in result.notes)
+    monkeypatch.setenv("STANDIN_GPU", "12.0")
+    with pytest.raises(BackendError, match=r"runtime_cache: TensorRT-RTX does not accept .*another release, GPU"):
+        rtx.profile(engine, runtime_cache=str(cache))
+
+
 def test_concurrent_streams(trt: Bench) -> None:
     ran, result = trt.profile(trt.engine(), streams=3)
     assert trt.cuda_calls.count("stream 1") == 3
@@ -670,6 +689,7 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
             {"provider": "cuda", "lock_clocks": True, "restore_clocks": [1305, 1200]},
             "the first number is the lower one",
         ),
+        ({"backend": "tensorrt", "engine": "e", "runtime_cache": "r"}, "`runtime_cache` is for TensorRT-RTX"),
         ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
     ],
 )

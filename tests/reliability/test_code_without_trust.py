@@ -214,6 +214,7 @@ def test_settings_that_run_code_are_known() -> None:
         "profile.library",
         "profile.provider_library",
         "profile.provider_options",
+        "profile.runtime_cache",
         "profile.trust_engine",
         "quantize.custom_ops",
         "quantize.loader",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # measuring processes import this module
     from ndld_flow.records.profile import RuntimeTraits
     from ndld_flow.runtimes.tensorrt.library import Library
 
+_PATHS = ("engine", "model", "lean_runtime", "runtime_cache")
+
 
 @dataclass(frozen=True)
 class EngineRequest(EngineSettings, SessionRequest):
@@ -45,7 +47,7 @@ class EngineRequest(EngineSettings, SessionRequest):
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
         """Return the request from the values of `to_json`, read from JSON."""
-        paths = {name: Path(values[name]) for name in ("engine", "model", "lean_runtime") if values[name] is not None}
+        paths = {name: Path(values[name]) for name in _PATHS if values[name] is not None}
         specs = {
             name: tuple(
                 TensorSpec(**{**raw, "shape": None if raw["shape"] is None else tuple(raw["shape"])})

@@ -38,6 +38,7 @@ class TensorrtSettings(RuntimeSettings):
         "device": "gpu",
         "useDLACore": "dla_core",
         "leanDLLPath": "lean_runtime",
+        "runtimeCacheFile": "runtime_cache",
         "weightStreamingBudget": "weight_streaming_budget",
     }
     reports_device_times: ClassVar[bool] = True
@@ -54,6 +55,9 @@ class TensorrtSettings(RuntimeSettings):
     lean_runtime: Annotated[Path | None, DataFile(), RunsCode()] = None
     """TensorRT: the library of the lean runtime, such as `libnvinfer_lean.so.10`, of the release that built an engine
     with `exclude_lean_runtime: true`."""
+    runtime_cache: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """TensorRT-RTX: the runtime cache that an application ships, as `tensorrt_rtx --runtimeCacheFile` writes it for the
+    GPU: `load_ms` is then that of a start which compiles no kernel that is in it."""
     library: Annotated[Path | None, RunsCode()] = None
     """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT,
     unpacked or not."""
@@ -91,6 +95,10 @@ class TensorrtSettings(RuntimeSettings):
             )
         if self.engine is not None and self.engine_file is not None:
             raise ValueError("give either `engine` or `engine_file`")
+        if self.runtime_cache is not None and self.backend != "tensorrt_rtx":
+            raise ValueError(
+                "`runtime_cache` is for TensorRT-RTX, which compiles kernels when it loads an engine: remove it"
+            )
         return self
 
     @property
@@ -184,6 +192,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         plugins=() if build is None else _plugins(build),
         trust=settings.trust_engine,
         lean_runtime=None if settings.lean_runtime is None else settings.lean_runtime.absolute(),
+        runtime_cache=None if settings.runtime_cache is None else settings.runtime_cache.absolute(),
         dla_core=_built_core(build) if settings.dla_core is None else settings.dla_core,
         weight_streaming_budget=settings.weight_streaming_budget,
         gpu=settings.gpu,

@@ -276,6 +276,8 @@ def open_engine(request: EngineSettings) -> EngineSession:
     config = _runtime_config(trt, engine, request)
     if config is not None:
         notes.append("kernels were compiled for the shapes of the inputs before measuring (EAGER), not during it")
+    if request.runtime_cache is not None:
+        notes.append(f"kernels in the runtime cache {request.runtime_cache.name} were loaded, not compiled")
     contexts = [_create_context(engine, config, messages) for _ in range(request.streams)]
     load_ms += (time.perf_counter() - started) * 1e3
     after = cuda.read_memory()
@@ -328,7 +330,22 @@ def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # n
     config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
     if request.cuda_graph and hasattr(config, "cuda_graph_strategy"):
         config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+    if request.runtime_cache is not None:
+        _load_runtime_cache(config, request.runtime_cache)
     return config
+
+
+def _load_runtime_cache(config: Any, file: Path) -> None:  # noqa: ANN401
+    try:
+        kernels = file.read_bytes()
+    except OSError as error:
+        raise RequestError(f"runtime_cache: {file} cannot be read: {error.strerror}.") from None
+    cache = config.create_runtime_cache()
+    if not (cache.deserialize(kernels) and config.set_runtime_cache(cache)):
+        raise BackendError(
+            f"runtime_cache: TensorRT-RTX does not accept {file}: it is damaged, or of another release, GPU or driver. "
+            "Write it again on this machine with `tensorrt_rtx --runtimeCacheFile`, or remove `runtime_cache`."
+        )
 
 
 def _create_context(engine: Any, config: Any, messages: MessageLog) -> Any:  # noqa: ANN401

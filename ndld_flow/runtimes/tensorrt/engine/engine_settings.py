@@ -37,6 +37,8 @@ class EngineSettings:
     """Allow code embedded in the engine."""
     lean_runtime: Path | None = None
     """The library of the lean runtime that opens the engine."""
+    runtime_cache: Path | None = None
+    """Kernels that TensorRT-RTX has compiled before."""
     dla_core: int | None = None
     """The DLA core of an engine that was built for one."""
     weight_streaming_budget: int | str | None = None

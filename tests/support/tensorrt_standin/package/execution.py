@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .bindings import Bound, Setting, expect
+from .bindings import Bound, Setting, expect, record
 from .computing import Computing, weights_in
 from .logs import Log
 from .plan import unpacked
+from .running import IRuntimeConfig
 from .timing import key_of, time_of
 from .values import BITS, Dims, volume
 
@@ -46,6 +47,9 @@ class IExecutionContext(Bound):
         self._waiting: list[tuple[str, float]] = []
         self._allocators: dict[str, Any] = {}
         self._computing: Computing | None = None
+        if isinstance(self._how, IRuntimeConfig):
+            cache = self._how.get_runtime_cache()
+            record(self, compiled=cache is None or cache._compile())
         self._times = [
             (layer["name"], time_of(key_of(layer["name"])) * _FASTER.get(layer["type"], 1))
             for layer in engine["layers"]

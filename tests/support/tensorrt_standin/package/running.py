@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from .bindings import Bound, Setting, expect, member
+from .bindings import RELEASE, Bound, Setting, expect, member
 from .values import IHostMemory
 
 
 class IRuntimeCache(Bound):
-    """Code that TensorRT-RTX compiled for this GPU."""
+    """Kernels that TensorRT-RTX compiled for this GPU."""
 
     def _begin(self, *arguments: Any) -> None:
-        self._blob = b"STANDIN-RUNTIME-CACHE"
+        self._head = f"STANDIN-RUNTIME-CACHE {RELEASE['release']} {os.environ.get('STANDIN_GPU', '8.9')} ".encode()
+        self._kernels = b""
 
     def serialize(self) -> Any:
-        return IHostMemory(self._blob)
+        return IHostMemory(self._head + self._kernels)
 
     def deserialize(self, blob: Any) -> bool:
-        return bytes(blob).startswith(b"STANDIN-RUNTIME-CACHE")
+        """What another release or GPU wrote leaves the cache as it is."""
+        data = bytes(memoryview(blob))
+        if data.startswith(self._head):
+            self._kernels = data.removeprefix(self._head)
+        return data.startswith(self._head)
 
     def reset(self) -> bool:
+        self._kernels = b""
         return True
+
+    def _compile(self) -> bool:
+        """Keep kernels; return whether they had to be compiled."""
+        compiled, self._kernels = not self._kernels, self._kernels or b"kernels"
+        return compiled
 
 
 class IRuntimeConfig(Bound):
