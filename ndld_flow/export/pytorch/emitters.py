@@ -1,14 +1,14 @@
-"""The operators of ONNX as PyTorch code: one small function each, in the order of subjects.
+"""The operators of ONNX as PyTorch code: a form each, or a small function, in the order of subjects.
 
-An emitter returns the Python expression of a node's output; a new operator is a new function with `@emits`. What
-PyTorch defines otherwise is a function of `onnx_operators.py`; `_FUNCTIONS` lists the operators that need no more than
-a call of one. Each emitter is tested with every case that the onnx package has for its operator.
+An emitter returns the Python expression of a node's output; a new operator is a new row of `FORMS`, or a function with
+`@emits`. What PyTorch defines otherwise is a function of `onnx_operators.py`. Each emitter is tested with every case
+that the onnx package has for its operator.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import re
 
 import onnx_ir as ir
 
@@ -26,85 +26,103 @@ from ndld_flow.export.pytorch.call import (
     torch_dtype,
 )
 
-__all__ = ["EMITTERS"]
+__all__ = ["EMITTERS", "FORMS"]
 
-# --- calls of one function --------------------------------------------------------------------------------------------
+# --- forms ------------------------------------------------------------------------------------------------------------
 
-
-class _Function(NamedTuple):
-    """A function of `onnx_operators.py` that takes the first inputs of a node, and then some of its attributes."""
-
-    name: str
-    inputs: int
-    attributes: tuple[str, ...] = ()
-    since: int = 1
-
-
-_FUNCTIONS = {
-    "Compress": _Function("compress", 2, ("axis",)),
-    "GatherElements": _Function("gather_elements", 2, ("axis",)),
-    "HardSigmoid": _Function("hard_sigmoid", 1, ("alpha", "beta"), since=6),
-    "InstanceNormalization": _Function("instance_normalization", 3, ("epsilon",), since=6),
-    "IsInf": _Function("is_inf", 1, ("detect_negative", "detect_positive")),
-    "LRN": _Function("local_response_normalization", 1, ("size", "alpha", "beta", "bias")),
-    "LpNormalization": _Function("lp_normalization", 1, ("axis", "p")),
-    "MatMulInteger": _Function("matmul_integer", 4),
-    "Mod": _Function("mod", 2, ("fmod",)),
-    "NonMaxSuppression": _Function("non_max_suppression", 5, ("center_point_box",)),
-    "PRelu": _Function("prelu", 2, since=7),
-    "ReverseSequence": _Function("reverse_sequence", 2, ("batch_axis", "time_axis")),
-    "Selu": _Function("selu", 1, ("alpha", "gamma"), since=6),
-    "Shrink": _Function("shrink", 1, ("lambd", "bias")),
-    "SpaceToDepth": _Function("space_to_depth", 1, ("blocksize",)),
-}
-
-
-def _call_function(call: Call) -> Emitted:
-    function = _FUNCTIONS[call.node.op_type]
-    inputs = [call.x(index) for index in range(function.inputs)]
-    return call.use(function.name, *inputs, *(literal(call.attribute(name)) for name in function.attributes))
-
-
-for _op_type, _function in _FUNCTIONS.items():
-    emits(_op_type, since=_function.since)(_call_function)
-
-# --- elements ---------------------------------------------------------------------------------------------------------
-
-_UNARY = {
-    "Abs": "torch.abs", "Acos": "torch.acos", "Acosh": "torch.acosh", "Asin": "torch.asin", "Asinh": "torch.asinh",
-    "Atan": "torch.atan", "Atanh": "torch.atanh", "Ceil": "torch.ceil", "Cos": "torch.cos", "Cosh": "torch.cosh",
-    "Erf": "torch.erf", "Exp": "torch.exp", "Floor": "torch.floor", "IsNaN": "torch.isnan", "Log": "torch.log",
-    "Neg": "torch.neg", "Not": "torch.logical_not", "BitwiseNot": "torch.bitwise_not", "Reciprocal": "torch.reciprocal",
-    "Relu": "F.relu", "Round": "torch.round", "Sigmoid": "torch.sigmoid", "Sign": "torch.sign", "Sin": "torch.sin",
-    "Sinh": "torch.sinh", "Softsign": "F.softsign", "Sqrt": "torch.sqrt", "Tan": "torch.tan", "Tanh": "torch.tanh",
-    "HardSwish": "F.hardswish", "Mish": "F.mish", "Det": "torch.det", "NonZero": "", "Identity": "",
-}  # fmt: skip
-
-
-@emits(*_UNARY)
-def unary(call: Call) -> Emitted:
-    if call.node.op_type == "Identity":
-        call.writer.bind(call.node.outputs[0], call.x())
-        return None
-    if call.node.op_type == "NonZero":
-        return f"torch.nonzero({call.x()}).T"
-    return f"{_UNARY[call.node.op_type]}({call.x()})"
-
-
-@emits("Softplus")
-def softplus(call: Call) -> Emitted:
-    return f"torch.logaddexp({call.x()}, torch.zeros_like({call.x()}))"
-
-
-_BINARY = {
+_SAME_NAME = (
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Det", "Erf", "Exp", "Floor",
+    "IsNaN", "Log", "Neg", "Reciprocal", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
+)  # fmt: skip
+"""Operators with the name of their function in `torch`."""
+_SIGNS = {
     "Add": "+", "Sub": "-", "Mul": "*", "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<",
     "LessOrEqual": "<=", "And": "&", "Or": "|", "Xor": "^", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^",
 }  # fmt: skip
+_SINCE_7 = {
+    "PRelu": "ops.prelu({0}, {1})",
+    **{op_type: f"{{operand0}} {sign} {{operand1}}" for op_type, sign in _SIGNS.items()},
+}
+_SINCE_6 = {
+    "Celu": "F.celu({0}, {alpha})",
+    "Elu": "F.elu({0}, {alpha})",
+    "HardSigmoid": "ops.hard_sigmoid({0}, {alpha}, {beta})",
+    "InstanceNormalization": "ops.instance_normalization({0}, {1}, {2}, {epsilon})",
+    "LeakyRelu": "F.leaky_relu({0}, {alpha})",
+    "Selu": "ops.selu({0}, {alpha}, {gamma})",
+    "Tile": "torch.tile({0}, {ints1})",
+}
+FORMS = {
+    "ArgMax": "ops.arg_extreme({0}, True, {axis=0}, {keepdims=0}, {select_last_index=0})",
+    "ArgMin": "ops.arg_extreme({0}, False, {axis=0}, {keepdims=0}, {select_last_index=0})",
+    "BitwiseNot": "torch.bitwise_not({0})",
+    "Compress": "ops.compress({0}, {1}, {axis})",
+    "CumProd": "ops.cumulate({0}, {integer1}, {exclusive}, {reverse}, True)",
+    "CumSum": "ops.cumulate({0}, {integer1}, {exclusive}, {reverse}, False)",
+    "Expand": "ops.expand({0}, {ints1})",
+    "GatherElements": "ops.gather_elements({0}, {1}, {axis})",
+    "GatherND": "ops.gather_nd({0}, {1}, {batch_dims=0})",
+    "HardSwish": "F.hardswish({0})",
+    "IsInf": "ops.is_inf({0}, {detect_negative}, {detect_positive})",
+    "LRN": "ops.local_response_normalization({0}, {size}, {alpha}, {beta}, {bias})",
+    "LpNormalization": "ops.lp_normalization({0}, {axis}, {p})",
+    "MatMul": "{0} @ {1}",
+    "MatMulInteger": "ops.matmul_integer({0}, {1}, {2}, {3})",
+    "Mish": "F.mish({0})",
+    "Mod": "ops.mod({0}, {1}, {fmod})",
+    "NonMaxSuppression": "ops.non_max_suppression({0}, {1}, {2}, {3}, {4}, {center_point_box})",
+    "NonZero": "torch.nonzero({0}).T",
+    "Not": "torch.logical_not({0})",
+    "OneHot": "ops.one_hot({0}, {integer1}, {2}, {axis})",
+    "Relu": "F.relu({0})",
+    "ReverseSequence": "ops.reverse_sequence({0}, {1}, {batch_axis}, {time_axis})",
+    "Scatter": 'ops.scatter_elements({0}, {1}, {2}, {axis}, "none")',
+    "ScatterElements": 'ops.scatter_elements({0}, {1}, {2}, {axis}, {reduction="none"})',
+    "ScatterND": 'ops.scatter_nd({0}, {1}, {2}, {reduction="none"})',
+    "Shrink": "ops.shrink({0}, {lambd}, {bias})",
+    "Size": "torch.tensor({0}.numel())",
+    "Softplus": "torch.logaddexp({0}, torch.zeros_like({0}))",
+    "Softsign": "F.softsign({0})",
+    "SpaceToDepth": "ops.space_to_depth({0}, {blocksize})",
+    "Squeeze": "ops.squeeze({0}, {axes1})",
+    "Swish": "{0} * torch.sigmoid({alpha} * {0})",
+    "ThresholdedRelu": "F.threshold({0}, {alpha}, 0.0)",
+    "Trilu": "ops.trilu({0}, {integer1=0}, {upper})",
+    "Unsqueeze": "ops.unsqueeze({0}, {axes1})",
+    "Where": "torch.where({0}, {1}, {2})",
+    **{op_type: f"torch.{op_type.lower()}({{0}})" for op_type in _SAME_NAME},
+    **_SINCE_6,
+    **_SINCE_7,
+}
+"""Operator -> its code: `{0}` is its first input, `{ints1}` the second as a list of integers, `{axis}` an attribute,
+and `{axis=0}` one that older versions lack."""
+_FIELD = re.compile(r"\{([a-z_]*)(\d*)(?:=([^}]*))?\}")
 
 
-@emits(*_BINARY, since=7)
-def binary(call: Call) -> Emitted:
-    return f"{call.operand(0)} {_BINARY[call.node.op_type]} {call.operand(1)}"
+@emits(*FORMS.keys() - _SINCE_6.keys() - _SINCE_7.keys())
+@emits(*_SINCE_6, since=6)
+@emits(*_SINCE_7, since=7)
+def form(call: Call) -> Emitted:
+    readers = {"": call.x, "operand": call.operand, "ints": call.ints, "integer": call.integer, "axes": call.axes}
+
+    def read(field: re.Match[str]) -> str:
+        name, index, otherwise = field.groups()
+        text = readers[name](int(index)) if index else literal(call.attribute(name))
+        return otherwise if otherwise and text == "None" else text
+
+    text = FORMS[call.node.op_type]
+    if text.startswith("ops."):
+        call.writer.use(text.partition("(")[0].removeprefix("ops."))
+    return _FIELD.sub(read, text)
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+
+@emits("Identity")
+def identity(call: Call) -> Emitted:
+    call.writer.bind(call.node.outputs[0], call.x())
+    return None
 
 
 @emits("Div", since=7)
@@ -139,11 +157,6 @@ def variadic(call: Call) -> Emitted:
     return first
 
 
-@emits("Where")
-def where(call: Call) -> Emitted:
-    return f"torch.where({call.x(0)}, {call.x(1)}, {call.x(2)})"
-
-
 @emits("Clip")
 def clip(call: Call) -> Emitted:
     if call.version < 11:
@@ -153,29 +166,9 @@ def clip(call: Call) -> Emitted:
     return call.use("clip", call.x(), call.number(1), call.number(2))
 
 
-@emits("LeakyRelu", since=6)
-def leaky_relu(call: Call) -> Emitted:
-    return f"F.leaky_relu({call.x()}, {literal(call.attribute('alpha'))})"
-
-
-@emits("Elu", "Celu", since=6)
-def elu(call: Call) -> Emitted:
-    return f"F.{call.node.op_type.lower()}({call.x()}, {literal(call.attribute('alpha'))})"
-
-
-@emits("ThresholdedRelu")
-def thresholded_relu(call: Call) -> Emitted:
-    return f"F.threshold({call.x()}, {literal(call.attribute('alpha'))}, 0.0)"
-
-
 @emits("Gelu")
 def gelu(call: Call) -> Emitted:
     return f"F.gelu({call.x()}, approximate={literal(call.text('approximate', 'none', 'tanh'))})"
-
-
-@emits("Swish")
-def swish(call: Call) -> Emitted:
-    return f"{call.x()} * torch.sigmoid({literal(call.attribute('alpha'))} * {call.x()})"
 
 
 @emits("Cast", since=6)
@@ -227,26 +220,12 @@ def reduce_all(call: Call) -> Emitted:
     return call.use("reduce_all", literal(kind), call.x(), axes, literal(keepdims), literal(noop))
 
 
-@emits("ArgMax", "ArgMin")
-def arg_extreme(call: Call) -> Emitted:
-    axis, keepdims, last = (call.attribute(name, 0) for name in ("axis", "keepdims", "select_last_index"))
-    largest = literal(call.node.op_type == "ArgMax")
-    return call.use("arg_extreme", call.x(), largest, literal(axis), literal(keepdims), literal(last))
-
-
 @emits("TopK", since=1)
 def top_k(call: Call) -> Emitted:
     call.attribute("sorted")
     k = literal(call.attribute("k")) if call.version < 10 else call.integer(1)
     largest = literal(call.attribute("largest", 1))
     return Several(call.use("top_k", call.x(), k, literal(call.attribute("axis")), largest), 2)
-
-
-@emits("CumSum", "CumProd")
-def cumulate(call: Call) -> Emitted:
-    product = literal(call.node.op_type == "CumProd")
-    flags = (literal(call.attribute(name)) for name in ("exclusive", "reverse"))
-    return call.use("cumulate", call.x(), call.integer(1), *flags, product)
 
 
 @emits("Softmax", "LogSoftmax", "Hardmax")
@@ -262,11 +241,6 @@ def softmax(call: Call) -> Emitted:
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-
-
-@emits("MatMul")
-def matmul(call: Call) -> Emitted:
-    return f"{call.x(0)} @ {call.x(1)}"
 
 
 @emits("Gemm", since=7)
@@ -547,11 +521,6 @@ def transpose(call: Call) -> Emitted:
     return f"{call.x()}.permute({literal(order)})"
 
 
-@emits("Squeeze", "Unsqueeze")
-def squeeze(call: Call) -> Emitted:
-    return call.use(call.node.op_type.lower(), call.x(), call.axes(1))
-
-
 @emits("Concat", since=4)
 def concat(call: Call) -> Emitted:
     return f"torch.cat([{', '.join(call.xs())}], {literal(call.attribute('axis'))})"
@@ -583,33 +552,6 @@ def gather(call: Call) -> Emitted:
     return call.use("gather", call.x(0), call.x(1), literal(axis))
 
 
-@emits("GatherND")
-def gather_nd(call: Call) -> Emitted:
-    return call.use("gather_nd", call.x(0), call.x(1), literal(call.attribute("batch_dims", 0)))
-
-
-@emits("ScatterElements", "Scatter")
-def scatter_elements(call: Call) -> Emitted:
-    axis, reduction = call.attribute("axis"), call.attribute("reduction", "none")
-    return call.use("scatter_elements", call.x(0), call.x(1), call.x(2), literal(axis), literal(reduction))
-
-
-@emits("ScatterND")
-def scatter_nd(call: Call) -> Emitted:
-    reduction = literal(call.attribute("reduction", "none"))
-    return call.use("scatter_nd", call.x(0), call.x(1), call.x(2), reduction)
-
-
-@emits("Expand")
-def expand(call: Call) -> Emitted:
-    return call.use("expand", call.x(), call.ints(1))
-
-
-@emits("Tile", since=6)
-def tile(call: Call) -> Emitted:
-    return f"torch.tile({call.x()}, {call.ints(1)})"
-
-
 @emits("Pad", since=2)
 def pad(call: Call) -> Emitted:
     mode = literal(call.text("mode", "constant", "reflect", "edge", "wrap"))
@@ -624,11 +566,6 @@ def pad(call: Call) -> Emitted:
 def shape(call: Call) -> Emitted:
     start, end = call.attribute("start", 0), call.attribute("end")
     return call.use("shape_of", call.x(), *([literal(start), literal(end)] if start or end is not None else []))
-
-
-@emits("Size")
-def size(call: Call) -> Emitted:
-    return f"torch.tensor({call.x()}.numel())"
 
 
 @emits("ConstantOfShape")
@@ -648,16 +585,6 @@ def arange(call: Call) -> Emitted:
 def eye_like(call: Call) -> Emitted:
     dtype = call.attribute("dtype")
     return call.use("eye_like", call.x(), "None" if dtype is None else torch_dtype(dtype), literal(call.attribute("k")))
-
-
-@emits("OneHot")
-def one_hot(call: Call) -> Emitted:
-    return call.use("one_hot", call.x(0), call.integer(1), call.x(2), literal(call.attribute("axis")))
-
-
-@emits("Trilu")
-def trilu(call: Call) -> Emitted:
-    return call.use("trilu", call.x(), call.integer(1, 0), literal(call.attribute("upper")))
 
 
 @emits("DepthToSpace")
