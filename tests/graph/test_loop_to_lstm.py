@@ -415,6 +415,14 @@ def test_in_old_opsets_axes_are_attributes(name: str) -> None:
         edit(build(swaps, 10), "loop_to_lstm")
 
 
+def test_dimensions_of_inputs_need_no_names() -> None:
+    before = build({"float[steps, items, 6] x": "float[?, ?, 6] x"})
+    after = replaced(before)
+    assert "LSTM" in operators(after)
+    assert [dim.dim_param for dim in after.graph.input[0].type.tensor_type.shape.dim] == ["", "", ""]
+    check_equal(before, after)
+
+
 def test_a_second_layer_is_replaced_too() -> None:
     """The number of its steps is that of the first layer's, and so is that of its mask."""
     text = HEAD + BODY + TAIL

@@ -168,9 +168,9 @@ class _Match:
         depth = next(_whole(gate.terms[sequence], size).shape[0] for gate in gates if sequence in gate.terms)
         masked = self.step.masked
         if masked is not None:
-            origins, length = self.body.origins, self.body.origins.of(sequence.source, sequence.axis)
+            sizes, length = self.body.sizes, self.body.sizes.of(sequence.source, sequence.axis)
             known = rank_of(masked.mask.source) == 3 and masked.mask.axis == 0
-            if not known or [origins.of(masked.mask.source, axis) for axis in range(3)] != [length, batch, 1]:
+            if not known or [sizes.of(masked.mask.source, axis) for axis in range(3)] != [length, batch, 1]:
                 raise UnlikeError("its mask is not shown to have one value for each step of each item")
         outputs, constants = self._outputs(batch, size)
         return LstmLoop(
@@ -303,15 +303,15 @@ class _Match:
         source, axis = sequence.source, sequence.axis
         if rank_of(source) != 3 or axis == 2 or source.dtype != ir.DataType.FLOAT:
             raise UnlikeError("the sequence that it reads is not a tensor of FP32 with three dimensions")
-        self.body.iterations_are(self.body.origins.of(source, axis))
-        return self.body.origins.of(source, 1 - axis)
+        self.body.iterations_are(self.body.sizes.of(source, axis))
+        return self.body.sizes.of(source, 1 - axis)
 
     def _initial(self, state: int, batch: Origin, size: int) -> ir.Value | None:
         """Return the first value of a state, or None if it is zero. Raises `UnlikeError` for another shape."""
         value = self.body.initial(state)
         if self._is_zero(value, batch, size):
             return None
-        if rank_of(value) != 2 or [self.body.origins.of(value, axis) for axis in range(2)] != [batch, size]:
+        if rank_of(value) != 2 or [self.body.sizes.of(value, axis) for axis in range(2)] != [batch, size]:
             raise UnlikeError("its initial state is not shown to have a row for each item of the sequence")
         return value
 
@@ -321,7 +321,7 @@ class _Match:
         if not _is_zero(self.body, value) or rank is None or rank > 2:
             return False
         wanted = (batch, size)[2 - rank :]
-        return all(self.body.origins.of(value, axis) in (1, wanted[axis]) for axis in range(rank))
+        return all(self.body.sizes.of(value, axis) in (1, wanted[axis]) for axis in range(rank))
 
     def _outputs(self, batch: Origin, size: int) -> tuple[dict[ir.Value, str], dict[ir.Value, ir.Value]]:
         """Return what the used outputs of the Loop are. Raises `UnlikeError` if that is no output of an LSTM."""
@@ -573,9 +573,12 @@ class _Masked(_Writer):
     @cached_property
     def _steps(self) -> ir.Value:
         """Return the number of each step, T x B."""
-        steps = self.put("Gather", self._shape, self.constant(0, "zero"))
-        numbers = self.put("Range", self.constant(0, "zero"), steps, self.constant(1, "one"))
-        return self.put("Expand", self.unsqueeze(numbers, 1), self._shape)
+        return self._numbered(self._shape)
+
+    def _numbered(self, shape: ir.Value) -> ir.Value:
+        """Return 0, 1, 2, ... along the first axis of a shape, which inference finds again, unlike that of Range."""
+        ones = self.put("Expand", self.constant(1, "one"), shape)
+        return self.put("Sub", self.put("CumSum", ones, self.constant(0, "first_axis")), self.constant(1, "one"))
 
     @cached_property
     def _places(self) -> ir.Value:
@@ -586,7 +589,7 @@ class _Masked(_Writer):
 
     @cached_property
     def _item_numbers(self) -> ir.Value:
-        return self.put("Range", self.constant(0, "zero"), self._items, self.constant(1, "one"))
+        return self._numbered(self.unsqueeze(self._items, 0))
 
     @cached_property
     def _flat_output(self) -> ir.Value:
@@ -598,8 +601,8 @@ class _Masked(_Writer):
         size = self.found.recurrent.shape[1]
         start = self.found.hidden
         if start is None:
-            one = self.put("Reshape", self._items, self.constant(np.array([1], np.int64), "ones"))
-            shape = self.put("Concat", one, self.constant(np.array([size], np.int64), "size"), axis=0)
+            items = self.unsqueeze(self._items, 0)
+            shape = self.put("Concat", items, self.constant(np.array([size], np.int64), "size"), axis=0)
             start = self.put("Expand", self.constant(np.float32(0), "start"), shape)
         return self.put("Concat", start, self._flat_output, axis=0)
 

@@ -249,7 +249,7 @@ class LoopToLstm(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
-        from ndld_flow.graph.edit.loop_bodies import LoopBody, UnlikeError
+        from ndld_flow.graph.edit.loop_bodies import LoopBody, UnlikeError, named_inputs
         from ndld_flow.graph.edit.lstm_loops import FIRST_OPSET, match_lstm, replace_by_lstm
         from ndld_flow.graph.sanitize.edits import is_standard
 
@@ -260,7 +260,8 @@ class LoopToLstm(Operation):
             try:
                 if edits.opset_of(loop) < FIRST_OPSET:
                     raise UnlikeError(f"opset {edits.opset_of(loop)} is older than {FIRST_OPSET}")
-                with known_shapes(edited.model):  # again for each: a Loop may read the output of another
+                # Again for each: a Loop may read the output of another.
+                with named_inputs(edited.model), known_shapes(edited.model):
                     replace_by_lstm(edits, loop, match_lstm(LoopBody(edits, loop)))
                 done += 1
             except UnlikeError as error:
