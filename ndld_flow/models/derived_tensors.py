@@ -21,6 +21,7 @@ from ndld_flow.base.errors import RequestError
 
 Array = npt.NDArray[Any]
 _PIECE_BYTES = 2**20
+_TRANSPOSED_ELEMENTS = 2**20
 
 
 class Writable(Protocol):
@@ -60,28 +61,63 @@ class StreamedTensor(ir.LazyTensor):
         return ir.Tensor(flat.reshape(shape), dtype=self.dtype, name=self.name)
 
 
-class DerivedTensor(StreamedTensor):
+def on_disk(tensor: ir.TensorProtocol) -> bool:
+    """Return whether a tensor is in a data file, or is computed and belongs there."""
+    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, StreamedTensor) and tensor.on_disk)
+
+
+class TensorFromSource(StreamedTensor):
+    """A tensor that is computed from another one, in a data file if that is."""
+
+    def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
+        super().__init__(dtype, shape, name)
+        self.source = source
+
+    @property
+    def on_disk(self) -> bool:
+        return on_disk(self.source)
+
+
+class DerivedTensor(TensorFromSource):
     """A tensor of the same shape as its source, computed elementwise from it."""
 
     def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> None:
-        super().__init__(dtype, source.shape.numpy(), name)
-        self.source = source
+        super().__init__(source, dtype, source.shape.numpy(), name)
 
     @abstractmethod
     def convert(self, piece: Array) -> Array:
         """Convert flat elements of the source to as many elements of this tensor's dtype."""
 
-    @property
-    def on_disk(self) -> bool:
-        """True if the source's data is external; this tensor's should be too."""
-        return isinstance(self.source, ir.ExternalTensor) or (
-            isinstance(self.source, StreamedTensor) and self.source.on_disk
-        )
-
     def pieces(self) -> Iterator[bytes]:
         """Yield the converted bytes; a source on disk is read in pieces."""
         for piece in array_pieces(self.source):
             yield self.convert(piece).tobytes()
+
+
+class TransposedTensor(TensorFromSource):
+    """A tensor with its axes in another order."""
+
+    def __init__(self, source: ir.TensorProtocol, perm: Sequence[int], name: str) -> None:
+        shape = source.shape.numpy()
+        super().__init__(source, source.dtype, [shape[axis] for axis in perm], name)
+        self._perm = tuple(perm)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield some indices of the first axis at a time; a source on disk is mapped while it is read."""
+        count, *rest = self.shape.numpy()
+        # A part of a tensor of packed elements need not fill whole bytes.
+        step = max(1, _TRANSPOSED_ELEMENTS // max(math.prod(rest), 1)) if self.dtype.bitwidth >= 8 else count
+        moved = _mapped(self.source).transpose(self._perm)
+        for start in range(0, count, step):
+            yield element_bytes(np.ascontiguousarray(moved[start : start + step]), self.dtype)
+
+
+def _mapped(tensor: ir.TensorProtocol) -> Array:
+    """Return a tensor's values; the map of one on disk ends with the array, unlike onnx_ir's."""
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.dtype.bitwidth < 8 or not tensor.nbytes:
+        return tensor.numpy()
+    kind, shape = np.dtype(tensor.dtype.numpy()), tensor.shape.numpy()
+    return np.memmap(tensor.path, kind.newbyteorder("<"), "r", tensor.offset or 0, shape)
 
 
 def array_pieces(tensor: ir.TensorProtocol) -> Iterator[Array]:

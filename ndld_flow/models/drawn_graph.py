@@ -18,6 +18,7 @@ from ndld_flow.models.element_types import dtype_name, subgraphs_of
 from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import load_structure
 from ndld_flow.models.nodes import (
+    captured_by,
     constant_tensor,
     dims_text,
     is_constant,
@@ -25,6 +26,7 @@ from ndld_flow.models.nodes import (
     op_name,
     own_subgraphs,
     precision_of,
+    read_values,
     scopes_of,
     short_value,
 )
@@ -126,7 +128,8 @@ class _Drawing:
         del dtypes[""]
         self.default_dtype = max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-        for value in [*inputs, *read_from_outside(graph)]:
+        outside = [value for value in captured_by(graph) if constant_tensor(value) is None]
+        for value in [*inputs, *outside]:
             self._add(value.name or "", "input", value.name or "input", (), [value])
         self._graph(graph, self.reading.depth)
         for value in graph.outputs:
@@ -163,7 +166,7 @@ class _Drawing:
     def _node(self, node: ir.Node) -> int:
         if is_constant(node):
             return self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
-        return self._operator(node, [value for value in (*node.inputs, *captured_values(node)) if value is not None])
+        return self._operator(node, read_values(node))
 
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
@@ -247,31 +250,6 @@ def without_data(model: ir.Model) -> str:
 def too_many_nodes(advice: str) -> RequestError:
     """Return the error for a graph that is too large to view."""
     return RequestError(f"the graph has more than {count(MOST_NODES)} nodes, too many to view: {advice}.")
-
-
-def captured_values(node: ir.Node) -> list[ir.Value]:
-    """Return the values of enclosing graphs that a node's bodies read."""
-    return _captured(list(subgraphs_of(node)))
-
-
-def read_from_outside(graph: ir.Graph) -> list[ir.Value]:
-    """Return the values of enclosing graphs that a body reads, without constants."""
-    return [value for value in _captured([graph]) if constant_tensor(value) is None]
-
-
-def _captured(bodies: list[ir.Graph]) -> list[ir.Value]:
-    """Return the values that graphs and their subgraphs read but do not define, in order of use."""
-    read: dict[ir.Value, None] = {}
-    produced: set[ir.Value] = set()
-    while bodies:
-        body = bodies.pop()
-        produced |= {*body.inputs, *body.initializers.values()}
-        for node in body:
-            produced |= set(node.outputs)
-            read |= dict.fromkeys(value for value in node.inputs if value is not None)
-            bodies.extend(subgraphs_of(node))
-        read |= dict.fromkeys(value for value in body.outputs if value is not None)
-    return [value for value in read if value not in produced]
 
 
 def _tooltip(node: ir.Node) -> str:

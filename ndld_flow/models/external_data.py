@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import MissingDataError, ModelError, OutputsError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces
+from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces, on_disk
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_files import DataFile, external_file
 from ndld_flow.models.model_checks import check_tensor
@@ -60,6 +60,22 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
             yield held_tensor(attribute)
         elif attribute.type == ir.AttributeType.TENSORS:
             yield from attribute.value
+
+
+@contextlib.contextmanager
+def replaced_initializers(
+    model: ir.Model, replace: Callable[[ir.Value, ir.TensorProtocol], ir.TensorProtocol]
+) -> Iterator[None]:
+    """Replace the tensors of a model's initializers in the context."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    kept = [(value, value.const_value) for value in values if value.const_value is not None]
+    try:
+        for value, tensor in kept:
+            value.const_value = replace(value, tensor)
+        yield
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
 
 
 def place_tensors(model: ir.Model, path: Path) -> None:
@@ -214,11 +230,6 @@ def placement_of(value: ir.Value) -> Placement | None:
     """Return where an initializer is to be written, or None if that was not set."""
     placement: Placement | None = value.meta.get(_PLACEMENT)
     return placement
-
-
-def on_disk(tensor: ir.TensorProtocol) -> bool:
-    """Return whether a tensor is in a data file, or is computed and belongs there."""
-    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, StreamedTensor) and tensor.on_disk)
 
 
 @dataclass

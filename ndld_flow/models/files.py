@@ -22,7 +22,7 @@ from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
-from ndld_flow.models.external_files import external_files, open_regular
+from ndld_flow.models.external_files import open_regular
 from ndld_flow.models.input_uses import input_uses
 from ndld_flow.models.known_texts import known_texts
 from ndld_flow.models.model_checks import check_external, check_functions, check_nodes, check_versions
@@ -53,30 +53,6 @@ _MOST_BYTES = 2**31 - 1
 """Largest protobuf message."""
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
-
-__all__ = [
-    "DEFAULT_DOMAIN",
-    "MAX_IR_VERSION",
-    "MAX_OPSET",
-    "OLDEST_OPSET",
-    "all_graphs",
-    "assumed_version",
-    "check_model",
-    "describe_change",
-    "external_files",
-    "lacks_shape",
-    "load_model",
-    "load_structure",
-    "load_to_run",
-    "load_without_nodes",
-    "proto_with_external_data",
-    "read_proto",
-    "repairs_of",
-    "save_model",
-    "summarize_model",
-    "unname_dims",
-]
-
 
 _ZIPMAP = (
     "an output is a sequence of maps, which only `check_accuracy` reads. Convert the model without ZipMap, so that its "

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -29,9 +28,7 @@ from ndld_flow.drawing.model_document import (
 from ndld_flow.models.drawn_graph import (
     MOST_NODES,
     DimNames,
-    captured_values,
     chosen_body,
-    read_from_outside,
     shape_text_of,
     too_many_nodes,
     type_text_of,
@@ -42,6 +39,8 @@ from ndld_flow.models.external_data import location_of
 from ndld_flow.models.files import load_structure
 from ndld_flow.models.nodes import (
     attribute_text,
+    captured_by,
+    constant_of,
     constant_tensor,
     dims_text,
     function_address,
@@ -50,6 +49,7 @@ from ndld_flow.models.nodes import (
     op_name,
     own_subgraphs,
     precision_of,
+    read_values,
     scalar_text,
     scopes_of,
 )
@@ -93,25 +93,6 @@ class ContentsReader:
             except OSError as error:
                 raise ModelError(f"tensor {tensor.name!r} cannot be read: {error}") from None
         return self._places[id(tensor)]
-
-    def tensor_of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """Return the value of a Constant whose attribute is not a tensor: `value_float`, `value_ints`."""
-        node = value.producer()
-        attributes = [] if node is None else [element for element in node.attributes.values() if not element.is_ref()]
-        kinds = {
-            "value_float": np.float32,
-            "value_floats": np.float32,
-            "value_int": np.int64,
-            "value_ints": np.int64,
-        }
-        for attribute in attributes:
-            if attribute.name in kinds:
-                return ir.Tensor(np.array(attribute.value, dtype=kinds[attribute.name]))
-            if attribute.name in ("value_string", "value_strings"):
-                given = [attribute.value] if isinstance(attribute.value, str) else attribute.value
-                texts = np.array([str(element).encode() for element in given], dtype=object)
-                return ir.StringTensor(texts.reshape(()) if attribute.name == "value_string" else texts)
-        return None
 
     def _read(self, tensor: ir.TensorProtocol) -> HeldTensor:
         contents = self._statistics(tensor)
@@ -245,7 +226,7 @@ class _Reader:
             ", ".join(node_details(node)) if self.reading.values else "",
             tuple(NONE if value is None else self._tensor(value) for value in node.inputs),
             tuple(self._tensor(value) for value in node.outputs),
-            tuple(self._tensor(value) for value in captured_values(node)),
+            tuple(self._tensor(value) for value in dict.fromkeys(read_values(node)) if value not in node.inputs),
             () if kind == "constant" else tuple(self._attributes(node, opsets)),
             bodies,
             precision_of(node),
@@ -279,7 +260,8 @@ class _Reader:
     def _tensor_record(self, value: ir.Value, kind: TensorKind) -> ModelTensor:
         tensor = constant_tensor(value)
         if tensor is None and kind == "constant":
-            tensor = self.held.tensor_of_constant(value)
+            node = value.producer()
+            tensor = None if node is None else constant_of(node)
         file = self.inputs.get(value.name or "") if kind == "input" else None
         if file is not None:
             tensor = ir.serde.deserialize_tensor(onnx.load_tensor(file))
@@ -294,7 +276,8 @@ class _Reader:
     def scope(self, graph: ir.Graph) -> ModelScope:
         """Return the record of a graph."""
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-        outside = read_from_outside(graph) if graph in self.parents else []
+        captured = captured_by(graph) if graph in self.parents else []
+        outside = [value for value in captured if constant_tensor(value) is None]
         return ModelScope(
             self.addresses[self.scopes[graph]],
             self.parents.get(graph, NONE),

@@ -6,8 +6,9 @@ Weights are never read; only scalars and short lists of integers are, because th
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
 from onnx_ir.passes.common import InlinePass, NameFixPass
@@ -63,6 +64,40 @@ def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
         for _, inner in own_subgraphs(node):
             graphs += (inner, *inner_graphs(inner))
     return graphs
+
+
+def read_values(node: ir.Node) -> Iterator[ir.Value]:
+    """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
+    yield from (value for value in node.inputs if value is not None)
+    bodies = list(_bodies(node))
+    if not bodies:
+        return
+    inside = {value for body in bodies for value in body.inputs}
+    inside |= {value for body in bodies for value in body.initializers.values()}
+    inside |= {value for body in bodies for inner in body for value in inner.outputs}
+    for body in bodies:
+        reads = (value for inner in body for value in inner.inputs if value is not None)
+        yield from (value for value in (*reads, *body.outputs) if value not in inside)
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    for _, graph in own_subgraphs(node):
+        yield graph
+        for inner in graph:
+            yield from _bodies(inner)
+
+
+def captured_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """Return the outer tensors that nodes and their subgraphs read, in the order of first use."""
+    nodes = list(nodes)
+    own = {value for node in nodes for value in node.outputs}
+    return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in own))
+
+
+def captured_by(graph: ir.Graph) -> list[ir.Value]:
+    """Return the tensors of enclosing graphs that a subgraph reads, in the order of first use."""
+    own = {*graph.inputs, *graph.initializers.values()}
+    return [value for value in captured_values(graph) if value not in own]
 
 
 def node_label(node: ir.Node) -> str:
@@ -298,6 +333,25 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
         return None
     return held_tensor(attribute)
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node in any of its forms; None for other nodes and other values."""
+    attribute = next(iter(node.attributes.values()), None) if is_constant(node) else None
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.name == "value" and attribute.type == ir.AttributeType.TENSOR:
+        return held_tensor(attribute)
+    return _plain_constant(attribute, node.outputs[0].name)
+
+
+def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
+    kind = attribute.name.removeprefix("value_").removesuffix("s")
+    if kind == "string":
+        texts = np.asarray(attribute.value, dtype=np.object_)
+        return ir.StringTensor(np.vectorize(str.encode, otypes=[object])(texts), shape=ir.Shape(texts.shape), name=name)
+    dtype = {"float": np.float32, "int": np.int64}.get(kind)
+    return None if dtype is None else ir.tensor(np.asarray(attribute.value, dtype=dtype), name=name)
 
 
 def _elements(value: ir.Value | None) -> list[int | float | bool]:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from onnx.external_data_helper import uses_external_data
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.external_data import MissingTensor
+from ndld_flow.models.external_data import MissingTensor, replaced_initializers
 from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.foreign_shapes import can_infer, graphs_of, hide_wrong_rules, import_domains, infer_foreign
 
@@ -207,15 +207,27 @@ def _infer_propagating(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(proto, False, False, True)
 
 
-def light_proto(model: ir.Model) -> onnx.ModelProto:
-    """Serialize a model with all but small initializers as empty external tensors, which nothing may read.
+def light_tensor(value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a small tensor in memory, and instead of a large one an empty external one, which nothing may read."""
+    is_small, name = tensor.nbytes <= _READ_BYTES, value.name or ""
+    if is_small and not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    if is_small and tensor.dtype != ir.DataType.STRING and not isinstance(tensor, MissingTensor):
+        return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
+    return ir.ExternalTensor("", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def light_proto(
+    model: ir.Model, replace: Callable[[ir.Value, ir.TensorProtocol], ir.TensorProtocol] = light_tensor
+) -> onnx.ModelProto:
+    """Serialize a model with all but small initializers as empty external tensors, or with other replacements.
 
     Raises `ModelError` if it cannot be serialized.
     """
     kept_ir_version = model.ir_version
     model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
     try:
-        with _without_large_tensors(model):
+        with replaced_initializers(model, replace):
             return ir.serde.serialize_model(model)
     except ir.serde.SerdeError as error:
         cause: BaseException = error
@@ -224,30 +236,6 @@ def light_proto(model: ir.Model) -> onnx.ModelProto:
         raise ModelError(f"the model cannot be written: {one_paragraph(cause)}") from None
     finally:
         model.ir_version = kept_ir_version
-
-
-@contextlib.contextmanager
-def _without_large_tensors(model: ir.Model) -> Iterator[None]:
-    """Replace large initializers by empty external tensors and read small external ones, in the context."""
-    kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
-    try:
-        for graph in model.graphs():
-            for value in graph.initializers.values():
-                tensor = value.const_value
-                if tensor is None or (tensor.nbytes <= _READ_BYTES and not isinstance(tensor, ir.ExternalTensor)):
-                    continue
-                kept.append((value, tensor))
-                name = value.name or ""
-                is_read = tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING
-                if is_read and not isinstance(tensor, MissingTensor):
-                    value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
-                else:
-                    shape = ir.Shape(tensor.shape.numpy())
-                    value.const_value = ir.ExternalTensor("", None, None, tensor.dtype, shape=shape, name=name)
-        yield
-    finally:
-        for value, tensor in kept:
-            value.const_value = tensor
 
 
 def _write_back(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

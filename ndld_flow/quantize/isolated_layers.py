@@ -17,11 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.converted_tensors import ConvertedTensor
+from ndld_flow.models.derived_tensors import TransposedTensor
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.quantize.weight_tensors import ScaledTensor, TransposedTensor
+from ndld_flow.quantize.weight_tensors import ScaledTensor
 
 
 @dataclass
@@ -251,7 +252,7 @@ class IsolatedLayers:
         return matmul
 
     def _transposed(self, value: ir.Value) -> ir.Value:
-        return self._constant(value, TURNED, TransposedTensor)
+        return self._constant(value, TURNED, lambda tensor, name: TransposedTensor(tensor, (1, 0), name))
 
     def _scaled(self, node: ir.Node, value: ir.Value, factor: float) -> ir.Value:
         if value.const_value is not None:

@@ -6,8 +6,8 @@ other large constants by their type and shape; afterwards the weights are put ba
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx
@@ -21,7 +21,7 @@ from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_met
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.external_data import tensors_of
-from ndld_flow.models.files import MAX_IR_VERSION
+from ndld_flow.models.shape_inference import light_proto
 from ndld_flow.quantize.calibration import Ranges, captured_output
 from ndld_flow.quantize.isolated_layers import IsolatedLayers
 from ndld_flow.quantize.settings import QuantizeSettings
@@ -49,7 +49,7 @@ def quantize_by_onnxruntime(layers: IsolatedLayers, ranges: Ranges) -> tuple[ir.
     integers = layers.settings.mode == "dynamic" or layers.settings.format == "qoperator"
     read_in_bodies = _read_in_bodies(layers) if integers else []
     layers.model.graph.outputs.extend(read_in_bodies)  # otherwise the quantizer does not compute them
-    proto = _light_proto(layers)
+    proto = light_proto(layers.model, partial(_light, layers))
     add_infer_metadata(proto)
     try:
         with captured_output() as lines:
@@ -101,34 +101,8 @@ def _failing_node(proto: onnx.ModelProto, layers: IsolatedLayers, ranges: Ranges
     return suspects[0]
 
 
-def _light_proto(layers: IsolatedLayers) -> onnx.ModelProto:
-    model = layers.model
-    kept_ir_version = model.ir_version
-    model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
-    try:
-        with _light_constants(layers):
-            return ir.serde.serialize_model(model)
-    finally:
-        model.ir_version = kept_ir_version
-
-
-@contextlib.contextmanager
-def _light_constants(layers: IsolatedLayers) -> Iterator[None]:
-    """Replace weights of the layers by stand-ins, and large constants of other nodes by empty external ones."""
-    kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
-    try:
-        for graph in layers.model.graphs():
-            for value in graph.initializers.values():
-                if value.const_value is not None:
-                    kept.append((value, value.const_value))
-                    value.const_value = _light(value, value.const_value, layers)
-        yield
-    finally:
-        for value, tensor in kept:
-            value.const_value = tensor
-
-
-def _light(value: ir.Value, tensor: ir.TensorProtocol, layers: IsolatedLayers) -> ir.TensorProtocol:
+def _light(layers: IsolatedLayers, value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a stand-in for the weight of a layer, and an empty external tensor for a large constant of other nodes."""
     role, name = layers.roles.get(value), value.name or ""
     if role is not None and role.by_extremes:
         return stand_in(tensor, role.axis, name)

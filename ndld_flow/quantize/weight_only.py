@@ -17,11 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.derived_tensors import Array, byte_pieces
-from ndld_flow.models.external_data import ALIGNMENT, on_disk
+from ndld_flow.models.derived_tensors import Array, TransposedTensor, byte_pieces, on_disk
+from ndld_flow.models.external_data import ALIGNMENT
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.quantize.weight_tensors import TransposedTensor
 
 _DOMAIN = "com.microsoft"
 _PIECE_ELEMENTS = 2**23
@@ -93,7 +92,7 @@ class _Writer:
         table, indices = node.inputs
         assert table is not None and table.const_value is not None
         if table not in self._tables:
-            turned = TransposedTensor(table.const_value, table.name or "")
+            turned = TransposedTensor(table.const_value, (1, 0), table.name or "")
             arrays = self._arrays(turned, self._quantizer_of_tables)
             integers, *rest = arrays.items()
             flat = {integers[0]: integers[1].reshape(len(integers[1]), -1), **dict(rest)}

@@ -1,4 +1,4 @@
-"""Weights that are scaled, transposed and quantized piece by piece while they are written.
+"""Weights that are scaled and quantized piece by piece while they are written.
 
 ONNX Runtime's quantizers read all weights into memory, but derive a scale only from the extremes of a channel. So they
 get a small stand-in with the same extremes, and the weight itself is quantized with their scales while it is saved.
@@ -7,30 +7,15 @@ get a small stand-in with the same extremes, and the weight itself is quantized 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
 from onnxruntime.quantization.quant_utils import quantize_nparray
 
-from ndld_flow.models.derived_tensors import Array, DerivedTensor, StreamedTensor, byte_pieces, element_bytes
-from ndld_flow.models.external_data import on_disk
+from ndld_flow.models.derived_tensors import Array, DerivedTensor, TensorFromSource, byte_pieces, element_bytes
 
 _PIECE_ELEMENTS = 2**20
-
-
-class _Reshaped(StreamedTensor):
-    """A tensor computed from another one, in data files if that is."""
-
-    source: ir.TensorProtocol
-
-    @property
-    def on_disk(self) -> bool:
-        return on_disk(self.source)
-
-    @abstractmethod
-    def pieces(self) -> Iterator[bytes]: ...
 
 
 class ScaledTensor(DerivedTensor):
@@ -44,37 +29,11 @@ class ScaledTensor(DerivedTensor):
         return (piece * np.float32(self._factor)).astype(piece.dtype)
 
 
-class TransposedTensor(_Reshaped):
-    """A matrix with rows and columns exchanged."""
-
-    def __init__(self, source: ir.TensorProtocol, name: str) -> None:
-        rows, columns = source.shape.numpy()
-        super().__init__(source.dtype, (columns, rows), name)
-        self.source = source
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield some rows at a time; a source on disk is mapped while it is read."""
-        columns, rows = self.shape.numpy()
-        step = max(1, _PIECE_ELEMENTS // max(rows, 1))
-        array = _mapped(self.source)
-        for start in range(0, columns, step):
-            yield np.ascontiguousarray(array[:, start : start + step].T).tobytes()
-
-
-def _mapped(tensor: ir.TensorProtocol) -> Array:
-    """Return a tensor's values; the map of one on disk ends with the array, unlike onnx_ir's."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        return tensor.numpy()
-    kind, shape = np.dtype(tensor.dtype.numpy()), tensor.shape.numpy()
-    return np.memmap(tensor.path, kind.newbyteorder("<"), "r", tensor.offset or 0, shape)
-
-
-class ChannelScaledTensor(_Reshaped):
+class ChannelScaledTensor(TensorFromSource):
     """A float tensor with each index of one axis multiplied by a factor of its own."""
 
     def __init__(self, source: ir.TensorProtocol, factors: Array, axis: int, name: str) -> None:
-        super().__init__(source.dtype, source.shape.numpy(), name)
-        self.source = source
+        super().__init__(source, source.dtype, source.shape.numpy(), name)
         self._factors, self._axis = factors.reshape(1, -1, 1), axis
 
     def pieces(self) -> Iterator[bytes]:
@@ -83,15 +42,14 @@ class ChannelScaledTensor(_Reshaped):
             yield scaled.astype(values.dtype).tobytes()
 
 
-class QuantizedTensor(_Reshaped):
+class QuantizedTensor(TensorFromSource):
     """A float32 weight in integers."""
 
     def __init__(
         self, source: ir.TensorProtocol, dtype: ir.DataType, scale: Array, zero_point: Array, axis: int | None
     ) -> None:
         """`scale` and `zero_point` have one element for each index of `axis`, or one element without an axis."""
-        super().__init__(dtype, source.shape.numpy(), source.name or "")
-        self.source = source
+        super().__init__(source, dtype, source.shape.numpy(), source.name or "")
         self._scale, self._zero_point = scale.reshape(1, -1, 1), zero_point.reshape(1, -1, 1)
         self._axis = axis
 

@@ -181,7 +181,8 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     known = read_note(note)
     if isinstance(known, list):
         return tuple(map(str, known))
-    from ndld_flow.models.files import external_files, load_to_run
+    from ndld_flow.models.external_files import external_files
+    from ndld_flow.models.files import load_to_run
 
     load_to_run(path)
     names = external_files(path)

@@ -18,9 +18,8 @@ from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import Part, keep_only, part_of_nodes
 from ndld_flow.graph.edit.graph_edits import is_used
-from ndld_flow.graph.edit.node_groups import read_values
 from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_model
-from ndld_flow.models.nodes import node_label
+from ndld_flow.models.nodes import node_label, read_values
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduction.captured import Captured, read_array
 from ndld_flow.reduction.part import MODEL, CaptureError, Cut, CutError, CutPart, NodeFacts, Values, Whole

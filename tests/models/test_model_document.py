@@ -15,6 +15,7 @@ from ndld_flow.drawing.graph import Reading
 from ndld_flow.drawing.model_document import HeldTensor
 from ndld_flow.models import model_document
 from ndld_flow.models.model_document import ContentsReader, read_document
+from ndld_flow.models.nodes import constant_of
 
 LIMIT = 400
 
@@ -77,5 +78,5 @@ def test_only_a_model_with_a_version_shows_one(tmp_path: Path) -> None:
 
 def test_one_string_is_a_scalar_and_several_are_a_vector() -> None:
     nodes = [ir.node("Constant", [], {"value_string": "a"}), ir.node("Constant", [], {"value_strings": ["a", "b"]})]
-    tensors = [ContentsReader(values=True).tensor_of_constant(node.outputs[0]) for node in nodes]
+    tensors = [constant_of(node) for node in nodes]
     assert [tuple(tensor.shape) for tensor in tensors if tensor is not None] == [(), (2,)]

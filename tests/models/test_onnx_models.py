@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.models import external_data, files
 from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import (
     check_model,
     describe_change,
-    external_files,
     load_model,
     load_structure,
     save_model,

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ndld_flow.models.nodes import constant_of
 from ndld_flow.models.tensors import Array
 
 NEWEST_OPSET = 28
@@ -293,20 +294,11 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer or of a Constant node. Raises `Unsupported` for constants of strings."""
+    """Return the tensor of an initializer or of a Constant node."""
     if is_weight(value):
         return value.const_value
     node = value.producer()
-    if node is None or node.op_type != "Constant" or node.domain:
-        return None
-    ((name, attribute),) = ((name, each) for name, each in node.attributes.items())
-    if name == "value":
-        return attribute.as_tensor()
-    if name in ("value_float", "value_floats"):
-        return ir.Tensor(np.asarray(attribute.value, np.float32))
-    if name in ("value_int", "value_ints"):
-        return ir.Tensor(np.asarray(attribute.value, np.int64))
-    return None
+    return None if node is None else constant_of(node)
 
 
 def small_constant(value: ir.Value, most: int) -> Array | None:

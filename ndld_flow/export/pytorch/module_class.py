@@ -27,7 +27,7 @@ from ndld_flow.export.pytorch.call import (
     torch_dtype,
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
-from ndld_flow.models.nodes import free_name, inner_graphs, node_label
+from ndld_flow.models.nodes import free_name, node_label, read_values
 
 _DEEPEST = 32
 _LONGEST = 4096
@@ -114,17 +114,6 @@ def _edges(nodes: Sequence[_Scoped], labels: Sequence[object]) -> dict[object, s
             if producer is not None and producer in place and place[producer] != labels[number]:
                 edges[labels[number]].add(place[producer])
     return edges
-
-
-def read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node and its subgraphs read."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            for graph in (attribute.as_graph(), *inner_graphs(attribute.as_graph())):
-                for inner in graph:
-                    yield from (value for value in inner.inputs if value is not None)
-                yield from graph.outputs
 
 
 def _in_cycles(nodes: Sequence[_Scoped], labels: Sequence[object]) -> set[object]:

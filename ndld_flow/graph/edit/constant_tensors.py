@@ -24,10 +24,10 @@ from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
-from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.external_data import MissingTensor, on_disk, placement_of
-from ndld_flow.models.nodes import is_constant, scopes_of
+from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes, on_disk
+from ndld_flow.models.element_types import dtype_name
+from ndld_flow.models.external_data import MissingTensor, placement_of
+from ndld_flow.models.nodes import constant_of, scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import element_pieces, tensor_bytes
 
@@ -99,25 +99,6 @@ def constant_tensors(model: ir.Model, constants: bool = True) -> Iterator[Consta
             tensor = constant_of(node)
             if tensor is not None:
                 yield ConstantTensor(node.outputs[0], tensor, graph, address)
-
-
-def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a Constant node in any of its forms; None for other nodes and other values."""
-    attribute = next(iter(node.attributes.values()), None) if is_constant(node) else None
-    if attribute is None or attribute.is_ref():
-        return None
-    if attribute.name == "value" and attribute.type == ir.AttributeType.TENSOR:
-        return held_tensor(attribute)
-    return _plain_constant(attribute, node.outputs[0].name)
-
-
-def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
-    kind = attribute.name.removeprefix("value_").removesuffix("s")
-    if kind == "string":
-        texts = np.asarray(attribute.value, dtype=np.object_)
-        return ir.StringTensor(np.vectorize(str.encode, otypes=[object])(texts), shape=ir.Shape(texts.shape), name=name)
-    dtype = {"float": np.float32, "int": np.int64}.get(kind)
-    return None if dtype is None else ir.tensor(np.asarray(attribute.value, dtype=dtype), name=name)
 
 
 def find_tensors(

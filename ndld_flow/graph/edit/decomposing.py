@@ -12,6 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, transposed
+from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
 from ndld_flow.models.nodes import precision_metadata
@@ -247,12 +248,19 @@ def _put_body(edits: OperationEdits, node: ir.Node, body: onnx.FunctionProto) ->
     defaults = {attribute.name: ir.serde.deserialize_attribute(attribute) for attribute in body.attribute_proto}
     attributes = {**defaults, **node.attributes}
     given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]
-    values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, given, strict=True))
+    read: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, given, strict=True))
     base = node.name or node.op_type
-    nodes = [_put_inner(edits, node, inner, values, attributes, base) for inner in function]
+    copies = copy_nodes(function, read, attributes)
+    nodes = copies.nodes
+    for inner in nodes:
+        inner.name = edits.new_name(f"{base}_{inner.op_type}")
+        inner.metadata_props.update(precision_metadata(node))
+        for made in inner.outputs:
+            made.name = edits.new_name(f"{base}_{made.name}") if made.name else ""
+    graph_of(node).insert_before(node, nodes)
     for (output, _), result in zip(wanted, function.outputs, strict=True):
         if output.uses() or output.is_graph_output():
-            value = values[result]
+            value = copies.values.get(result) or read[result]
             if value is None or value in node.inputs or value.name == output.name:
                 value = edits.put_for(node, "Identity", [value], wish=f"{base}_same")
             edits.take_over(value, output)
@@ -277,38 +285,3 @@ def _check_types(node: ir.Node, body: Sequence[ir.Node], opset: int) -> None:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         raise RequestError(f"{label(node)}: ONNX's definition does not fit its types: {one_paragraph(error)}") from None
-
-
-def _put_inner(
-    edits: OperationEdits,
-    node: ir.Node,
-    inner: ir.Node,
-    values: dict[ir.Value, ir.Value | None],
-    attributes: Mapping[str, ir.Attr],
-    base: str,
-) -> ir.Node:
-    new_node = ir.Node(
-        inner.domain,
-        inner.op_type,
-        [None if value is None else values.get(value) for value in inner.inputs],
-        _resolved(inner, attributes),
-        num_outputs=len(inner.outputs),
-        name=edits.new_name(f"{base}_{inner.op_type}"),
-        metadata_props=precision_metadata(node),
-    )
-    for old, new in zip(inner.outputs, new_node.outputs, strict=True):
-        new.name = edits.new_name(f"{base}_{old.name}") if old.name else ""
-        values[old] = new
-    graph_of(node).insert_before(node, new_node)
-    return new_node
-
-
-def _resolved(inner: ir.Node, attributes: Mapping[str, ir.Attr]) -> list[ir.Attr]:
-    """Return the inner node's attributes, with references replaced by the outer node's attributes."""
-    resolved = []
-    for name, attribute in inner.attributes.items():
-        if not attribute.is_ref():
-            resolved.append(attribute)
-        elif (given := attributes.get(attribute.ref_attr_name or "")) is not None:
-            resolved.append(ir.Attr(name, given.type, given.value))
-    return resolved

@@ -15,13 +15,11 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
-from ndld_flow.graph.edit.functions import Imports, find_function
+from ndld_flow.graph.edit.functions import Imports, attribute_types, find_function, typed_attribute
 from ndld_flow.graph.edit.graph_edits import drop_nodes, is_used
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type, type_edges
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
-    captured_by,
-    captured_values,
     copy_graph,
     copy_nodes,
     copy_value,
@@ -30,11 +28,10 @@ from ndld_flow.graph.edit.node_groups import (
     outputs_of,
     reached,
     read_in_nodes,
-    read_values,
 )
 from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import free_name, function_address, node_label
+from ndld_flow.models.nodes import captured_by, captured_values, free_name, function_address, node_label, read_values
 
 
 class ConstantNodes:
@@ -317,12 +314,7 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
 
 def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str, JsonValue]) -> dict[str, ir.Attr]:
     """Return attribute -> value: the given one, that of the call, or the default."""
-    kinds = {
-        attribute.ref_attr_name or "": attribute.type
-        for node in deep_nodes(function.graph)
-        for attribute in node.attributes.values()
-        if attribute.is_ref()
-    }
+    kinds = attribute_types(function)
     for name in given:
         if name not in function.attributes:
             hint = suggest(name, function.attributes) or "it has none"
@@ -331,7 +323,7 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
     for name, default in function.attributes.items():
         called = site.attributes.get(name) if site is not None else None
         if name in given:
-            attributes[name] = _converted(name, given[name], kinds.get(name))
+            attributes[name] = typed_attribute(name, given[name], kinds.get(name))
         elif called is not None and not called.is_ref():
             attributes[name] = called
         elif default.value is not None:
@@ -339,13 +331,6 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
         elif site is None or called is not None:
             raise RequestError(f"attribute {name!r} has no value: give it with `attributes: {{{name}: ...}}`")
     return attributes
-
-
-def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir.Attr:
-    try:
-        return ir.convenience.convert_attribute(name, value, kind)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise RequestError(f"`attributes`: {value!r} is not a value of {name!r}") from None
 
 
 def _pairs(own: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> list[tuple[ir.Value, ir.Value]]:

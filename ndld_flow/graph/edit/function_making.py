@@ -22,19 +22,26 @@ from ndld_flow.graph.edit.graph_edits import prune_values, remove_node
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
-    captured_values,
     check_one_piece,
     deep_nodes,
     inputs_given,
     is_read_outside,
     outermost,
     read_in_nodes,
-    read_values,
     replace_uses,
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import constant_tensor, free_name, identifier, node_label, own_subgraphs, precision_of
+from ndld_flow.models.nodes import (
+    captured_values,
+    constant_tensor,
+    free_name,
+    identifier,
+    node_label,
+    own_subgraphs,
+    precision_of,
+    read_values,
+)
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Kinds = npt.NDArray[np.int64]
@@ -51,9 +58,9 @@ class SameBlock:
     """Likeness of nodes between which only weights and plain attributes differ."""
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
-        pairs: list[tuple[ir.Value | None, ir.Value | None]] = []
-        if _nodes_alike(node, candidate, {}, pairs):
-            yield pairs
+        comparison = _Comparison()
+        if comparison.nodes(node, candidate):
+            yield comparison.pairs
 
     def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
         return _types_agree(value, candidate)
@@ -106,54 +113,42 @@ def _graphs_of_same_opsets(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterato
             yield graph
 
 
-def _nodes_alike(
-    node: ir.Node,
-    candidate: ir.Node,
-    inner: dict[ir.Value, ir.Value],
-    pairs: list[tuple[ir.Value | None, ir.Value | None]],
-) -> bool:
-    """Compare two nodes with their subgraphs. `inner` maps tensors of subgraphs, `pairs` collects outer tensors."""
-    if kind_of(node) != kind_of(candidate) or not all(map(_types_agree, node.outputs, candidate.outputs)):
-        return False
-    inputs = zip(inputs_given(node), inputs_given(candidate), strict=True)
-    if not all(_reads_alike(value, other, inner, pairs) for value, other in inputs):
-        return False
-    bodies, others = list(own_subgraphs(node)), list(own_subgraphs(candidate))
-    return [name for name, _ in bodies] == [name for name, _ in others] and all(
-        _bodies_alike(body, other, inner, pairs) for (_, body), (_, other) in zip(bodies, others, strict=True)
-    )
+@dataclass
+class _Comparison:
+    """The comparison of two nodes with their subgraphs."""
 
+    inner: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Tensor of a subgraph -> that of the other."""
+    pairs: list[tuple[ir.Value | None, ir.Value | None]] = field(default_factory=list)
+    """Outer tensors that are read."""
 
-def _bodies_alike(
-    body: ir.Graph,
-    other: ir.Graph,
-    inner: dict[ir.Value, ir.Value],
-    pairs: list[tuple[ir.Value | None, ir.Value | None]],
-) -> bool:
-    constants, other_constants = list(body.initializers.values()), list(other.initializers.values())
-    sizes = [(len(g.inputs), len(g.outputs), len(g.initializers), len(g)) for g in (body, other)]
-    if sizes[0] != sizes[1]:
-        return False
-    if not all(same_tensor(a.const_value, b.const_value) for a, b in zip(constants, other_constants, strict=True)):
-        return False
-    inner.update(zip((*body.inputs, *constants), (*other.inputs, *other_constants), strict=True))
-    for node, candidate in zip(body, other, strict=True):
-        if not _nodes_alike(node, candidate, inner, pairs):
+    def nodes(self, node: ir.Node, candidate: ir.Node) -> bool:
+        if kind_of(node) != kind_of(candidate) or not all(map(_types_agree, node.outputs, candidate.outputs)):
             return False
-        inner.update(zip(node.outputs, candidate.outputs, strict=True))
-    return all(_reads_alike(a, b, inner, pairs) for a, b in zip(body.outputs, other.outputs, strict=True))
+        if not all(map(self._reads, inputs_given(node), inputs_given(candidate))):
+            return False
+        bodies, others = dict(own_subgraphs(node)), dict(own_subgraphs(candidate))
+        return list(bodies) == list(others) and all(map(self._bodies, bodies.values(), others.values()))
 
+    def _bodies(self, body: ir.Graph, other: ir.Graph) -> bool:
+        sizes = [(len(g.inputs), len(g.outputs), len(g.initializers), len(g)) for g in (body, other)]
+        if sizes[0] != sizes[1]:
+            return False
+        constants, other_constants = list(body.initializers.values()), list(other.initializers.values())
+        if not all(same_tensor(a.const_value, b.const_value) for a, b in zip(constants, other_constants, strict=True)):
+            return False
+        self.inner.update(zip((*body.inputs, *constants), (*other.inputs, *other_constants), strict=True))
+        for node, candidate in zip(body, other, strict=True):
+            if not self.nodes(node, candidate):
+                return False
+            self.inner.update(zip(node.outputs, candidate.outputs, strict=True))
+        return all(map(self._reads, body.outputs, other.outputs))
 
-def _reads_alike(
-    value: ir.Value | None,
-    other: ir.Value | None,
-    inner: dict[ir.Value, ir.Value],
-    pairs: list[tuple[ir.Value | None, ir.Value | None]],
-) -> bool:
-    if value is not None and value in inner:
-        return inner[value] is other
-    pairs.append((value, other))
-    return True
+    def _reads(self, value: ir.Value | None, other: ir.Value | None) -> bool:
+        if value is not None and value in self.inner:
+            return self.inner[value] is other
+        self.pairs.append((value, other))
+        return True
 
 
 def _types_agree(value: ir.Value, candidate: ir.Value) -> bool:

@@ -14,13 +14,13 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import first_of
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting
-from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes, read_values
+from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_index
 from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits
-from ndld_flow.models.derived_tensors import StreamedTensor, element_bytes
+from ndld_flow.models.derived_tensors import StreamedTensor, TransposedTensor
 from ndld_flow.models.foreign_shapes import can_infer
-from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs, precision_metadata
+from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs, precision_metadata, read_values
 from ndld_flow.models.shape_inference import infer_shapes
 
 
@@ -314,22 +314,5 @@ def some_of(names: Sequence[str]) -> str:
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
     """Return the transposed tensor."""
     if isinstance(tensor, ir.ExternalTensor | StreamedTensor):
-        return _TransposedTensor(tensor, perm)
+        return TransposedTensor(tensor, perm, tensor.name or "")
     return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(perm)), dtype=tensor.dtype)
-
-
-class _TransposedTensor(StreamedTensor):
-    """A transposed tensor that is read while it is written, one at a time."""
-
-    def __init__(self, source: ir.ExternalTensor | StreamedTensor, perm: Sequence[int]) -> None:
-        self.source = source
-        self.perm = tuple(perm)
-        shape = source.shape.numpy()
-        super().__init__(source.dtype, [int(shape[axis]) for axis in perm], source.name or "")
-
-    @property
-    def on_disk(self) -> bool:
-        return isinstance(self.source, ir.ExternalTensor) or self.source.on_disk
-
-    def pieces(self) -> Iterator[bytes]:
-        yield element_bytes(np.ascontiguousarray(self.source.numpy().transpose(self.perm)), self.dtype)

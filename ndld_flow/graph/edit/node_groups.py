@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import node_label, own_subgraphs
+from ndld_flow.models.nodes import node_label, own_subgraphs, read_values
 
 Anchor = ir.Node | ir.Value
 Values = Mapping[ir.Value, ir.Value | None]
@@ -112,27 +112,6 @@ class Neighbourhood:
                 for value in body.outputs:
                     self._outputs.setdefault(value, []).append(body)
                 self._enter(body)
-
-
-def read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
-    yield from (value for value in node.inputs if value is not None)
-    bodies = list(_bodies(node))
-    if not bodies:
-        return
-    inside = {value for body in bodies for value in body.inputs}
-    inside |= {value for body in bodies for value in body.initializers.values()}
-    inside |= {value for body in bodies for inner in body for value in inner.outputs}
-    for body in bodies:
-        reads = (value for inner in body for value in inner.inputs if value is not None)
-        yield from (value for value in (*reads, *body.outputs) if value not in inside)
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for _, graph in own_subgraphs(node):
-        yield graph
-        for inner in graph:
-            yield from _bodies(inner)
 
 
 def reached(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> dict[ir.Node, None]:
@@ -285,19 +264,6 @@ class Copies:
     nodes: list[ir.Node]
     values: dict[ir.Value, ir.Value]
     """Original tensor -> its copy, including tensors of subgraphs."""
-
-
-def captured_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """Return the outer tensors that nodes and their subgraphs read, in the order of first use."""
-    nodes = list(nodes)
-    own = {value for node in nodes for value in node.outputs}
-    return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in own))
-
-
-def captured_by(graph: ir.Graph) -> list[ir.Value]:
-    """Return the tensors of enclosing graphs that a subgraph reads, in the order of first use."""
-    own = {*graph.inputs, *graph.initializers.values()}
-    return [value for value in captured_values(graph) if value not in own]
 
 
 def copy_nodes(nodes: Iterable[ir.Node], read: Values | None = None, attributes: Attributes | None = None) -> Copies:

@@ -19,7 +19,6 @@ from ndld_flow.graph.edit.names import Nesting, names_around
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
-    captured_values,
     check_one_piece,
     deep_nodes,
     outermost,
@@ -37,7 +36,7 @@ from ndld_flow.graph.edit.schemas import (
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import node_label
+from ndld_flow.models.nodes import captured_values, node_label
 from ndld_flow.models.op_reference import OperatorVersion
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"

@@ -16,9 +16,9 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.graph.edit.functions import typed_attribute
-from ndld_flow.graph.edit.node_groups import Neighbourhood, read_values
+from ndld_flow.graph.edit.node_groups import Neighbourhood
+from ndld_flow.models.nodes import constant_of, read_values
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]

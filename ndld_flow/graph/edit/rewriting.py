@@ -23,7 +23,6 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
@@ -50,7 +49,7 @@ from ndld_flow.graph.edit.pattern_matching import (
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import is_constant, node_label, own_subgraphs, precision_of
+from ndld_flow.models.nodes import constant_of, is_constant, node_label, own_subgraphs, precision_of
 
 _HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
 """The parser ignores text after a single function, but not after a function in a model."""

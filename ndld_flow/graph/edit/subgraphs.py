@@ -30,8 +30,6 @@ from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
     Renaming,
-    captured_by,
-    captured_values,
     check_one_piece,
     copy_graph,
     copy_value,
@@ -44,7 +42,7 @@ from ndld_flow.graph.edit.node_groups import (
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
-from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs
+from ndld_flow.models.nodes import captured_by, captured_values, free_name, identifier, node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}

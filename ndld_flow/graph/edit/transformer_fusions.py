@@ -24,7 +24,7 @@ from ndld_flow.base.errors import KilledError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import some_of
 from ndld_flow.models.derived_tensors import byte_pieces
-from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
+from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, replaced_initializers, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.nodes import UniqueNames, op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -145,15 +145,13 @@ def _run(model: ir.Model, job: Mapping[str, object], folder: Path) -> ir.Model:
 
 def _write_whole(model: ir.Model, path: Path) -> None:
     """Write the model with all weights inside."""
-    values = [value for graph in model.graphs() for value in graph.initializers.values()]
-    kept = [(value, value.const_value) for value in values if isinstance(value.const_value, ir.ExternalTensor)]
-    try:
-        for value, tensor in kept:
-            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=value.name)
+
+    def read(value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        is_outside = isinstance(tensor, ir.ExternalTensor)
+        return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=value.name) if is_outside else tensor
+
+    with replaced_initializers(model, read):
         path.write_bytes(ir.serde.serialize_model(model).SerializeToString())
-    finally:
-        for value, tensor in kept:
-            value.const_value = tensor
 
 
 def _restore_unchanged(old: ir.Model, fused: ir.Model) -> None:

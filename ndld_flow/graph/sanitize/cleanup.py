@@ -6,14 +6,13 @@ import hashlib
 from collections.abc import Callable, Hashable
 from functools import partial
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
-from ndld_flow.models.nodes import free_name, precision_of
+from ndld_flow.models.nodes import constant_of, free_name, precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
@@ -34,25 +33,10 @@ def lift_constants(edits: Edits) -> None:
     """Constant() -> initializer of the same name, unless it is a graph output"""
     for graph in edits.model.graphs():
         for node in tuple(graph):
-            if node.op_type == "Constant" and node.domain == "" and not node.outputs[0].is_graph_output():
-                tensor = _constant_tensor(node)
-                if tensor is not None:
-                    edits.set_constant(node.outputs[0], tensor)
-                    edits.done["constants converted to initializers"] += 1
-
-
-def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    if len(node.attributes) != 1:
-        return None
-    attribute = next(iter(node.attributes.values()))
-    if attribute.is_ref():
-        return None
-    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if attribute.name == "value":
-        return attribute.as_tensor()
-    if attribute.name in dtypes:
-        return ir.Tensor(np.array(attribute.value, dtype=dtypes[attribute.name]))
-    return None
+            tensor = constant_of(node)
+            if tensor is not None and not node.outputs[0].is_graph_output():
+                edits.set_constant(node.outputs[0], tensor)
+                edits.done["constants converted to initializers"] += 1
 
 
 def make_names_unique(edits: Edits) -> None:

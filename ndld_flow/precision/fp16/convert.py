@@ -18,7 +18,8 @@ from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
 from ndld_flow.models.derived_tensors import Array
 from ndld_flow.models.element_types import infer_types, is_op
-from ndld_flow.models.files import check_model, external_files, load_model, repairs_of, save_model, summarize_model
+from ndld_flow.models.external_files import external_files
+from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.model_defects import examine_model
 from ndld_flow.models.nodes import UniqueNames, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
