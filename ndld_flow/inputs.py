@@ -1,8 +1,9 @@
 """The recipe's `inputs:`: shapes and values of the model's inputs, shared by all steps."""
 
+import os
 import re
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
@@ -122,9 +123,9 @@ class InputSpec(Settings, defer_build=False):
     """`random` (usual values for masks, positions and lengths, and what the model looks up; the log describes them),
     `zeros`, `ones`, `arange` (0, 1, 2, ... along the last axis; it goes on at each step of a sequence, as positions
     do), a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an image, a video, an audio
-    file, a folder of these, a `.txt` (lines for an input of strings, or text for a tokenizer), a `.csv` (the column of
-    the input's name, or all), an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Steps that run
-    several samples use all files, others the first."""
+    file, a folder of these, or with a `NAME.pb` for each input, a `.txt` (lines for an input of strings, or text for a
+    tokenizer), a `.csv` (the column of the input's name, or all), an ONNX test data set, a glob (`images/**/*.png`), or
+    a list of these. Steps that run several samples use all files, others the first."""
     values: JsonValue = None
     """The values themselves, instead of `data`: a number, a text, or a list of the input's shape, such as
     `[[red], [blue]]`."""
@@ -245,6 +246,27 @@ class InputSpec(Settings, defer_build=False):
     def data_patterns(self) -> tuple[str, ...]:
         """Return the patterns of files that the values come from; empty if they are generated."""
         return patterns_of(self.data)
+
+
+def name_input_files(given: dict[str, Data]) -> dict[str, Data]:
+    """Return input name -> its data: of a folder with a `NAME.pb` for each input, that file."""
+    return {name: _find_input_file(name, data) for name, data in given.items()}
+
+
+def _find_input_file(name: str, data: Data) -> Data:
+    if not isinstance(data, str) or data in GENERATED:
+        return data
+    file = Path(data, f"{name}.pb")
+    is_input = file.parent == Path(data) and os.path.isfile(file)  # noqa: PTH113 - pathlib's raises for long names
+    return str(file) if is_input else data
+
+
+def _name_files_of_specs(specs: dict[str, InputSpec]) -> dict[str, InputSpec]:
+    files = name_input_files({name: spec.data for name, spec in specs.items()})
+    return {name: spec.model_copy(update={"data": files[name]}) for name, spec in specs.items()}
+
+
+InputSpecs = Annotated[dict[str, InputSpec], AfterValidator(_name_files_of_specs)]
 
 
 def _check_values(spec: InputSpec) -> None:

@@ -160,7 +160,6 @@ def _regrouped(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
 _PIECE_ELEMENTS = 2**18
 """Part of what the seed determines: another size would give other numbers. A multiple of the elements that fill whole
 bytes."""
-_LARGEST_INTEGER = 100
 _ON_DISK_BYTES = 64 * 2**20
 """Larger tensors belong in a data file."""
 
@@ -172,7 +171,7 @@ _Draw = Callable[[np.random.Generator, int], Array]
 class GeneratedTensor(StreamedTensor):
     """Random or constant numbers; the same for the same seed, name, type and shape.
 
-    `normal`: mean 0, standard deviation 1, rounded for integers. `uniform_positive`: (0, 1], for integers 1 to 100 or
+    `normal`: mean 0, standard deviation 1, rounded for integers. `uniform_positive`: (0, 1], for integers 1 to
     the type's largest value. `uniform_negative`: the same with a minus sign. Booleans are `zeros`, `ones`, or, for
     `uniform_positive`, half of each.
     """
@@ -244,7 +243,7 @@ def _floating(kind: str, dtype: ir.DataType) -> _Draw:
 
 
 def _largest(dtype: ir.DataType) -> int:
-    return 1 if dtype == ir.DataType.BOOL else min(_LARGEST_INTEGER, int(ml_dtypes.iinfo(dtype.numpy()).max))
+    return 1 if dtype == ir.DataType.BOOL else int(ml_dtypes.iinfo(dtype.numpy()).max)
 
 
 def _rounded_normal(dtype: ir.DataType) -> _Draw:
@@ -253,8 +252,8 @@ def _rounded_normal(dtype: ir.DataType) -> _Draw:
 
 
 def _positive(dtype: ir.DataType) -> _Draw:
-    least = 0 if dtype == ir.DataType.BOOL else 1
-    return lambda random, count: random.integers(least, _largest(dtype), count, endpoint=True)
+    least, drawn = 0 if dtype == ir.DataType.BOOL else 1, np.uint64 if dtype == ir.DataType.UINT64 else np.int64
+    return lambda random, count: random.integers(least, _largest(dtype), count, drawn, endpoint=True)
 
 
 _INTEGER: Mapping[str, Callable[[ir.DataType], _Draw]] = {

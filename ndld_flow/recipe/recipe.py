@@ -20,7 +20,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, values_of
 from ndld_flow.base.user_code import UserCode, find_code
-from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
+from ndld_flow.inputs import Data, InputSpec, InputSpecs, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.places import put_value, take_value
@@ -106,7 +106,7 @@ class RecipeFile(Settings):
     """The model to work on: a path or URL, or a mapping with `source:` and `sha256:`."""
     models: dict[str, ModelSource] = {}
     """More models that steps may read by name, such as the one that is shipped today: `baseline: shipped.onnx`."""
-    inputs: dict[str, InputSpec] = {}
+    inputs: InputSpecs = {}
     """Shapes and values of the model's inputs, for every step that runs it. A step that runs a model with other inputs
     has `inputs:` of its own."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime(engines=False, with_default=True)] = None

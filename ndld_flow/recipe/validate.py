@@ -17,7 +17,7 @@ from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import find_nearest, suggest, visible_name
-from ndld_flow.inputs import InputSpec
+from ndld_flow.inputs import InputSpec, InputSpecs
 from ndld_flow.recipe.calibrated_checks import hold_out_samples
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
@@ -589,7 +589,7 @@ def _check_step(
 class _OwnInputs(Settings):
     """The `inputs:` of a step."""
 
-    inputs: dict[str, InputSpec]
+    inputs: InputSpecs
 
 
 def _check_own_inputs(

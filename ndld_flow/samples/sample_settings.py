@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ndld_flow.base.quantities import Fraction
 from ndld_flow.base.settings import Settings
-from ndld_flow.inputs import Data, patterns_of
+from ndld_flow.inputs import Data, name_input_files, patterns_of
 from ndld_flow.step import DataFile, RunsCode, SampleData
 
 
 class SampleSettings(Settings):
     """The samples that a step runs its model on, created by `make_samples`."""
 
-    data: Annotated[dict[str, Data], SampleData()] = Field(default={})
+    data: Annotated[dict[str, Data], SampleData(), AfterValidator(name_input_files)] = Field(default={})
     """Input name -> its values for this step, instead of `inputs.NAME.data` and in the same forms: sample i is the
     i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` remain those of `inputs:`."""
     samples: Annotated[int, Field(ge=1)] | None = None

@@ -18,8 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pydantic import TypeAdapter
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.inputs import InputSpecs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples import value_files
 from ndld_flow.samples.feeds import make_feeds, note_assumed
@@ -292,6 +294,20 @@ def test_a_test_data_set_has_each_inputs_values_by_number(in_folder: Path) -> No
     assert (firsts(result, "k"), firsts(result, "m")) == ([0, 1, 10], [100, 101, 110])
     refused(r"the test data set m/test_data_set_0 has no input_2\.pb", K, M, X, data={"x": "m/test_data_set_0"})
     refused(r"input_0\.pb has shape 2, expected 3", TensorSpec("k", "float32", (3,)), data={"k": "m"})
+
+
+def test_a_folder_with_a_file_for_each_input_has_its_values(in_folder: Path) -> None:
+    """As the input data folder of Nsight DL Designer."""
+    Path("data").mkdir()
+    for name, dtype, shape in (("a", "f4", (2,)), ("k", "f4", (2,)), ("m", "i8", (1, 2))):
+        tensor = onnx.numpy_helper.from_array(np.full(shape, ord(name), dtype))
+        Path(f"data/{name}.pb").write_bytes(tensor.SerializeToString())
+    result = samples(K, M, data={"k": "data", "m": "data/"})
+    assert labels(result) == ["k.pb, m.pb"]
+    assert (firsts(result, "k"), firsts(result, "m")) == ([ord("k")], [ord("m")])
+    names = ("k", "../data/k", "x" * 999)
+    inputs = TypeAdapter(InputSpecs).validate_python({name: {"data": "data"} for name in names})
+    assert [inputs[name].data for name in names] == ["data/k.pb", "data", "data"]
 
 
 def test_external_data_are_not_read(in_folder: Path) -> None:

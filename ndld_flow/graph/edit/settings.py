@@ -266,7 +266,8 @@ Dims = tuple[Dim, ...]
 """A shape with a number, a name or null (dynamic and unnamed) for each dimension."""
 RandomKind = Literal["normal", "zeros", "ones", "uniform_positive", "uniform_negative"]
 """`normal`: mean 0 and standard deviation 1; rounded for integers. `uniform_positive`: above 0 and at most 1; for
-integers, 1 to 100. `uniform_negative`: the same below 0. Unsigned types have no negative numbers."""
+integers, 1 to the type's largest value. `uniform_negative`: the same below 0. Unsigned types have no negative
+numbers."""
 
 
 def _as_alternatives(value: object) -> object:

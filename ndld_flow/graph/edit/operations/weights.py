@@ -84,7 +84,7 @@ class GenerateInitializers(Operation):
     """Initializers to fill."""
     kind: RandomKind
     """`normal` (mean 0, standard deviation 1; rounded for integers), `zeros`, `ones`, `uniform_positive` (above 0, at
-    most 1; for integers 1 to 100), or `uniform_negative` (the same below 0)."""
+    most 1; for integers 1 to the type's largest value), or `uniform_negative` (the same below 0)."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random numbers."""
     allow_empty: bool = False
