@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.runtimes.environments import (
     EnvironmentSetting,
     describe_environment,
@@ -138,7 +139,10 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """Number of faults to plant in the reference, to find out what the check is worth: wrong weights, and nodes with a
     wrong operator or attribute. The share that the check would notice, the share within its bounds and the share that
     changes no output are in the result (`noticed`, `within_bounds`, `unseen`). `auto` plants 20, or as many as it can
-    try in twice the time of the check itself, or a second; `off` none."""
+    try in `power_time`; `off` none."""
+    power_time: Annotated[Milliseconds, Field(gt=0)] | None = None
+    """Longest time for the planted faults of `power: auto`, by default twice that of the check itself, and at least a
+    second."""
     when_weak: Literal["pass", "inconclusive"] = "pass"
     """What becomes of a check that passes, and would notice little: a quarter of the planted faults or more change
     nothing, an output is constant, few rows of a table are read, or an input may be ignored. `pass`: it passes, and
@@ -365,7 +369,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
 
         if isinstance(self.power, int):
             return measure_power(pair, criteria, compared.outputs, scratch, count=self.power)
-        seconds = max(_LEAST_POWER_S, _POWER_SHARE * took_s)
+        seconds = max(_LEAST_POWER_S, _POWER_SHARE * took_s) if self.power_time is None else self.power_time / 1e3
         return measure_power(pair, criteria, compared.outputs, scratch, count=MOST_FAULTS, seconds=seconds)
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:

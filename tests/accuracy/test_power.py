@@ -73,6 +73,11 @@ def test_no_fault_is_planted_with_power_off(tmp_path: Path) -> None:
     assert "unseen" not in ran.result.metrics
 
 
+def test_no_fault_is_tried_after_the_time_for_them(tmp_path: Path) -> None:
+    power = measured(tmp_path, LAYERS, power="auto", power_time="1 ms")
+    assert not power.faults and "power_time" in power.not_measured
+
+
 def test_a_table_of_which_one_row_is_read_makes_the_check_weak(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, TABLE, TABLE, {"ids": {"shape": [6], "data": "zeros"}}, power=20)
     assert accuracy.passed and ran.result.passed

@@ -302,6 +302,25 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
     assert "budget: 72 s" in proof
 
 
+def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> None:
+    """Of a model that takes 0.4 s, it took 48 s of 60, and no variant was tried."""
+    quick = read(write(ROWS), budget="60 s")
+    slow = replace(quick, trial=replace(quick.trial, pass_ms=400.0))
+
+    def held(composer: Composer, left_s: float = 60.0) -> dict[str, object]:
+        variant = Variant("clean", "onnxruntime")
+        text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), left_s=left_s)
+        steps = yaml.safe_load(text)["steps"]
+        return {**steps["held"], "rounds": steps["versus"]["budget"]}
+
+    assert held(quick)["power_time"] == "6 s"
+    assert (held(slow)["made"], held(slow)["power"]) == (False, False), "YAML's word is `off`"
+    assert held(quick)["rounds"] == "18 s"
+    assert held(quick, left_s=30.0)["rounds"] == "12 s"
+    probed = yaml.safe_load(quick.compose_probe())["steps"]["agree"]
+    assert (probed["made"], probed["power"]) == (False, False), "nothing is read off the source against itself"
+
+
 def test_three_samples_refuse_only_errors_far_beyond_a_loose_condition() -> None:
     kept = read_conditions(("cosine >= 0.6", "max_abs <= 2", "snr_db >= 10"), None, None)
     screens = {metric: (sign, bound) for metric, sign, bound in kept.scaled(3.0)}

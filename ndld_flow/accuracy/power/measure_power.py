@@ -35,7 +35,7 @@ _LEAST_SECONDS, _TIMES_SLOWER = 5.0, 10.0
 _ONLY_GROWING = frozenset(("cosine", "snr_db", "psnr_db", "relative_rms", "max_abs", "max_rel", "slice_max"))
 """Metrics that further samples only make worse."""
 _NO_PLACE = "the model has no weight or node in which a fault can be planted"
-_TOO_SLOW = "a model with faults takes too long to open and run; `power: 20` waits for it"
+_TOO_SLOW = "a model with faults takes too long to open and run; `power: 20` or a longer `power_time` waits for it"
 
 
 def measure_power(

@@ -6,6 +6,7 @@ Both have the same steps with the same settings, so that the second reuses what 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,12 @@ SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
 _ROUNDS_SHARE = 0.3
 """Share of the budget that the alternating passes of a proof may take."""
+_ROUNDS_OF_REST = 0.4
+"""Their share of what is left of it when a proof starts: the rest is for its check and its profiles."""
+_WORTH_SHARE = 0.1
+"""Share of the budget that planted faults may take in a proof, and made samples too."""
+_MADE_PASSES = 40
+"""Passes that choosing and judging made samples takes, about."""
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
@@ -161,10 +168,17 @@ class Composer:
         return variant.is_source and variant.runtime == self.base_runtime and threads is None
 
     def compose_proof(
-        self, variant: Variant, threads: int | None, target: Path, output: Path, *, measured: bool = True
+        self,
+        variant: Variant,
+        threads: int | None,
+        target: Path,
+        output: Path,
+        *,
+        measured: bool = True,
+        left_s: float = math.inf,
     ) -> str:
         """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
-        the source.
+        the source. `left_s` is what is left of the budget in seconds.
         """
         gates = [*([] if self.races else self.conditions.of("agree")), *self.conditions.of("held")]
         if measured:
@@ -176,7 +190,7 @@ class Composer:
             target=short_name(str(target)),
             output=short_name(str(output)),
             head=self._head(
-                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, measured), profiled
+                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, measured, left_s), profiled
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
@@ -187,7 +201,9 @@ class Composer:
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
             data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
-            agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{self._judged(False)}{data}}}"
+            # Of the source against itself, what the check is worth would take as long as several variants.
+            judged = f"{self._judged(False)}{data}, made: off, power: off"
+            agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
             steps = [agree, *self._measuring("source", None, _QUICK, "base")]
         return _PROBED.format(head=self._head(f"{self.name}-source", self.base_runtime, steps, ""))
 
@@ -278,7 +294,7 @@ class Composer:
         measured = f"{settings}{runs}{threads_setting}{own}{on}"
         return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
-    def _proof_steps(self, variant: Variant, threads: int | None, measured: bool) -> list[str]:
+    def _proof_steps(self, variant: Variant, threads: int | None, measured: bool, left_s: float) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
         steps = self._steps(variant, threads)
         measuring = len(self._measuring(variant.result, threads))
@@ -286,8 +302,8 @@ class Composer:
         if self.races:  # the race has judged it on the samples of the search
             checked = [step for step in checked if not step.startswith("agree:")]
             speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
-        held = f"{{step: check_accuracy, reference: source, candidate: {variant.result}{self._judged(True)}}}"
-        checked.append(f"held: {held}   # other samples")
+        settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth()}"
+        checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
         if not measured:
             return checked
         in_runtime = "" if self.preset.engine else f", backend: {self.base_runtime}"
@@ -296,7 +312,8 @@ class Composer:
             return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
         if self.budget_s is not None:
-            rounds += f", budget: {max(self.budget_s * _ROUNDS_SHARE, 1):.0f} s"
+            limit_s = min(self.budget_s * _ROUNDS_SHARE, left_s * _ROUNDS_OF_REST)
+            rounds += f", budget: {max(limit_s, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]
@@ -314,6 +331,14 @@ class Composer:
             text += f", samples: {self.samples.counts[held]}" if self.samples.search else ""
             text += "".join(f", {key}: {json.dumps(value)}" for key, value in labels.items())
         return text
+
+    def _worth(self) -> str:
+        """Return the settings by which the check of a proof keeps to its share of the budget."""
+        if not self.races or self.budget_s is None:
+            return ""
+        limit_s = self.budget_s * _WORTH_SHARE
+        is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
+        return ", made: off, power: off" if is_short else f", power_time: {limit_s:.3g} s"
 
     def _early(self) -> list[str]:
         """Return the conditions on the first samples; none if judging all takes little longer than starting twice."""

@@ -110,7 +110,7 @@ class RaceSearch:
             self._prover.listener(
                 Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
             )
-            proof = self._proofs[name] = self._prover.prove(variant, None)
+            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s())
             if proof.passed:
                 self._best = proof
                 return
@@ -178,6 +178,9 @@ class RaceSearch:
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "slower"
             compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source in the race"
+            best = self._result.tried.get(self._best.variant.name)
+            if best is not None and best.speed is not None:  # its proof may measure another ratio, by another clock
+                compared += f", {self._best.variant.name} {1 / best.speed.ratio:.2f}x"
             return tried.model_copy(update={"outcome": outcome, "why": compared})
         return tried
 
