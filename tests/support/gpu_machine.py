@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import pytest
@@ -11,6 +12,8 @@ from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.onnxruntime.trial import try_provider
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
+
+CLOCKS_VARIABLE = "NDLD_FLOW_TEST_CLOCKS"
 
 
 def require_gpu() -> None:
@@ -38,14 +41,23 @@ def require_engines(backend: EngineBackend) -> Library:
     for trial in _engine_trials(library):
         if trial.name in ("", "on this GPU") and not trial.works:
             pytest.skip(f"{backend} {library.version} does not work here: {trial.found}")
-    if not _gpu_trials()["cuda runtime"].works:
-        pytest.skip(f"engines cannot be run: {_gpu_trials()['cuda runtime'].found}")
+    require_cuda_runtime()
     return library
 
 
-def require_clocks() -> None:
-    """Skip where the GPU's clocks may not be locked."""
+def require_cuda_runtime() -> None:
+    """Skip where CUDA's runtime library does not find a GPU."""
     require_gpu()
+    runtime = _gpu_trials()["cuda runtime"]
+    if not runtime.works:
+        pytest.skip(runtime.found)
+
+
+def require_clocks() -> None:
+    """Skip where the GPU's clocks may not be locked, or nobody has allowed it: a lock found there is lost."""
+    require_gpu()
+    if CLOCKS_VARIABLE not in os.environ:
+        pytest.skip(f"it would change the GPU's clocks: set {CLOCKS_VARIABLE}=1 to allow that")
     clocks = _gpu_trials()["gpu clocks"]
     if not clocks.works:
         pytest.skip(clocks.found)

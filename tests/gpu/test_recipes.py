@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,50 @@ def test_the_tensorrt_provider_is_measured(bench: Bench) -> None:
     )
     assert profile.providers[0] == provider
     assert profile.latency.median_ms > 0
+
+
+def test_the_cuda_provider_in_fewer_bits(bench: Bench) -> None:
+    """A converted and a quantized model, judged on the GPU; TF32 is further from the CPU than FP32, if it is there."""
+    require_provider("cuda")
+    check = {"step": "check_accuracy", "reference": "source", "provider": "cuda", "reference_provider": "cpu"}
+    exact = {**check, "candidate": "source", "provider_options": {"use_tf32": 0}, "tolerance": {"cosine": 0.9999}}
+    steps: dict[str, dict[str, Any]] = {
+        "half": {"step": "convert_fp16", "from": "source"},
+        "small": {"step": "quantize", "from": "source"},
+        "agree": exact,
+        "tf32": {**exact, "provider_options": {"use_tf32": 1}},
+        "agree_half": {**check, "candidate": "half"},
+        "agree_small": {**check, "candidate": "small", "tolerance": {"cosine": 0.9}},
+    }
+    run = bench.run(steps)
+    exactly, roughly = (
+        read_document(Accuracy, run / name / "accuracy.json").outputs[0].metrics["max_abs"]
+        for name in ("agree", "tf32")
+    )
+    assert exactly <= roughly
+
+
+def test_a_cuda_graph_of_the_provider_and_the_same_twice(bench: Bench, record_property: Callable[..., None]) -> None:
+    """The same model twice is no regression, by the GPU's and the host's clock."""
+    require_provider("cuda")
+    plain = {"step": "profile", "from": "source", "provider": "cuda", "runs": 3, "layer_passes": 0}
+    run = bench.run(
+        {
+            "one": plain,
+            "two": plain,
+            "graph": {**plain, "provider_options": {"enable_cuda_graph": 1}},
+            "decide": {"step": "compare_profiles", "base": "one", "from": "two"},
+        }
+    )
+    for name in ("one", "two", "graph"):
+        record_property(f"ms of {name}", round(read_measured(run, name).latency.median_ms, 4))
+
+
+def test_a_gpu_that_does_not_exist_is_refused(bench: Bench) -> None:
+    require_provider("cuda")
+    wrong = {"step": "profile", "from": "source", "provider": "cuda", "provider_options": {"device_id": 99}, **QUICK}
+    with pytest.raises(BackendError, match="99"):
+        bench.run({"speed": wrong})
 
 
 @both_backends
