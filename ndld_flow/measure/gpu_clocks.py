@@ -1,6 +1,6 @@
-"""Locking of a GPU's clock to its base clock, by NVML or nvidia-smi, for as long as a measurement takes.
+"""Locking of a GPU's clock to its base clock, by NVML, for as long as a measurement takes.
 
-`python -P -m ndld_flow.measure.gpu_clocks GPU [MIN MAX]` prints `locking`, locks the clock, prints `locked HOW` or
+`python -P -m ndld_flow.measure.gpu_clocks GPU [MIN MAX]` prints `locking`, locks the clock, prints `locked` or
 `refused WHY`, and waits for the end of its standard input, which comes when the parent closes it, dies, or is killed.
 Then it sets the lock MIN to MAX (MHz), which no tool of NVIDIA's reads, or unlocks the clock."""
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ndld_flow.base.errors import BackendError
 
@@ -35,111 +33,50 @@ def find_in_nvml(nvml: Any, gpu: int) -> Any:  # noqa: ANN401
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
-_RIGHTS = (
-    "Only root may set clocks: run as root, or let an administrator lock them first (`nvidia-smi -lgc`) and remove "
-    "`lock_clocks`"
-)
-
-
 Range = tuple[int, int]
 """The lowest and the highest clock of a lock, in MHz."""
 
 
-class Clocks(Protocol):
-    """A tool that sets a GPU's clock. All methods raise `BackendError` if that is not allowed or not possible."""
-
-    def lock_to_base(self) -> str:
-        """Lock the clock to the base clock and return a description."""
-
-    def lock(self, clocks: Range) -> None:
-        """Lock the clock to a range."""
-
-    def unlock(self) -> None:
-        """Unlock the clock, whoever locked it."""
+def lock_to_base(gpu: int) -> None:
+    """Lock a GPU's clock to the base clock, which it sustains within its power limit. Raises as `_call` does."""
+    tdp = _import_nvml().NVML_CLOCK_LIMIT_ID_TDP
+    _call(gpu, "nvmlDeviceSetGpuLockedClocks", tdp, tdp)
 
 
-def restore(clocks: Clocks, lock: Range | None) -> None:
-    """Set the lock that a GPU had, or unlock its clock if it had none. Raises as `Clocks` does."""
+def restore(gpu: int, lock: Range | None) -> None:
+    """Set the lock that a GPU had, or unlock its clock if it had none. Raises as `_call` does."""
     if lock is None:
-        clocks.unlock()
+        _call(gpu, "nvmlDeviceResetGpuLockedClocks")
     else:
-        clocks.lock(lock)
+        _call(gpu, "nvmlDeviceSetGpuLockedClocks", *lock)
 
 
-def find_clocks(gpu: int) -> Clocks:
-    """Return NVML if nvidia-ml-py is installed, else nvidia-smi. Raises `BackendError` without either."""
-    with contextlib.suppress(ImportError):
-        return _Nvml(importlib.import_module("pynvml"), gpu)
-    program = shutil.which("nvidia-smi")
-    if program is None:
+def _import_nvml() -> Any:  # noqa: ANN401
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
         raise BackendError(
-            "lock_clocks: neither nvidia-ml-py (`pip install nvidia-ml-py`) nor nvidia-smi is installed; remove it."
-        )
-    return _NvidiaSmi(program, gpu)
+            "lock_clocks needs NVML's Python package: `pip install nvidia-ml-py`, or remove it."
+        ) from None
 
 
-@dataclass(frozen=True)
-class _Nvml:
-    nvml: Any
-    """The module `pynvml`."""
-    gpu: int
-
-    def lock_to_base(self) -> str:
-        base = self.nvml.NVML_CLOCK_LIMIT_ID_TDP  # the clock that the GPU sustains within its power limit
-        self.lock((base, base))
-        return "by NVML"
-
-    def lock(self, clocks: Range) -> None:
-        self._call("nvmlDeviceSetGpuLockedClocks", *clocks)
-
-    def unlock(self) -> None:
-        self._call("nvmlDeviceResetGpuLockedClocks")
-
-    def _call(self, name: str, *arguments: int) -> None:
+def _call(gpu: int, name: str, *arguments: int) -> None:
+    """Call one of NVML's functions. Raises `BackendError` if that is not allowed or not possible."""
+    nvml = _import_nvml()
+    try:
+        nvml.nvmlInit()
         try:
-            self.nvml.nvmlInit()
-            try:
-                getattr(self.nvml, name)(find_in_nvml(self.nvml, self.gpu), *arguments)
-            finally:
-                self.nvml.nvmlShutdown()
-        except self.nvml.NVMLError as error:
-            advice = _RIGHTS if getattr(error, "value", 0) == self.nvml.NVML_ERROR_NO_PERMISSION else "Remove it"
-            raise BackendError(f"lock_clocks: {name} on GPU {self.gpu} failed: {error}. {advice}.") from None
-
-
-@dataclass(frozen=True)
-class _NvidiaSmi:
-    program: str
-    gpu: int
-
-    def lock_to_base(self) -> str:
-        base = self._run("--query-gpu=clocks.default_applications.graphics", "--format=csv,noheader,nounits").strip()
-        if not base.isdigit():
-            raise BackendError(
-                f"lock_clocks: nvidia-smi does not know the base clock of GPU {self.gpu} ({base or 'nothing'}): "
-                "install NVML instead with `pip install nvidia-ml-py`."
+            getattr(nvml, name)(find_in_nvml(nvml, gpu), *arguments)
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        advice = "Remove it"
+        if getattr(error, "value", 0) == nvml.NVML_ERROR_NO_PERMISSION:
+            advice = (
+                "Only root may set clocks: run as root, or let an administrator lock them first (`nvidia-smi -lgc`) "
+                "and remove `lock_clocks`"
             )
-        self.lock((int(base), int(base)))
-        return f"to {base} MHz by nvidia-smi"
-
-    def lock(self, clocks: Range) -> None:
-        self._run(f"--lock-gpu-clocks={clocks[0]},{clocks[1]}")
-
-    def unlock(self) -> None:
-        self._run("--reset-gpu-clocks")
-
-    def _run(self, *options: str) -> str:
-        command = [self.program, "-i", name_for_nvml(self.gpu), *options]
-        try:
-            completed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise BackendError(f"lock_clocks: nvidia-smi does not run: {error}.") from None
-        if completed.returncode:
-            reason = (
-                " ".join((completed.stdout + completed.stderr).split()).rstrip(".") or f"code {completed.returncode}"
-            )
-            raise BackendError(f"lock_clocks: `nvidia-smi {options[0]}` failed: {reason}. {_RIGHTS}.")
-        return completed.stdout
+        raise BackendError(f"lock_clocks: {name} on GPU {gpu} failed: {error}. {advice}.") from None
 
 
 def main() -> int:
@@ -148,19 +85,18 @@ def main() -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     gpu, *numbers = map(int, sys.argv[1:])
+    _print("locking")
     try:
-        clocks = find_clocks(gpu)
-        _print("locking")
-        description = clocks.lock_to_base()
+        lock_to_base(gpu)
     except BackendError as error:
         _print(f"refused {error}")
         return 1
     try:
-        _print(f"locked {description}")
+        _print("locked")
         while os.read(0, 64):
             pass
     finally:
-        restore(clocks, (numbers[0], numbers[1]) if numbers else None)
+        restore(gpu, (numbers[0], numbers[1]) if numbers else None)
     return 0
 
 
@@ -174,8 +110,8 @@ _LIMIT_S = 60.0
 
 
 @contextlib.contextmanager
-def locked_clocks(gpu: int, before: Range | None = None) -> Iterator[str]:
-    """Lock a GPU's clock to its base clock; yields a description.
+def locked_clocks(gpu: int, before: Range | None = None) -> Iterator[None]:
+    """Lock a GPU's clock to its base clock.
 
     A separate process keeps it locked and outlives this one: when this process is killed, it sets the lock `before` or
     unlocks the clock. Raises `BackendError` when locking is refused, or the clock could not be restored.
@@ -193,18 +129,18 @@ def locked_clocks(gpu: int, before: Range | None = None) -> Iterator[str]:
     assert keeper.stdout is not None
     began, word = False, ""
     try:
-        began = (line := keeper.stdout.readline()) == "locking\n"
-        word, _, text = (keeper.stdout.readline() if began else line).strip().partition(" ")
+        began = keeper.stdout.readline() == "locking\n"
+        word, _, text = keeper.stdout.readline().strip().partition(" ")
         if word != "locked":
             raise BackendError(text or "lock_clocks: the process that locks the clock died.")
-        yield text
+        yield
     finally:
         keeper.stdin.close()
         code = keeper.wait(_LIMIT_S)
         keeper.stdout.close()
         # It was killed, or could not restore the clock. One that was refused, or never began, changed nothing.
         if code and began and word != "refused":
-            restore(find_clocks(gpu), before)
+            restore(gpu, before)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ def _readers(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:  # noqa:
 class GpuWatch:
     """Locked clocks and samples by the index of the GPU."""
 
-    clocks: dict[int, str] = field(default_factory=dict)
-    """GPU -> description of its locked clock."""
+    clocks: set[int] = field(default_factory=set)
+    """GPUs whose clocks are locked."""
     samples: dict[int, GpuSamples] = field(default_factory=dict)
 
     def describe(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
@@ -129,8 +129,8 @@ class GpuWatch:
         conditions: dict[str, JsonValue] = {}
         notes = []
         if gpu in self.clocks:
-            conditions["locked_clocks"] = self.clocks[gpu]
-            notes.append(f"the GPU's clock was locked to the base clock during the measurement, {self.clocks[gpu]}")
+            conditions["locked_clocks"] = "to the base clock, by NVML"
+            notes.append("the GPU's clock was locked to the base clock during the measurement, by NVML")
         samples = self.samples.get(gpu)
         if samples is not None:
             conditions["gpu_samples"] = summary = samples.within(
@@ -159,7 +159,8 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
                 continue
             if request.lock_clocks and gpu not in watch.clocks:
                 with naming_step(side.step):
-                    watch.clocks[gpu] = stack.enter_context(locked_clocks(gpu, before.get(gpu)))
+                    stack.enter_context(locked_clocks(gpu, before.get(gpu)))
+                watch.clocks.add(gpu)
             if request.sample_gpu and gpu not in watch.samples:
                 watch.samples[gpu] = stack.enter_context(sampled_gpu(gpu))
         yield watch

@@ -1,4 +1,4 @@
-"""A GPU's clock is locked and always set free, and it is sampled meanwhile; on stand-ins of NVIDIA's tools."""
+"""A GPU's clock is locked and always set free, and it is sampled meanwhile; on a stand-in of NVML."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Timing
 
 SOON_S = 30.0
-NVIDIA_SMI = """#!/bin/sh
-echo "$*" >> {log}
-case "$*" in
-  *--query-gpu*) echo "{base}" ;;
-  *{refuses}*) echo "The current user does not have permission to change clocks for GPU 0."; exit 4 ;;
-esac
-"""
 PYNVML = """
 import json, os
 from pathlib import Path
@@ -47,6 +40,7 @@ sessions = 0
 def nvmlInit(): global sessions; sessions += 1
 def nvmlShutdown(): global sessions; sessions -= 1
 def nvmlDeviceGetHandleByIndex(index): return f"gpu{{index}}"
+def nvmlDeviceGetHandleByUUID(uuid): return uuid
 def keep(handle, lock):
     if not sessions: raise NVMLError(1)
     if "REFUSES" in os.environ: raise NVMLError(4)
@@ -62,67 +56,13 @@ def nvmlDeviceResetGpuLockedClocks(handle): keep(handle, None)
 TDP = 0xFFFFFF01
 
 
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the stand-in of nvidia-smi was asked for; there is no NVML."""
-    _write_smi(tmp_path, "1410")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    _hide_nvml(tmp_path, monkeypatch)
-    return tmp_path / "calls.txt"
-
-
-def _write_smi(folder: Path, base: str, refuses: str = "nothing") -> None:
-    program = folder / "nvidia-smi"
-    program.write_text(NVIDIA_SMI.format(log=folder / "calls.txt", base=base, refuses=refuses))
-    program.chmod(0o755)
-
-
-def _hide_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = folder / "hidden"
-    hidden.mkdir()
-    (hidden / "pynvml.py").write_text("raise ImportError('hidden')")
-    monkeypatch.setenv("PYTHONPATH", str(hidden), prepend=os.pathsep)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
-
-def _calls(log: Path) -> list[str]:
-    return log.read_text().splitlines() if log.exists() else []
-
-
-def test_the_clock_is_locked_to_its_base_and_unlocked(log: Path) -> None:
-    with locked_clocks(2) as how:
-        assert how == "to 1410 MHz by nvidia-smi"
-        assert _calls(log)[-1] == "-i 2 --lock-gpu-clocks=1410,1410"
-    assert _calls(log)[-1] == "-i 2 --reset-gpu-clocks"
-
-
-def test_it_is_unlocked_after_an_error(log: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), locked_clocks(0):
-        raise KeyboardInterrupt
-    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
-
-
 LOCKS = """
 import sys, time
 from ndld_flow.measure.gpu_clocks import locked_clocks
-with locked_clocks(0):
+with locked_clocks(1, (1200, 1305)):
     print("locked", flush=True)
     time.sleep(600)
 """
-
-
-@pytest.mark.parametrize("word", ["SIGKILL", "SIGTERM"])
-def test_it_is_unlocked_when_the_parent_is_killed(word: str, log: Path) -> None:
-    ours = subprocess.Popen([sys.executable, "-c", LOCKS], stdout=subprocess.PIPE, start_new_session=True)
-    assert ours.stdout is not None
-    assert ours.stdout.readline() == b"locked\n"
-    os.killpg(ours.pid, getattr(signal, word))
-    ours.wait()
-    ours.stdout.close()
-    until = time.monotonic() + SOON_S
-    while _calls(log)[-1] != "-i 0 --reset-gpu-clocks" and time.monotonic() < until:
-        time.sleep(0.05)
-    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
 
 
 @pytest.fixture
@@ -141,46 +81,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     return processes
 
 
-def test_it_is_unlocked_when_the_locking_process_is_killed(
-    log: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with locked_clocks(0):
-        monkeypatch.undo()
-        monkeypatch.setenv("PATH", str(log.parent), prepend=os.pathsep)
-        monkeypatch.setitem(sys.modules, "pynvml", None)
-        started[0].kill()
-    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
-
-
-def test_signals_to_a_whole_group_do_not_end_the_locking_process(
-    log: Path, started: list[subprocess.Popen[str]]
-) -> None:
-    with locked_clocks(0):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            started[0].send_signal(number)
-        with pytest.raises(subprocess.TimeoutExpired):
-            started[0].wait(0.2)
-        assert _calls(log)[-1] != "-i 0 --reset-gpu-clocks"
-    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
-
-
-def test_a_refusal_names_a_remedy(log: Path) -> None:
-    _write_smi(log.parent, "1410", "--lock-gpu-clocks")
-    with pytest.raises(BackendError, match=r"does not have permission .*Only root may set clocks"), locked_clocks(0):
-        pytest.fail("it was not locked")
-    assert not any("reset" in call for call in _calls(log))
-    _write_smi(log.parent, "[N/A]")
-    with pytest.raises(BackendError, match=r"does not know the base clock .*`pip install nvidia-ml-py`"):
-        locked_clocks(0).__enter__()
-
-
-def test_without_any_tool_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    _hide_nvml(tmp_path, monkeypatch)
-    with pytest.raises(BackendError, match=r"neither nvidia-ml-py .* nor nvidia-smi is installed"), locked_clocks(0):
-        pytest.fail("it was not locked")
-
-
 Locks = Callable[[], Mapping[str, Sequence[int] | None]]
 
 
@@ -196,9 +96,8 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locks:
     return lambda: dict(json.loads(state.read_text()))
 
 
-def test_nvml_comes_first(locks: Locks) -> None:
-    with locked_clocks(0) as how:
-        assert how == "by NVML"
+def test_the_clock_is_locked_to_its_base_and_unlocked(locks: Locks) -> None:
+    with locked_clocks(0):
         assert locks() == {"gpu0": [TDP, TDP], "gpu1": [1200, 1305]}
     assert locks() == {"gpu0": None, "gpu1": [1200, 1305]}
 
@@ -240,19 +139,39 @@ def test_a_lock_is_set_again_when_the_locking_process_is_killed(
     assert locks() == {"gpu1": [1200, 1305]}
 
 
-def test_a_lock_is_set_again_when_everything_is_killed_but_the_locking_process(locks: Locks) -> None:
-    program = LOCKS.replace("locked_clocks(0)", "locked_clocks(1, (1200, 1305))")
-    ours = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+@pytest.mark.parametrize("word", ["SIGKILL", "SIGTERM"])
+def test_a_lock_is_set_again_when_everything_is_killed_but_the_locking_process(word: str, locks: Locks) -> None:
+    ours = subprocess.Popen([sys.executable, "-c", LOCKS], stdout=subprocess.PIPE, start_new_session=True)
     assert ours.stdout is not None
     assert ours.stdout.readline() == b"locked\n"
     assert locks() == {"gpu1": [TDP, TDP]}
-    os.killpg(ours.pid, signal.SIGKILL)
+    os.killpg(ours.pid, getattr(signal, word))
     ours.wait()
     ours.stdout.close()
     until = time.monotonic() + SOON_S
     while locks() != {"gpu1": [1200, 1305]} and time.monotonic() < until:
         time.sleep(0.05)
     assert locks() == {"gpu1": [1200, 1305]}
+
+
+def test_signals_to_a_whole_group_do_not_end_the_locking_process(
+    locks: Locks, started: list[subprocess.Popen[str]]
+) -> None:
+    with locked_clocks(0):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            started[0].send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            started[0].wait(0.2)
+        assert locks()["gpu0"] == [TDP, TDP]
+    assert locks()["gpu0"] is None
+
+
+def test_without_nvml_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pynvml.py").write_text("raise ImportError('hidden')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(BackendError, match="pip install nvidia-ml-py"), locked_clocks(0):
+        pytest.fail("it was not locked")
 
 
 def test_a_locking_process_that_never_began_is_not_followed_by_a_reset(
@@ -264,14 +183,12 @@ def test_a_locking_process_that_never_began_is_not_followed_by_a_reset(
     assert locks() == {"gpu1": [1200, 1305]}
 
 
-def test_gpus_are_named_as_cuda_sees_them(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML and nvidia-smi know nothing of CUDA_VISIBLE_DEVICES."""
+def test_gpus_are_named_as_cuda_sees_them(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML knows nothing of CUDA_VISIBLE_DEVICES."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
-    with locked_clocks(0):
-        assert {call.partition(" -")[0] for call in _calls(log)} == {"-i 3"}
-    with locked_clocks(1):
-        pass
-    assert _calls(log)[-1] == "-i GPU-8f2a --reset-gpu-clocks"
+    for gpu, name in enumerate(("gpu3", "GPU-8f2a")):
+        with locked_clocks(gpu):
+            assert locks()[name] == [TDP, TDP]
     handles = SimpleNamespace(nvmlDeviceGetHandleByIndex=lambda n: n, nvmlDeviceGetHandleByUUID=str.lower)
     assert [find_in_nvml(handles, gpu) for gpu in (0, 1)] == [3, "gpu-8f2a"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -362,24 +279,19 @@ def _side(called: str, provider: str, **asked: Any) -> Side:
     return Side(request, Path(), lambda *_: None, called)
 
 
-def test_all_profiles_of_the_session_get_the_notes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import onnxruntime as ort
-
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        pytest.skip("needs ONNX Runtime with CUDA")
+def test_all_profiles_of_the_session_get_the_notes(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OnnxruntimeRequest, "measured_gpu", lambda self: None if self.provider == "cpu" else 0)
     asks, other, cpu = _side("a", "cuda", lock_clocks=True), _side("b", "cuda"), _side("c", "cpu")
     timing = Timing([1.0], [0.0], began_s=5.0)
     with watched_gpus([asks, other, cpu]) as watch:
         for side in (asks, other):
             conditions, notes = watch.describe(side.request, [timing])
-            assert conditions == {"locked_clocks": "to 1410 MHz by nvidia-smi"}
-            assert notes == [
-                "the GPU's clock was locked to the base clock during the measurement, to 1410 MHz by nvidia-smi"
-            ]
+            assert conditions == {"locked_clocks": "to the base clock, by NVML"}
+            assert len(notes) == 1
         assert watch.describe(cpu.request, [timing]) == ({}, [])
-    assert sum("--lock-gpu-clocks" in call for call in _calls(log)) == 1
-    _write_smi(log.parent, "1410", "--lock-gpu-clocks")
-    with pytest.raises(BackendError, match=r"^step a: lock_clocks: `nvidia-smi --lock"), watched_gpus([asks]):
+        assert locks()["gpu0"] == [TDP, TDP]
+    monkeypatch.setenv("REFUSES", "1")
+    with pytest.raises(BackendError, match=r"^step a: lock_clocks: "), watched_gpus([asks]):
         pytest.fail("it was not locked")
     watch.samples[0] = GpuSamples(at_s=[5.0005, 6.0], read=[{"power_w": 70.0}, {"power_w": 20.0}])
     conditions, _ = watch.describe(other.request, [timing])

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -221,9 +220,9 @@ def _sample() -> str:
 
 
 def _check_clocks() -> str:
-    """Check for the tools and permissions to lock clocks; nothing is changed."""
-    if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
-        raise NotWorkingError("neither NVML's Python package nor nvidia-smi is installed to lock them", _NVML)
+    """Check for the package and permissions to lock clocks; nothing is changed."""
+    if find_spec("pynvml") is None:
+        raise NotWorkingError("NVML's Python package is not installed to lock them", _NVML)
     if not _is_administrator():
         advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
         raise NotWorkingError("only administrators may lock them", advice)
