@@ -31,9 +31,8 @@ from ndld_flow.models.nodes import (
     precision_of,
     scopes_of,
 )
-from ndld_flow.models.shape_inference import infer_shapes, recorded_dims
+from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims, recorded_dims
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.symbolic_dims import name_computed_dims
 from ndld_flow.models.tensor_statistics import first_values, tensor_bytes, tensor_statistics
 from ndld_flow.records.inspection import (
     DataFileEntry,

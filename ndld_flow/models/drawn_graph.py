@@ -30,8 +30,7 @@ from ndld_flow.models.nodes import (
     scopes_of,
     short_value,
 )
-from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
-from ndld_flow.models.symbolic_dims import name_computed_dims
+from ndld_flow.models.shape_inference import infer_shapes, is_invented_name, name_computed_dims
 
 _NAME = re.compile(r"[A-Za-z_][\w.:]*")
 _FUNCTIONS = frozenset(("floor", "ceil", "ceiling", "Max", "Min", "Mod", "max", "min"))

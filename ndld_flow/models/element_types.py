@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -247,6 +248,25 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
             yield from attribute.as_graphs()
+
+
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs in the attributes of a node that onnx_ir has not read."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+Home = TypeVar("Home", onnx.GraphProto, onnx.FunctionProto)
+
+
+def graphs_of(graph: Home) -> Iterator[Home | onnx.GraphProto]:
+    """Yield a graph or function and every subgraph in it."""
+    yield graph
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield from graphs_of(body)
 
 
 def held_tensor(attribute: ir.Attr) -> ir.TensorProtocol:

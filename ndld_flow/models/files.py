@@ -20,11 +20,10 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.element_types import dtype_name, held_tensor
+from ndld_flow.models.element_types import dtype_name, graphs_of, held_tensor
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import open_regular
-from ndld_flow.models.input_uses import input_uses
-from ndld_flow.models.known_texts import known_texts
+from ndld_flow.models.input_uses import input_uses, known_texts
 from ndld_flow.models.model_checks import check_external, check_functions, check_nodes, check_versions
 from ndld_flow.models.nodes import inner_graphs, op_name
 from ndld_flow.models.sparse_tensors import (
@@ -138,22 +137,12 @@ def unname_dims(proto: onnx.ModelProto) -> bool:
 
     Paddle's exporters write these for every dynamic dimension, also for those of different sizes.
     """
-    declared = [dim for graph in _graphs_of(proto) for dim in dims_of(graph)]
+    declared = [dim for home in (proto.graph, *proto.functions) for graph in graphs_of(home) for dim in dims_of(graph)]
     dims = [dim for dim in declared if dim.dim_param == UNNAMED_DIM or dim.dim_value < 0]
     for dim in dims:
         dim.ClearField("dim_param")
         dim.ClearField("dim_value")
     return bool(dims)
-
-
-def _graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield the main graph, local functions, and every subgraph in them."""
-    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        for attribute in (attribute for node in graph.node for attribute in node.attribute):
-            waiting += ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
 
 
 def dims_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
@@ -287,16 +276,13 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
 
 def _drop_partial_types(graph: onnx.GraphProto) -> None:
     """Remove types without a shape, which the checker rejects, where inference finds them: not behind plugins."""
-    if any(map(lacks_shape, graph.value_info)):
-        nodes = [node for node in graph.node if not node.domain and onnx.defs.has(node.op_type)]
-        standard = {name for node in nodes for name in node.output}
-        kept = [value for value in graph.value_info if value.name not in standard or not lacks_shape(value)]
-        del graph.value_info[:]
-        graph.value_info.extend(kept)
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                _drop_partial_types(inner)
+    for each in graphs_of(graph):
+        if any(map(lacks_shape, each.value_info)):
+            nodes = [node for node in each.node if not node.domain and onnx.defs.has(node.op_type)]
+            standard = {name for node in nodes for name in node.output}
+            kept = [value for value in each.value_info if value.name not in standard or not lacks_shape(value)]
+            del each.value_info[:]
+            each.value_info.extend(kept)
 
 
 def lacks_shape(value: onnx.ValueInfoProto) -> bool:

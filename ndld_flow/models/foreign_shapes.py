@@ -8,7 +8,7 @@ not used: it fails on half of the models of other projects, and then writes file
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.machine.operator_libraries import register_libraries
-from ndld_flow.models.element_types import dtype_of
+from ndld_flow.models.element_types import bodies_of, dtype_of, graphs_of
 
 _MOST_ROUNDS = 8
 """Maximum number of times that onnx and ONNX Runtime continue from each other's results."""
@@ -82,21 +82,6 @@ def _is_foreign(node: onnx.NodeProto, functions: Set[tuple[str, str]]) -> bool:
     return not onnx.defs.has(node.op_type, domain) and (node.domain, node.op_type) not in functions
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for body in _bodies(node):
-            yield from graphs_of(body)
-
-
 @dataclass
 class _Scope:
     """Types and small constants that a graph sees."""
@@ -129,7 +114,7 @@ def _learn(model: onnx.ModelProto, graph: onnx.GraphProto, outer: _Scope, functi
         learned |= _types_by_onnxruntime(model, graph, scope, foreign)
     changed = _record(graph, learned)
     scope = outer.inside(graph)
-    return any([changed, *(_learn(model, body, scope, functions) for node in graph.node for body in _bodies(node))])
+    return any([changed, *(_learn(model, body, scope, functions) for node in graph.node for body in bodies_of(node))])
 
 
 def _is_complete(known: onnx.TypeProto | None) -> bool:
@@ -261,7 +246,7 @@ def _add_nodes(
 def _reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, those that its subgraphs capture included."""
     names = set(filter(None, node.input))
-    for body in _bodies(node):
+    for body in bodies_of(node):
         local = {item.name for item in (*body.input, *body.initializer)}
         for inner in body.node:
             names |= _reads(inner) - local

@@ -1,4 +1,4 @@
-"""Uses of a model's inputs: the tables that their values index, and the constants that they are compared with.
+"""Uses of a model's inputs: tables that their values index, constants and texts that they are compared with.
 
 An index beyond its table ends the run, zeros read a single row, and a comparison with 16000 chooses a branch that no
 number between 0 and 1 reaches, so generated values come from here. Values are followed through operators that move
@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ndld_flow.models.element_types import bodies_of
 from ndld_flow.models.tensors import Array, InputUses
 
 _TYPES = frozenset(
@@ -174,7 +175,7 @@ class _Trace:
     def _pass(self, node: onnx.NodeProto, scope: _Scope, depth: int) -> Sequence[Origins]:
         """Record the uses by one node, and return the origins of its outputs."""
         sources = [scope.origins.get(name, _NONE) for name in node.input]
-        bodies = [body for each in node.attribute for body in ([each.g] if each.HasField("g") else each.graphs)]
+        bodies = list(bodies_of(node))
         if bodies:
             return self._through_bodies(node, bodies, scope, depth)
         if not any(sources):
@@ -280,3 +281,28 @@ def _constant(node: onnx.NodeProto) -> TensorProto | None:
             value = helper.get_attribute_value(each)
             return numpy_helper.from_array(np.array(value, np.float32 if "float" in each.name else np.int64))
     return None
+
+
+_KNOWN = ("cats_strings", "keys_strings", "pool_strings")
+"""Attributes of OneHotEncoder, CategoryMapper, LabelEncoder and TfIdfVectorizer."""
+_PASSING_TEXTS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "StringNormalizer"))
+"""Operators whose result has the texts of their first input, or the same in another case."""
+
+
+def known_texts(graph: onnx.GraphProto) -> dict[str, tuple[str, ...]]:
+    """Return input of strings -> the texts that the operators that read it know, without repetition."""
+    origins = {
+        value.name: value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.STRING
+    }
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for node in graph.node if origins else ():
+        if not node.input or node.input[0] not in origins:
+            continue
+        origin = origins[node.input[0]]
+        if node.op_type in _PASSING_TEXTS and not node.domain:
+            origins[node.output[0]] = origin
+        for attribute in node.attribute:
+            if attribute.name in _KNOWN:
+                texts = (item.decode(errors="replace") for item in attribute.strings)
+                found[origin].update(dict.fromkeys(texts))
+    return {name: tuple(texts) for name, texts in found.items() if texts}

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model
 from ndld_flow.models.nodes import node_label
-from ndld_flow.models.tensor_contents import sample_digest
+from ndld_flow.models.tensor_statistics import sample_digest
 from ndld_flow.records.profile import Layer, LayerWeight
 
 _WINDOW = ("kernel_shape", "strides", "dilations", "group")

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
+from ndld_flow.models.element_types import graphs_of, subgraphs_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, refuse_external
 
 MOST_NODES = 1_000_000
@@ -65,12 +66,7 @@ def _check_cycles(graph: ir.Graph, path: Path) -> None:
 
 def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:
     """Return the nodes of a graph whose outputs a node, or a body in it, reads."""
-    bodies = [
-        body
-        for attribute in node.attributes.values()
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-        for body in (attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else [attribute.as_graph()])
-    ]
+    bodies = list(subgraphs_of(node))
     readers = [node, *(inner for body in bodies for inner in ir.traversal.RecursiveGraphIterator(body))]
     reads = [value for reader in readers for value in reader.inputs]
     reads += [value for body in bodies for value in body.outputs]
@@ -94,8 +90,7 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
     if not proto.functions:
         return
     bodies: dict[_Key, list[onnx.NodeProto]] = {
-        (function.domain, function.name, function.overload): list(_all_nodes(function.node))
-        for function in proto.functions
+        (function.domain, function.name, function.overload): _all_nodes(function) for function in proto.functions
     }
     calls = {key: {_key(node) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
     sizes: dict[_Key, int] = {}
@@ -107,7 +102,7 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
         raise ModelError(
             f"{path}: its local functions call each other in a cycle: {cycle}. ONNX has no recursion: fix the export."
         ) from None
-    nodes = _inlined(_all_nodes(proto.graph.node), sizes)
+    nodes = _inlined(_all_nodes(proto.graph), sizes)
     if nodes > MOST_NODES:
         raise ModelError(
             f"{path}: its local functions call each other so often that the model has {count(nodes)} nodes; "
@@ -123,13 +118,8 @@ def _key(node: onnx.NodeProto) -> _Key:
     return node.domain, node.op_type, node.overload
 
 
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    """Yield nodes, including those of subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                yield from _all_nodes(graph.node)
+def _all_nodes(home: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
+    return [node for graph in graphs_of(home) for node in graph.node]
 
 
 _COPIED_BYTES = 2**16

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
+from ndld_flow.models.element_types import bodies_of, graphs_of
 from ndld_flow.models.files import DEFAULT_DOMAIN, check_model, lacks_shape, load_model, repairs_of
-from ndld_flow.models.foreign_shapes import graphs_of
 from ndld_flow.models.op_reference import operators
 from ndld_flow.models.shape_inference import infer_shapes, light_proto
 
@@ -184,18 +184,14 @@ def _defect_of(node: onnx.NodeProto, context: onnx.checker.C.CheckerContext, ops
         return Defect(message, node=name, op_type=node.op_type, is_unknown=True, is_plugin=is_plugin(node))
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
-    for attribute in alone.attribute:
-        for graph in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
-            graph.Clear()
-            graph.name = "graph"
+    for graph in bodies_of(alone):
+        graph.Clear()
+        graph.name = "graph"
     try:
         onnx.checker.check_node(alone, context)
     except onnx.checker.ValidationError as error:
         return Defect(one_paragraph(error), node=name, op_type=node.op_type)
     return None
-
-
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str:

@@ -54,8 +54,7 @@ from ndld_flow.models.nodes import (
     scopes_of,
 )
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
-from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.symbolic_dims import name_computed_dims
+from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims
 from ndld_flow.models.tensor_statistics import (
     DEFAULT_LIMIT_BYTES,
     TensorStatistics,

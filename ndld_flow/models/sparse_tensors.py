@@ -7,7 +7,6 @@ location" is a marker, and each placeholder becomes a `SparseInitializer` afterw
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from onnx import numpy_helper
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
+from ndld_flow.models.element_types import graphs_of
 
 _MARK = "ndld_flow:sparse:"
 _MAX_DENSE_BYTES = 2**31
@@ -87,7 +87,7 @@ def _flat_positions(proto: onnx.SparseTensorProto, dims: tuple[int, ...]) -> npt
 def extract_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
     """Replace every sparse initializer and sparse Constant of a model by a placeholder; return them in order."""
     extracted: list[onnx.SparseTensorProto] = []
-    for graph in _graphs(proto.graph):
+    for graph in graphs_of(proto.graph):
         _lift_constants(graph)
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_placeholder(sparse, len(extracted)))
@@ -134,7 +134,7 @@ def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> No
     """Turn the placeholders of a serialized model back into sparse initializers."""
     if not tensors:
         return
-    for graph in _graphs(proto.graph):
+    for graph in graphs_of(proto.graph):
         _write_sparse_into(graph, tensors)
 
 
@@ -154,16 +154,6 @@ def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer])
     for i in reversed(range(len(graph.value_info))):
         if graph.value_info[i].name in names:
             del graph.value_info[i]
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)
-            for inner in attribute.graphs:
-                yield from _graphs(inner)
 
 
 def _lift_constants(graph: onnx.GraphProto) -> None:

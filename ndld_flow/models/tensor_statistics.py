@@ -1,4 +1,4 @@
-"""Statistics and first values of tensors, read within a few megabytes of memory.
+"""Statistics, first values, digests and differences of tensors, read within a few megabytes of memory.
 
 ::
 
@@ -14,14 +14,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from blake3 import blake3
 
 from ndld_flow.base.quantities import size
-from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.derived_tensors import UNPACKED_BYTES, byte_pieces, element_pieces
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -36,9 +38,6 @@ Scalar = int | float | str
 """An element as a Python value; complex numbers are text."""
 _Array = npt.NDArray[Any]
 _Reading = Callable[[], Iterable[_Array]]
-
-_PIECE_BYTES = 3 * 2**18
-"""A multiple of every element's size and, for types of 2, 4 and 6 bits, of whole groups of eight elements."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
     if _unreadable(tensor, 0, 1) or (isinstance(tensor, SparseInitializer) and tensor.nbytes > DEFAULT_LIMIT_BYTES):
         return ()
     wanted = math.ceil(most * tensor.dtype.bitwidth / 8)
-    piece = next(element_pieces(tensor, min(wanted + -wanted % 48, _PIECE_BYTES)), np.empty(0))
+    piece = next(element_pieces(tensor, min(wanted + -wanted % 48, UNPACKED_BYTES)), np.empty(0))
     return tuple(
         f"{value.real:g}{value.imag:+g}j" if isinstance(value, complex) else value for value in piece[:most].tolist()
     )
@@ -107,35 +106,11 @@ def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
     return f"{size(stored)} exceed the limit of {size(limit)}" if stored > limit else ""
 
 
-def element_pieces(tensor: ir.TensorProtocol, piece_bytes: int) -> Iterator[_Array]:
-    """Yield the elements, flat and in order, in numpy's dtypes: floats and types of ml_dtypes as doubles or int64.
-
-    A piece's bytes should be a multiple of 48, so that it contains whole elements of 2 to 128 bits. Not for strings.
-    """
-    left = tensor.size
-    for data in byte_pieces(tensor, piece_bytes):
-        piece = _unpacked(tensor.dtype, data)[:left]
-        left -= piece.size
-        yield piece
-
-
-def _unpacked(dtype: ir.DataType, data: bytes) -> _Array:
-    kind = np.dtype(dtype.numpy())
-    if dtype.bitwidth >= 8:
-        piece = np.frombuffer(data, dtype=kind.newbyteorder("<"))
-    else:
-        groups = np.frombuffer(data, dtype=np.uint8)
-        piece = ir.PackedTensor(groups, dtype, shape=ir.Shape([len(groups) * 8 // dtype.bitwidth])).numpy()
-    if kind.kind in "biuc":
-        return piece.astype(np.uint8) if kind.kind == "b" else piece
-    return piece.astype(np.int64 if dtype.is_integer() else np.float64)
-
-
 def _reading(tensor: ir.TensorProtocol, stored: int) -> _Reading:
     """Return a function that yields the pieces each time it is called; a tensor of one piece is read only once."""
-    if stored > _PIECE_BYTES:
-        return functools.partial(element_pieces, tensor, _PIECE_BYTES)
-    pieces = list(element_pieces(tensor, _PIECE_BYTES))
+    if stored > UNPACKED_BYTES:
+        return functools.partial(element_pieces, tensor, UNPACKED_BYTES)
+    pieces = list(element_pieces(tensor, UNPACKED_BYTES))
     return lambda: pieces
 
 
@@ -177,3 +152,148 @@ def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+_PIECE_BYTES = 2**22
+_PIECE_ELEMENTS = 3 * 2**16
+_SAMPLE_BYTES = 4096
+_SHOWN = 6
+"""Number of elements printed of a longer tensor."""
+_SHOWN_WHOLE = 10
+"""Largest tensor that is printed as a whole."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """The difference between two tensors of the same shape."""
+
+    elements: int
+    differing: int
+    max_abs_difference: float | None
+    """None if elements cannot be subtracted, such as strings; infinite for a number against NaN or an infinity."""
+
+
+def shape_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in tensor.shape.numpy())
+
+
+def digest_of(tensor: ir.TensorProtocol) -> bytes:
+    """Return the digest of type, shape and all contents; without data, of type and shape."""
+    return _digest(tensor, None)
+
+
+def sample_digest(tensor: ir.TensorProtocol) -> bytes:
+    """Return the digest of type, shape, and start, middle and end of the contents: enough to distinguish weights."""
+    return _digest(tensor, _SAMPLE_BYTES)
+
+
+def same_contents(first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
+    """Return whether type, shape and every bit agree. Data at the same location of the same file are not read."""
+    if first is second:
+        return True
+    if first.dtype != second.dtype or shape_of(first) != shape_of(second):
+        return False
+    if isinstance(first, SparseInitializer) or isinstance(second, SparseInitializer):
+        return _sparse_key(first) == _sparse_key(second)
+    if first.dtype == ir.DataType.STRING:
+        return bool(np.array_equal(first.numpy(), second.numpy()))
+    if (
+        isinstance(first, ir.ExternalTensor)
+        and isinstance(second, ir.ExternalTensor)
+        and (first.offset or 0) == (second.offset or 0)
+        and Path(first.path).samefile(second.path)
+    ):
+        return True
+    pieces = itertools.zip_longest(byte_pieces(first, _PIECE_BYTES), byte_pieces(second, _PIECE_BYTES))
+    return all(left == right for left, right in pieces)
+
+
+def distance_of(first: ir.TensorProtocol, second: ir.TensorProtocol) -> Distance | None:
+    """Return the difference; None if elements cannot be compared: different shapes or kinds of elements, sparse
+    tensors."""
+    if (
+        shape_of(first) != shape_of(second)
+        or isinstance(first, SparseInitializer)
+        or isinstance(second, SparseInitializer)
+    ):
+        return None
+    if first.dtype == second.dtype == ir.DataType.STRING:
+        return Distance(first.size, int(np.count_nonzero(first.numpy() != second.numpy())), None)
+    floats = first.dtype.is_floating_point() and second.dtype.is_floating_point()
+    if not floats and first.dtype != second.dtype:
+        return None
+    differing, largest = 0, 0.0
+    for left, right in zip(_elements(first), _elements(second), strict=True):
+        count, difference = _piece_distance(left, right)
+        differing, largest = differing + count, max(largest, difference)
+    return Distance(first.size, differing, largest)
+
+
+def values_text(tensor: ir.TensorProtocol) -> str:
+    """Return `[1, 3, 320, 320]`; only the first of many elements."""
+    if isinstance(tensor, SparseInitializer):
+        return f"{tensor.stored_count:,} stored values"
+    shown = first_values(tensor, tensor.size if tensor.size <= _SHOWN_WHOLE else _SHOWN)
+    texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in shown]
+    if not shape_of(tensor) and texts:
+        return texts[0]
+    return f"[{', '.join([*texts, '…'] if tensor.size > len(texts) else texts)}]"
+
+
+def _digest(tensor: ir.TensorProtocol, sample: int | None) -> bytes:
+    hasher = blake3(repr((tensor.dtype, shape_of(tensor))).encode())
+    if isinstance(tensor, MissingTensor):
+        hasher.update(b"no data")
+    elif isinstance(tensor, SparseInitializer):
+        hasher.update(repr(_sparse_key(tensor)).encode())
+    elif tensor.dtype == ir.DataType.STRING:
+        hasher.update(repr(tensor.numpy().tolist()).encode())
+    elif sample is None or tensor.nbytes <= 3 * sample:
+        for piece in byte_pieces(tensor, _PIECE_BYTES):
+            hasher.update(piece)
+    else:
+        hasher.update(_sample(tensor, sample))
+    return hasher.digest(16)
+
+
+def _sample(tensor: ir.TensorProtocol, width: int) -> bytes:
+    starts = (0, tensor.nbytes // 2, tensor.nbytes - width)
+    if not isinstance(tensor, ir.ExternalTensor):
+        data = memoryview(tensor.tobytes())
+        return b"".join(data[start : start + width] for start in starts)
+    with Path(tensor.path).open("rb", buffering=0) as file:
+        sampled = b""
+        for start in starts:
+            file.seek((tensor.offset or 0) + start)
+            sampled += file.read(width)
+        return sampled
+
+
+def _sparse_key(tensor: ir.TensorProtocol) -> tuple[bytes, bytes] | None:
+    """Return stored values and positions without the name; None for a dense tensor."""
+    if not isinstance(tensor, SparseInitializer):
+        return None
+    values, indices = type(tensor.proto.values)(), type(tensor.proto.indices)()
+    values.CopyFrom(tensor.proto.values)
+    indices.CopyFrom(tensor.proto.indices)
+    values.name = indices.name = ""
+    return values.SerializeToString(deterministic=True), indices.SerializeToString(deterministic=True)
+
+
+def _elements(tensor: ir.TensorProtocol) -> Iterator[_Array]:
+    """Yield pieces of equally many elements, regardless of their width."""
+    return element_pieces(tensor, _PIECE_ELEMENTS * tensor.dtype.bitwidth // 8)
+
+
+def _piece_distance(first: _Array, second: _Array) -> tuple[int, float]:
+    """Return the number of differing elements and the largest difference. NaN equals NaN here."""
+    unequal = first != second
+    if first.dtype.kind in "fc":
+        unequal &= ~(np.isnan(first) & np.isnan(second))
+    if not unequal.any():
+        return 0, 0.0
+    left, right = first[unequal], second[unequal]
+    wide = np.complex128 if first.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = float(np.abs(left.astype(wide) - right.astype(wide)).max())
+    return int(unequal.sum()), math.inf if math.isnan(largest) else largest

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.models.converted_tensors import FORMATS
+from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
     Signature,
     Types,

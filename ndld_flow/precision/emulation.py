@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.converted_tensors import FORMATS
+from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
     Signature,
     Types,

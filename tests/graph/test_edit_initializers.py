@@ -20,8 +20,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.graph.edit import constant_tensors as sparse_tensors
 from ndld_flow.models import external_data
-from ndld_flow.models.converted_tensors import in_type
-from ndld_flow.models.derived_tensors import KINDS, GeneratedTensor
+from ndld_flow.models.derived_tensors import KINDS, GeneratedTensor, in_type
 from ndld_flow.models.external_files import external_files
 from ndld_flow.step import DataFile
 from ndld_flow.steps.edit import Edit
@@ -460,7 +459,7 @@ def test_tensors_of_mostly_zeros_become_sparse_and_dense_again() -> None:
 
 
 def test_indices_continue_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_tensors, "_PIECE_BYTES", 48)
+    monkeypatch.setattr(sparse_tensors, "UNPACKED_BYTES", 48)
     array = np.zeros(100, np.float32)
     array[[3, 50, 99]] = 1, 2, 3
     result = sparse_tensors.to_sparse(ir.Tensor(array), "w")

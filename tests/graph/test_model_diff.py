@@ -286,11 +286,11 @@ def test_weights_on_disk_are_compared(tmp_path: Path) -> None:
 def test_equal_ranges_of_one_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     before, after = load_model(path), load_model(path)
-    monkeypatch.setattr("ndld_flow.models.tensor_contents.byte_pieces", lambda *_: pytest.fail("it was read"))
-    monkeypatch.setattr("ndld_flow.models.tensor_contents._SAMPLE_BYTES", 16)
+    monkeypatch.setattr("ndld_flow.models.tensor_statistics.byte_pieces", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("ndld_flow.models.tensor_statistics._SAMPLE_BYTES", 16)
     large = [value for value in before.graph.initializers.values() if isinstance(value.const_value, ir.ExternalTensor)]
     assert large
-    monkeypatch.setattr("ndld_flow.models.tensor_contents._digest", lambda tensor, _: str(tensor.name).encode())
+    monkeypatch.setattr("ndld_flow.models.tensor_statistics._digest", lambda tensor, _: str(tensor.name).encode())
     assert diff_models(before, after).is_empty
 
 

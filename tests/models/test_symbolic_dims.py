@@ -12,8 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.symbolic_dims import name_computed_dims
+from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims
 from tests.support.editing_fixtures import edit, parse
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor
+from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
 from ndld_flow.models.nodes import FLOATING, UniqueNames

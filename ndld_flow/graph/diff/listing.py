@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ndld_flow.base.text import shortened
 from ndld_flow.models.element_types import dtype_name, held_tensor, value_dtype
 from ndld_flow.models.nodes import element_type_text
-from ndld_flow.models.tensor_contents import digest_of, shape_of, values_text
+from ndld_flow.models.tensor_statistics import digest_of, shape_of, values_text
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.model_diff import Aspect, Change, Counted, TensorItem
 

@@ -19,7 +19,7 @@ from ndld_flow.graph.diff.matches import Key, Matches, Pair, Port, best_pairs, n
 from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import node_label, op_name, own_subgraphs
-from ndld_flow.models.tensor_contents import sample_digest, shape_of
+from ndld_flow.models.tensor_statistics import sample_digest, shape_of
 from ndld_flow.records.model_diff import MatchedBy
 
 Labels = dict[ir.Node, int]

@@ -24,8 +24,7 @@ from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.tensor_contents import Distance, distance_of, same_contents, shape_of, values_text
-from ndld_flow.models.tensor_statistics import tensor_bytes
+from ndld_flow.models.tensor_statistics import Distance, distance_of, same_contents, shape_of, tensor_bytes, values_text
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.model_diff import (
     Change,

@@ -24,16 +24,15 @@ from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes, on_disk
+from ndld_flow.models.derived_tensors import UNPACKED_BYTES, GeneratedTensor, element_bytes, element_pieces, on_disk
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import MissingTensor, placement_of
 from ndld_flow.models.nodes import constant_of, scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
-from ndld_flow.models.tensor_statistics import element_pieces, tensor_bytes
+from ndld_flow.models.tensor_statistics import tensor_bytes
 
 FIRST_WITH_SPARSE_INITIALIZERS = 6
 """The first IR version with sparse initializers."""
-_PIECE_BYTES = 3 * 2**18
 _Places = npt.NDArray[np.int64]
 _Array = npt.NDArray[Any]
 _MOST_FILLED_BYTES = 64 * 2**20
@@ -185,14 +184,14 @@ def can_be_sparse(held: ConstantTensor) -> bool:
 
 def zeros_share(tensor: ir.TensorProtocol) -> float:
     """Return the fraction of zeros; 0 for an empty tensor."""
-    zeros = sum(int(piece.size - np.count_nonzero(piece)) for piece in element_pieces(tensor, _PIECE_BYTES))
+    zeros = sum(int(piece.size - np.count_nonzero(piece)) for piece in element_pieces(tensor, UNPACKED_BYTES))
     return zeros / tensor.size if tensor.size else 0.0
 
 
 def to_sparse(tensor: ir.TensorProtocol, name: str) -> SparseInitializer:
     """Return the sparse form of a tensor: its nonzero values and their flat positions."""
     data, positions, start = [], [], 0
-    for piece in element_pieces(tensor, _PIECE_BYTES):
+    for piece in element_pieces(tensor, UNPACKED_BYTES):
         places = np.flatnonzero(piece)
         data.append(element_bytes(piece[places], tensor.dtype))
         positions.append(places + start)

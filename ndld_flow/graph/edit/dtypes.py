@@ -15,7 +15,7 @@ from ndld_flow.graph.edit.constant_tensors import ConstantTensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.interface import Snapshot
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.models.converted_tensors import ConvertedTensor, Lost, check_conversion, in_type
+from ndld_flow.models.derived_tensors import ConvertedTensor, Lost, check_conversion, in_type
 from ndld_flow.models.element_types import dtype_name, held_tensor, signature_of, tensor_of
 from ndld_flow.models.nodes import constant_of, node_label
 from ndld_flow.models.shape_inference import infer_shapes

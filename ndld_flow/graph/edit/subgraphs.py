@@ -39,7 +39,7 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
     replace_uses,
 )
-from ndld_flow.models.element_types import Types, dtype_name, dtype_of
+from ndld_flow.models.element_types import Types, bodies_of, dtype_name, dtype_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
 from ndld_flow.models.nodes import captured_by, captured_values, free_name, identifier, node_label, own_subgraphs
@@ -199,9 +199,8 @@ def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:
     known |= {name for node in graph.node for name in node.output}
     free = [name for node in graph.node for name in node.input if name and name not in known]
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                free += _free_names(attribute.g, known)
+        for body in bodies_of(node):
+            free += _free_names(body, known)
     return list(dict.fromkeys(free))
 
 

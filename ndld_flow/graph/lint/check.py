@@ -25,6 +25,7 @@ from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
+from ndld_flow.models.element_types import bodies_of, graphs_of
 from ndld_flow.models.files import DEFAULT_DOMAIN, load_model, read_proto
 from ndld_flow.models.model_defects import is_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS
@@ -83,7 +84,7 @@ class Subject:
 
     def graphs(self) -> Iterator[onnx.GraphProto]:
         """Yield the main graph and every subgraph in it."""
-        return graphs_in(self.proto.graph)
+        return graphs_of(self.proto.graph)
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """Yield every node of the main graph, subgraphs and functions."""
@@ -92,8 +93,8 @@ class Subject:
         for function in self.proto.functions:
             for node in function.node:
                 yield node
-                for graph in subgraphs(node):
-                    for inner in graphs_in(graph):
+                for graph in bodies_of(node):
+                    for inner in graphs_of(graph):
                         yield from inner.node
 
     def missing_library(self, message: str) -> str:
@@ -164,22 +165,6 @@ def named_node(message: str) -> tuple[str, str]:
     return (match["name"].strip(), match["op"]) if match else ("", "")
 
 
-def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from graphs_in(inner)
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the direct subgraphs of a node."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def names_read(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the tensors that a graph's nodes and outputs read."""
     return {output.name for output in graph.output} | {name for node in graph.node for name in names_read_by(node)}
@@ -188,7 +173,7 @@ def names_read(graph: onnx.GraphProto) -> set[str]:
 def names_read_by(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node and its bodies read."""
     yield from (name for name in node.input if name)
-    for body in subgraphs(node):
+    for body in bodies_of(node):
         yield from names_read(body)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.text import first_of
-from ndld_flow.models.converted_tensors import FORMATS, Loss
+from ndld_flow.models.derived_tensors import FORMATS, Loss
 from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types, is_op
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.models.nodes import FLOATING, INTEGERS, QUANTIZED, precision_of

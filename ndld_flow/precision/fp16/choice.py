@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ndld_flow.models.converted_tensors import Survey, survey
+from ndld_flow.models.derived_tensors import Survey, survey
 from ndld_flow.models.element_types import is_op, subgraphs_of
 from ndld_flow.models.nodes import NOT_FP16, nodes_named, nodes_of_types, precision_of
 from ndld_flow.models.type_groups import Group, Groups, constant_tensor, is_constant

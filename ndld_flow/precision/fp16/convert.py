@@ -15,8 +15,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model
-from ndld_flow.models.converted_tensors import MAX_HALF, MIN_HALF, Loss
-from ndld_flow.models.derived_tensors import Array
+from ndld_flow.models.derived_tensors import MAX_HALF, MIN_HALF, Array, Loss
 from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model

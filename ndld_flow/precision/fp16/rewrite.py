@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
+from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
 from ndld_flow.models.element_types import Types, dtype_of, is_op, tensor_of, with_element
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.sparse_tensors import SparseInitializer

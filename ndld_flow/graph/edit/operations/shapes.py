@@ -127,8 +127,7 @@ class InferShapes(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import Snapshot, discard_shapes
         from ndld_flow.models.input_shapes import drop_all_invented_names
-        from ndld_flow.models.shape_inference import infer_shapes
-        from ndld_flow.models.symbolic_dims import name_computed_dims
+        from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims
 
         model = edited.model
         snapshot = Snapshot(model)
