@@ -103,11 +103,7 @@ def _set(config: Bound, data: bytes) -> Bound:
 def _create(config: Bound, data: bytes) -> Bound:
     try:
         return config.create_timing_cache(data)
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-    ):  # the bindings raise one of these for an invalid cache, depending on the release
+    except (RuntimeError, ValueError, TypeError):  # of an invalid cache, depending on the release
         return None
 
 

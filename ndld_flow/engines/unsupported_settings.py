@@ -152,7 +152,6 @@ def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
 
 
 _MORE_WEAK_FLAGS = ("INT4", "FP4")  # in addition to those with a setting of their own
-_LIBRARIES = ("cublas", "cublas_lt", "cudnn")
 
 
 def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
@@ -202,7 +201,7 @@ def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
     hardware = f"hardware_compatibility: {settings.hardware_compatibility}"
     compatible = [hardware] if settings.hardware_compatibility != "none" else []
     for source in settings.tactic_sources or ():
-        if source in _LIBRARIES and compatible:
+        if source in _TACTIC_LIBRARIES and compatible:
             yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does not use it: remove one"
     compatible += ["version_compatible: true"] if settings.version_compatible else []
     if settings.native_instance_norm is False and compatible:
@@ -224,54 +223,50 @@ def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
         yield "`advanced.engine_capability: dla_standalone` builds for a DLA: set `advanced.dla_core`"
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A setting that TensorRT-RTX does not support."""
-
-    written: str
-    """The setting as written in the recipe."""
-    fact: str
-    """Behaviour of TensorRT-RTX, such as `times nothing while it builds`."""
-    instead: str = "remove it"
-    """Remedy."""
+_Limit = tuple[str, str]
 
 
-def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
+def _limit(written: str, fact: str, instead: str = "remove it") -> _Limit:
+    """Return a setting as written in the recipe, and what TensorRT-RTX does in place of it, with the remedy."""
+    return written, f"{fact}; {instead}"
+
+
+def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[_Limit]:
     """Return the settings that TensorRT-RTX does not support although its bindings have their names."""
     yield from _unknown_gpus(settings, names)
     yield from _compatibility(settings)
     # The timing cache remains empty, and a miss is not an error.
     fact = "times nothing while it builds"
     if settings.timing_cache_file is not None:
-        yield Limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
+        yield _limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
     if settings.error_on_timing_cache_miss:
-        yield Limit("error_on_timing_cache_miss: true", fact)
+        yield _limit("error_on_timing_cache_miss: true", fact)
     yield from _dla(settings.advanced)
     yield from _advanced(settings.advanced)
     if settings.native_instance_norm is False:  # the parser creates the same network
-        yield Limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
+        yield _limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
 
 
-def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[Limit]:
+def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[_Limit]:
     known = [member for member in members(names, "ComputeCapability") if member.startswith("SM")]
     has = ", ".join(sorted((f"{member[2:-1]}.{member[-1]}" for member in known), key=float))
     for capability in settings.compute_capabilities:
         if not names.has("ComputeCapability", f"SM{capability.replace('.', '')}"):
             instead = "use one of these, or `backend: tensorrt` on such a GPU"
-            yield Limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
+            yield _limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
 
 
-def _compatibility(settings: BuildSettings) -> Iterator[Limit]:
+def _compatibility(settings: BuildSettings) -> Iterator[_Limit]:
     if settings.hardware_compatibility != "none":  # it warns, and the level stays NONE
         written = f"hardware_compatibility: {settings.hardware_compatibility}"
         fact = "builds engines that run on every RTX GPU since Ampere"
-        yield Limit(written, fact, "remove it, or list `compute_capabilities` for some GPUs only")
+        yield _limit(written, fact, "remove it, or list `compute_capabilities` for some GPUs only")
     if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
         fact = "has no lean runtime to embed in the engine"
-        yield Limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
+        yield _limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
 
 
-def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:
+def _dla(advanced: AdvancedSettings) -> Iterator[_Limit]:
     settings = [f"advanced.memory_pools.{pool}" for pool in advanced.memory_pools if pool.startswith("dla_")]
     settings += [f"advanced.parser_flags: [{flag}]" for flag in advanced.parser_flags if flag.endswith("_DLA")]
     if advanced.dla_core is not None:  # it is ignored: there are 0 cores
@@ -279,16 +274,16 @@ def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:
     if advanced.engine_capability == "dla_standalone":
         settings.append("advanced.engine_capability: dla_standalone")
     for written in settings:
-        yield Limit(written, "builds for GPUs, not for a DLA", "remove it, or use `backend: tensorrt`")
+        yield _limit(written, "builds for GPUs, not for a DLA", "remove it, or use `backend: tensorrt`")
 
 
-def _advanced(advanced: AdvancedSettings) -> Iterator[Limit]:
+def _advanced(advanced: AdvancedSettings) -> Iterator[_Limit]:
     if advanced.engine_capability == "safety":  # it finds no implementation for some node
-        yield Limit("advanced.engine_capability: safety", "builds only standard engines", "use `backend: tensorrt`")
+        yield _limit("advanced.engine_capability: safety", "builds only standard engines", "use `backend: tensorrt`")
     if advanced.runtime_platform == "windows_amd64":
-        yield Limit("advanced.runtime_platform: windows_amd64", "builds engines for Linux and Windows alike")
+        yield _limit("advanced.runtime_platform: windows_amd64", "builds engines for Linux and Windows alike")
     if advanced.build_route is not None:  # it stays empty
-        yield Limit(f"advanced.build_route: {advanced.build_route}", "has its build routes switched off")
+        yield _limit(f"advanced.build_route: {advanced.build_route}", "has its build routes switched off")
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
@@ -299,9 +294,7 @@ def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
     title = release_title(names)
     sentences = [_lacking(need, names) for need in list_needs(settings) if not _has(names, need)]
     if names.backend == "tensorrt_rtx":
-        sentences += [
-            f"`{limit.written}`: {title} {limit.fact}; {limit.instead}" for limit in list_rtx_limits(settings, names)
-        ]
+        sentences += [f"`{written}`: {title} {limit}" for written, limit in list_rtx_limits(settings, names)]
     sentences += list_contradictions(settings, names)
     of_setting: dict[str, str] = {}
     for sentence in sentences:  # one reason for each setting is enough

@@ -37,12 +37,6 @@ Range = tuple[int, int]
 """The lowest and the highest clock of a lock, in MHz."""
 
 
-def lock_to_base(gpu: int) -> None:
-    """Lock a GPU's clock to the base clock, which it sustains within its power limit. Raises as `_call` does."""
-    tdp = _import_nvml().NVML_CLOCK_LIMIT_ID_TDP
-    _call(gpu, "nvmlDeviceSetGpuLockedClocks", tdp, tdp)
-
-
 def restore(gpu: int, lock: Range | None) -> None:
     """Set the lock that a GPU had, or unlock its clock if it had none. Raises as `_call` does."""
     if lock is None:
@@ -87,7 +81,8 @@ def main() -> int:
     gpu, *numbers = map(int, sys.argv[1:])
     _print("locking")
     try:
-        lock_to_base(gpu)
+        base = _import_nvml().NVML_CLOCK_LIMIT_ID_TDP  # which the GPU sustains within its power limit
+        restore(gpu, (base, base))
     except BackendError as error:
         _print(f"refused {error}")
         return 1

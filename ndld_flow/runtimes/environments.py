@@ -26,20 +26,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from ndld_flow.base import user_folders
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
-from ndld_flow.runtimes.kept_library import BUILDING, KeptLibrary
+from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.store.digest import digest_file, digest_json
-from ndld_flow.store.files import make_folder, remove_folder
 from ndld_flow.store.locks import Locks
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.protocol import SessionRequest
 
-_CONTENTS, _LOCK = "contents", "lock.json"
+_KEPT, _CONTENTS, _LOCK = "environments", "contents", "lock.json"
 _SITES = ("lib/python3.*/site-packages", "Lib/site-packages")
 _LEASES = contextlib.ExitStack()
 """Leases of the environments that this process uses, until it ends."""
@@ -228,16 +226,7 @@ def describe_environment(environment: Environment | None) -> tuple[str, ...]:
 
 def find_kept_environments() -> list[KeptLibrary]:
     """Return the environments in the user's cache folder, unfinished ones included."""
-    try:
-        root = _root()
-    except BackendError:
-        return []
-    if not os.access(root, os.R_OK | os.X_OK):
-        return []
-    locks = Locks(root / "locks")
-    own = re.compile(r"[0-9a-f]{16}")
-    folders = [path for path in (*root.glob("*/"), *root.glob(f"{BUILDING}/*/")) if own.fullmatch(path.name)]
-    return [KeptLibrary(folder, locks, _label_of(folder)) for folder in sorted(folders)]
+    return find_kept(_KEPT, "[0-9a-f]{16}", _label_of)
 
 
 def _label_of(folder: Path) -> str:
@@ -247,16 +236,9 @@ def _label_of(folder: Path) -> str:
         return "unfinished environment"
 
 
-def _root() -> Path:
-    try:
-        return user_folders.cache_folder() / "environments"
-    except RuntimeError as error:  # no home folder
-        raise BackendError(f"there is no folder for environments ({error}): set XDG_CACHE_HOME") from None
-
-
 def _folder_of(environment: Environment) -> Path:
     place = [str(sys.implementation.cache_tag), sys.platform, platform.machine()]
-    return _root() / digest_json([*environment.requirements, *place])[:16]
+    return kept_root(_KEPT) / digest_json([*environment.requirements, *place])[:16]
 
 
 def _site_of(folder: Path) -> Path | None:
@@ -280,26 +262,21 @@ def _open_folder(folder: Path) -> KeptEnvironment:
 
 
 def _create(environment: Environment, folder: Path, report: Callable[[str], None]) -> None:
-    """Create an environment aside, and rename it. Raises OSError and BackendError."""
-    building = folder.parent / BUILDING / folder.name
-    remove_folder(building)  # of a killed process: the lock is ours
-    make_folder(building)
-    constraints, installed = building / "constraints.txt", building / "report.json"
-    constraints.write_text("".join(_constraints(environment)), encoding="utf-8")
-    report(f"creating the environment {environment.label}")
-    options = ["-c", str(constraints), "--report", str(installed)]
-    try:
-        create_environment(building / _CONTENTS, environment.requirements, lambda line: None, options)
-    except PipError as error:
-        remove_folder(building)
-        raise BackendError(_how_to_get(environment, str(error))) from None
-    hashes = dict(_read_hashes(json.loads(installed.read_text(encoding="utf-8"))))
-    site = _site_of(building / _CONTENTS)
-    lock = {} if site is None else _read_installed(site, hashes)
-    values = {"label": environment.label, "packages": lock, "python": sys.version}
-    (building / _LOCK).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    remove_folder(folder)
-    building.rename(folder)  # nothing uses the environment's own programs, which the new place would break
+    """Create an environment. Raises OSError and BackendError."""
+    with created_aside(folder) as building:
+        constraints, installed = building / "constraints.txt", building / "report.json"
+        constraints.write_text("".join(_constraints(environment)), encoding="utf-8")
+        report(f"creating the environment {environment.label}")
+        options = ["-c", str(constraints), "--report", str(installed)]
+        try:
+            create_environment(building / _CONTENTS, environment.requirements, lambda line: None, options)
+        except PipError as error:
+            raise BackendError(_how_to_get(environment, str(error))) from None
+        hashes = dict(_read_hashes(json.loads(installed.read_text(encoding="utf-8"))))
+        site = _site_of(building / _CONTENTS)
+        lock = {} if site is None else _read_installed(site, hashes)
+        values = {"label": environment.label, "packages": lock, "python": sys.version}
+        (building / _LOCK).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
 def _constraints(environment: Environment) -> Iterator[str]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.base import user_folders
+from ndld_flow.base.errors import BackendError
 from ndld_flow.store.files import make_folder, remove_folder
 from ndld_flow.store.locks import Locks
 
@@ -61,3 +65,38 @@ class KeptLibrary:
                 make_folder(aside.parent)
                 self.folder.rename(aside)
             remove_folder(aside)
+
+
+def kept_root(name: str) -> Path:
+    """Return a folder of the user's cache for libraries. Raises BackendError if there is no home folder."""
+    try:
+        return user_folders.cache_folder() / name
+    except RuntimeError as error:
+        raise BackendError(f"there is no folder for {name} ({error}): set XDG_CACHE_HOME") from None
+
+
+def find_kept(name: str, own: str, label: Callable[[Path], str] = lambda folder: "") -> list[KeptLibrary]:
+    """Return the libraries in a folder of the user's cache whose names match `own`, unfinished ones included."""
+    try:
+        root = kept_root(name)
+    except BackendError:
+        return []
+    if not os.access(root, os.R_OK | os.X_OK):  # absent, or of another user whose HOME this process inherited
+        return []
+    folders = [path for path in (*root.glob("*/"), *root.glob(f"{BUILDING}/*/")) if re.fullmatch(own, path.name)]
+    return [KeptLibrary(folder, Locks(root / "locks"), label(folder)) for folder in sorted(folders)]
+
+
+@contextlib.contextmanager
+def created_aside(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `folder` at the end, unless the block fails. The caller holds its lock."""
+    building = folder.parent / BUILDING / folder.name
+    remove_folder(building)  # of a killed process
+    make_folder(building)
+    try:
+        yield building
+    except BaseException:
+        remove_folder(building)
+        raise
+    remove_folder(folder)
+    building.rename(folder)  # nothing uses an environment's own programs, which the new place would break

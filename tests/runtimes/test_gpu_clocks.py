@@ -43,12 +43,12 @@ def nvmlDeviceGetHandleByIndex(index): return f"gpu{{index}}"
 def nvmlDeviceGetHandleByUUID(uuid): return uuid
 def keep(handle, lock):
     if not sessions: raise NVMLError(1)
-    if "REFUSES" in os.environ: raise NVMLError(4)
     STATE.with_suffix(".new").write_text(json.dumps({{**json.loads(STATE.read_text()), handle: lock}}))
     STATE.with_suffix(".new").replace(STATE)
 def nvmlDeviceSetGpuLockedClocks(handle, low, high):
     symbols = (NVML_CLOCK_LIMIT_ID_TDP, NVML_CLOCK_LIMIT_ID_UNLIMITED)
     if low > high or (low in symbols) != (high in symbols): raise NVMLError(2)
+    if "REFUSES" in os.environ: raise NVMLError(4)
     keep(handle, [low, high])
 def nvmlDeviceResetGpuLockedClocks(handle): keep(handle, None)
 """

@@ -37,11 +37,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ndld_flow.base import user_folders
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
-from ndld_flow.runtimes.kept_library import BUILDING, KeptLibrary
+from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.runtimes.tensorrt.library import (
     Library,
@@ -52,7 +51,6 @@ from ndld_flow.runtimes.tensorrt.library import (
 )
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
 from ndld_flow.store.digest import DigestMemory, digest_json
-from ndld_flow.store.files import make_folder, remove_folder
 from ndld_flow.store.locks import Locks
 
 ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
@@ -68,6 +66,8 @@ _NEEDED = re.compile(r"(python/[^/]+\.whl|(lib|bin|targets/[^/]+/lib)/.*(?<!\.a)
 _COMPLETE = "complete.json"
 """Written last into a folder, so that an interrupted one is not used."""
 _CONTENTS = "contents"
+_KEPT = "tensorrt"
+"""The folder of the user's cache."""
 
 
 def choose_library(backend: EngineBackend | None, release: str, place: Path | None) -> Library:
@@ -98,11 +98,9 @@ def describe_other_release(library: Library, release: str) -> str:
     """Return why a library is not of the required release and how to get that; empty if it is."""
     if library.found and is_of_release(library.version, release):
         return ""
-    name = TITLES[library.backend]
+    name, whole = TITLES[library.backend], ""
     if not exact_release(library.backend, release):
         whole = f"; ndld_flow does not know this release, so give all four numbers, and it installs {name} when needed"
-    else:
-        whole = ""
     version = release if release.count(".") == 3 else f"{release}.*"
     pip = f"`pip install '{ON_PYPI[library.backend]}=={version}'`"
     if not library.found:
@@ -146,15 +144,7 @@ def find_kept_libraries() -> list[KeptLibrary]:
 
     Archives that the user has put there are none of them.
     """
-    try:
-        root = _root()
-    except BackendError:
-        return []
-    if not os.access(root, os.R_OK | os.X_OK):  # absent, or of another user whose HOME this process inherited
-        return []
-    locks = Locks(root / "locks")
-    folders = [*root.glob("tensorrt*-*/"), *root.glob(f"{BUILDING}/tensorrt*-*/")]
-    return [KeptLibrary(folder, locks) for folder in sorted(folders)]
+    return find_kept(_KEPT, "tensorrt.*-.*")
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -177,7 +167,7 @@ def _find_release(backend: EngineBackend, release: str) -> Library:
     distribution = f"{ON_PYPI[backend]}-cu12" if major.isdecimal() and int(major) < 580 else ON_PYPI[backend]
     requirement = f"{distribution}=={version}"
     digest = digest_json([requirement, sys.implementation.cache_tag, sys.platform, platform.machine()])
-    supply = Supply(_root() / f"{backend}-{version}-{digest[:16]}", requirement)
+    supply = Supply(kept_root(_KEPT) / f"{backend}-{version}-{digest[:16]}", requirement)
     return _kept_or_pending(Library(backend, version, None, "private environment", supply=supply))
 
 
@@ -201,20 +191,13 @@ def _open_kept(library: Library, supply: Supply) -> Library | None:
     return replace(kept, origin=library.origin.removesuffix(", which the run creates"))
 
 
-def _root() -> Path:
-    try:
-        return user_folders.cache_folder() / "tensorrt"
-    except RuntimeError as error:  # no home folder
-        raise BackendError(f"there is no folder for a required release ({error}): set XDG_CACHE_HOME") from None
-
-
 def _archives(backend: EngineBackend, release: str) -> Iterator[tuple[list[int], Path]]:
     """Yield the archives of a release that the user has put into the cache folder, with their versions as numbers.
 
     `release` is exact if it is known, so that another archive of the same minor release changes no key.
     """
     try:
-        archives = list((_root() / "archives").iterdir())
+        archives = list((kept_root(_KEPT) / "archives").iterdir())
     except OSError:
         return
     for archive in archives:
@@ -249,10 +232,10 @@ def _from_archive(archive: Path, backend: EngineBackend | None) -> Library:
     if backend not in (None, own):
         raise BackendError(f"library {archive} has {TITLES[own]}: set `backend: {own}`, or name another archive")
     try:
-        digest = DigestMemory(_root() / "digests").digest(archive)
+        digest = DigestMemory(kept_root(_KEPT) / "digests").digest(archive)
     except OSError as error:
         raise BackendError(f"library {archive} cannot be read: {error.strerror}") from None
-    supply = Supply(_root() / f"{own}-{found['version']}-{digest[:16]}", archive=archive)
+    supply = Supply(kept_root(_KEPT) / f"{own}-{found['version']}-{digest[:16]}", archive=archive)
     return _kept_or_pending(Library(own, found["version"], None, f"archive {archive.name}", supply=supply))
 
 
@@ -260,25 +243,19 @@ def _from_archive(archive: Path, backend: EngineBackend | None) -> Library:
 
 
 def _create(library: Library, supply: Supply, report: Callable[[str], None]) -> None:
-    """Create a private environment, or unpack an archive, aside, and rename it. Raises OSError and BackendError."""
-    building = supply.folder.parent / BUILDING / supply.folder.name
-    remove_folder(building)  # of a killed process: the lock is ours
-    make_folder(building)
-    if supply.archive is not None:
-        report(f"unpacking {supply.archive.name}")
-        _unpack(supply.archive, building / _CONTENTS)
-    else:
-        report(f"installing {supply.requirement} into a private environment")
-        target = building / _CONTENTS
-        try:
-            create_environment(target, [supply.requirement], report)
-        except PipError as error:
-            remove_folder(target.parent)
-            raise BackendError(_how_to_get(library, supply, str(error))) from None
-    source = supply.requirement or str(supply.archive)
-    (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
-    remove_folder(supply.folder)
-    building.rename(supply.folder)  # nothing uses the environment's own programs, which the new place would break
+    """Create a private environment, or unpack an archive. Raises OSError and BackendError."""
+    with created_aside(supply.folder) as building:
+        if supply.archive is not None:
+            report(f"unpacking {supply.archive.name}")
+            _unpack(supply.archive, building / _CONTENTS)
+        else:
+            report(f"installing {supply.requirement} into a private environment")
+            try:
+                create_environment(building / _CONTENTS, [supply.requirement], report)
+            except PipError as error:
+                raise BackendError(_how_to_get(library, supply, str(error))) from None
+        source = supply.requirement or str(supply.archive)
+        (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
 
 
 def _unpack(archive: Path, target: Path) -> None:

@@ -336,12 +336,8 @@ def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # n
 
 
 def _load_runtime_cache(config: Any, file: Path) -> None:  # noqa: ANN401
-    try:
-        kernels = file.read_bytes()
-    except OSError as error:
-        raise RequestError(f"runtime_cache: {file} cannot be read: {error.strerror}.") from None
     cache = config.create_runtime_cache()
-    if not (cache.deserialize(kernels) and config.set_runtime_cache(cache)):
+    if not (cache.deserialize(file.read_bytes()) and config.set_runtime_cache(cache)):
         raise BackendError(
             f"runtime_cache: TensorRT-RTX does not accept {file}: it is damaged, or of another release, GPU or driver. "
             "Write it again on this machine with `tensorrt_rtx --runtimeCacheFile`, or remove `runtime_cache`."
