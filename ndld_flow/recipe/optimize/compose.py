@@ -37,7 +37,7 @@ _ROUNDS_SHARE = 0.3
 """Share of the budget that the alternating passes of a proof may take."""
 _ROUNDS_OF_REST = 0.4
 """Their share of what is left of it when a proof starts: the rest is for its check and its profiles."""
-_WORTH_SHARE = 0.1
+WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40
 """Passes that choosing and judging made samples takes, about."""
@@ -336,7 +336,7 @@ class Composer:
         """Return the settings by which the check of a proof keeps to its share of the budget."""
         if not self.races or self.budget_s is None:
             return ""
-        limit_s = self.budget_s * _WORTH_SHARE
+        limit_s = self.budget_s * WORTH_SHARE
         is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
         return ", made: off, power: off" if is_short else f", power_time: {limit_s:.3g} s"
 

@@ -30,7 +30,7 @@ from ndld_flow.runner.run_folder import write_optimization
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
-_SOURCE_RUNS = 15.0
+_SOURCE_RUNS = 20.0
 """The default budget is at least this many times as long as the run of the source: one process after the other starts,
 and on a busy machine each takes seconds."""
 

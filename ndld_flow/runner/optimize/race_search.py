@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.quantities import quantity
-from ndld_flow.recipe.optimize.compose import SOURCE
+from ndld_flow.recipe.optimize.compose import SOURCE, WORTH_SHARE
 from ndld_flow.recipe.optimize.objectives import AT_LEAST
 from ndld_flow.recipe.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
@@ -24,8 +24,9 @@ from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5
 """Least share of what is left of the budget for the first race, however long proofs take."""
-_PROBES = 4.0
-"""Time of a proof as a multiple of that of the source's run, which starts a third of the processes."""
+_PROBES = 5.0
+"""Time of a proof as a multiple of that of the source's run, which starts a third of the processes; what its check is
+worth comes on top."""
 _LEAST_S = 10.0
 """Least time for which another race is started."""
 _PAYS = 0.97
@@ -77,7 +78,8 @@ class RaceSearch:
 
     def _time_to_race(self) -> float:
         """Return the seconds until a proof must start."""
-        return self._budget.left_s() - _PROBES * self._source.took_s
+        worth_s = WORTH_SHARE * (self._budget.seconds or 0.0)
+        return self._budget.left_s() - _PROBES * self._source.took_s - worth_s
 
     def _race(self, names: Sequence[str], left_s: float) -> None:
         """Race variants, the source first, for some seconds."""
