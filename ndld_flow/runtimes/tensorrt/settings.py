@@ -56,8 +56,8 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: the library of the lean runtime, such as `libnvinfer_lean.so.10`, of the release that built an engine
     with `exclude_lean_runtime: true`."""
     runtime_cache: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """TensorRT-RTX: the runtime cache that an application ships, as `tensorrt_rtx --runtimeCacheFile` writes it for the
-    GPU: `load_ms` is then that of a start which compiles no kernel that is in it."""
+    """TensorRT: the runtime cache of TensorRT-RTX that an application ships, as `tensorrt_rtx --runtimeCacheFile`
+    writes it for the GPU: `load_ms` is then that of a start which compiles no kernel that is in it."""
     library: Annotated[Path | None, RunsCode()] = None
     """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT,
     unpacked or not."""
