@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
+from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.sample_files import MOST_FILES, sample_files, spread_files
 from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
@@ -93,8 +94,8 @@ def compare_models(
 ) -> ComparedModels:
     """Write a recipe that judges and measures two models, and run it; both are measured again each time.
 
-    Raises RequestError unless there are two models, and for data that do not fit, ModelError for a model that cannot be
-    read or does not run, and as `run_alone`.
+    Raises RequestError unless there are two models that read the same inputs, and for data that do not fit, ModelError
+    for a model that cannot be read or does not run, and as `run_alone`.
     """
     wrong = next((path for path in models if not is_model(str(path))), None)
     if wrong is not None or len(models) != 2:
@@ -104,6 +105,7 @@ def compare_models(
             "models that were measured before."
         )
     base, candidate = models
+    _refuse_other_inputs(base, candidate)
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     trial, found = try_with_data(base, options.data, options.shapes)
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
@@ -136,3 +138,19 @@ def compare_models(
     profiles = read_run(run).profiles
     comparison = read_document(Comparison, run / "decide" / ComparisonDocument.main)
     return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))
+
+
+def _refuse_other_inputs(base: Path, candidate: Path) -> None:
+    """Raise RequestError if two models have inputs of different names, ModelError for one that cannot be read."""
+    first, second = ({spec.name for spec in model_inputs(path)} for path in (base, candidate))
+    if first == second:
+        return
+    own = "; ".join(
+        f"{path} alone has {short_name(', '.join(sorted(names)), 200)}"
+        for path, names in ((base, first - second), (candidate, second - first))
+        if names
+    )
+    raise RequestError(
+        f"compare: two models are compared on the same inputs: {own}. If these are the same inputs, give them the same "
+        "names by the operation `rename_tensors` of `edit`."
+    )

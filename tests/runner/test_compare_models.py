@@ -79,6 +79,15 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not Path("outputs/runs").exists()
 
 
+def test_models_of_other_inputs_are_refused_before_anything_is_written(models: tuple[Path, Path]) -> None:
+    other = onnx.load(models[1])
+    other.graph.input[0].name = other.graph.node[0].input[0] = "rows"
+    onnx.save(other, models[1])
+    with pytest.raises(RequestError, match=r"net.onnx alone has x; other.onnx alone has rows"):
+        api.compare_models(models)
+    assert not Path("outputs").exists()
+
+
 def test_one_model_cannot_be_compared(models: tuple[Path, Path]) -> None:
     with pytest.raises(RequestError):
         api.compare_models(models[:1])
