@@ -11,7 +11,7 @@ import numpy as np
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.weights import ImportWeights
 from ndld_flow.inputs import InputSpec
@@ -108,5 +108,5 @@ def import_trained(source: Path, weights: Path, names: Path, target: Path, log: 
     Raises `RequestError` if they do not fit, as the operation `import_weights` does.
     """
     operation = ImportWeights(weights_from=(weights,), names=names)
-    edited = EditedModel(open_model(source), source, log=log)
+    edited = EditedModel(load_model(source), source, log=log)
     return edit_file(edited, [Entry("$Weights", operation)], target)

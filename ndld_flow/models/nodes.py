@@ -66,6 +66,15 @@ def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
     return graphs
 
 
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Add a tensor to a graph as an initializer of its name."""
+    value = ir.Value(
+        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
 def read_values(node: ir.Node) -> Iterator[ir.Value]:
     """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
     yield from (value for value in node.inputs if value is not None)

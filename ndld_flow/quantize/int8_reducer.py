@@ -20,7 +20,7 @@ from ndld_flow.accuracy.inside.layer_meters import LayerAgreement
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
-from ndld_flow.models.nodes import UniqueNames, nodes_named
+from ndld_flow.models.nodes import UniqueNames, add_initializer, nodes_named
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
@@ -169,10 +169,8 @@ class _CopyMaker:
         return output
 
     def _number(self, number: int) -> ir.Value:
-        value = ir.Value(name=self._names.value(f"number_{number}"), shape=ir.Shape([]), type=self.selector.type)
-        value.const_value = ir.tensor(number, dtype=ir.DataType.INT64, name=value.name)
-        self._graph.register_initializer(value)
-        return value
+        name = self._names.value(f"number_{number}")
+        return add_initializer(self._graph, ir.tensor(number, dtype=ir.DataType.INT64, name=name))
 
 
 _MOST_FOLLOWED = 64

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import ConvertedTensor, TransposedTensor
 from ndld_flow.models.element_types import is_op
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import ScaledTensor
@@ -292,11 +292,8 @@ class IsolatedLayers:
         """Add a constant to the main graph, whose constants all bodies may read."""
         if name in self.model.graph.initializers:
             name = self._names.value(name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-        value.const_value = tensor
         tensor.name = name
-        self.model.graph.register_initializer(value)
-        return value
+        return add_initializer(self.model.graph, tensor)
 
     def _widen(self) -> None:
         """Compute the layers of a float16 model in float32, with a Cast wherever they meet others."""

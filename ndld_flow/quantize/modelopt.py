@@ -16,7 +16,7 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.model_tool import move_model
 from ndld_flow.models.element_types import is_op
-from ndld_flow.models.external_files import external_files
+from ndld_flow.models.external_files import external_files, model_bytes
 from ndld_flow.models.files import describe_change, load_model, save_model
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
@@ -29,7 +29,6 @@ from ndld_flow.quantize.quantize_file import (
     QuantizeInputs,
     Workspace,
     check_quantized,
-    file_bytes,
     found_outputs,
     skip_notes,
 )
@@ -120,7 +119,7 @@ def _quantization(
     )
     check_quantized(nodes, skipped, settings)
     change = describe_change(source, quantized).model_copy(update={"notes": (*notes, *skip_notes(skipped))})
-    return Quantization(change, nodes, len(layers), skipped, (), "", file_bytes(source), file_bytes(quantized))
+    return Quantization(change, nodes, len(layers), skipped, (), "", model_bytes(source), model_bytes(quantized))
 
 
 def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> list[str]:

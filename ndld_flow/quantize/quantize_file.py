@@ -26,9 +26,9 @@ from ndld_flow.base.text import first_of
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.element_types import is_op
-from ndld_flow.models.external_files import external_files
+from ndld_flow.models.external_files import external_files, model_bytes
 from ndld_flow.models.files import load_model, save_model, summarize_model
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
@@ -239,7 +239,7 @@ def quantize_file(
     else:
         written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         twice = {name for name, count in written.kept_weights.items() if count >= _LARGE_BYTES}
-        if twice and file_bytes(target) > file_bytes(source):
+        if twice and model_bytes(target) > model_bytes(source):
             exclude |= {node.output: _SHARED for node in written.nodes if not twice.isdisjoint(node.weights)}
             prepared = prepare_model(source, prepared.path, settings)  # the other one was changed
             written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
@@ -248,7 +248,7 @@ def quantize_file(
     if written.nodes and data.samples is not None:
         workspace.progress(0, 0, "checking")
         _check_finite(source, target, data.samples, data.run_by)
-    sizes = file_bytes(source), file_bytes(target)
+    sizes = model_bytes(source), model_bytes(target)
     warnings += _size_warnings(written, *sizes)
     notes = (
         *warnings,
@@ -438,10 +438,6 @@ def _saturation_notes(ranges: Ranges) -> list[str]:
     ]
 
 
-def file_bytes(path: Path) -> int:
-    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
-
-
 _UNDONE: Mapping[str, tuple[str, Mapping[str, int | Sequence[int]]] | None] = {
     COPIED: None,
     WIDENED: ("Cast", {"to": int(ir.DataType.FLOAT16)}),
@@ -505,10 +501,7 @@ class _Writer:
             return self.add("DequantizeLinear", [integers, scale, zero_point], attributes)
         shape = [-1 if axis == role.axis else 1 for axis in range(len(integers.shape))]
         factor = ir.tensor(factors.numpy().reshape(shape), name=self._names.value(f"{scale.name}_factor"))
-        broadcast = ir.Value(
-            name=factor.name, type=scale.type, shape=ir.Shape(factor.shape.numpy()), const_value=factor
-        )
-        self._main.register_initializer(broadcast)
+        broadcast = add_initializer(self._main, factor)
         return self.add("Mul", [self.add("Cast", [integers], {"to": int(ir.DataType.FLOAT)}), broadcast], {})
 
     def add(self, op_type: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int | Sequence[int]]) -> ir.Value:

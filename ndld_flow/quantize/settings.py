@@ -45,9 +45,9 @@ FOLLOWING_OP_TYPES = (
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
 BLOCK_OP_TYPES = ("Gemm", "MatMul")
+"""Operators for which ONNX Runtime has kernels that read weights in blocks (MatMulNBits)."""
 _TABLE_OP_TYPES = ("Gather",)
 """Operators that `mode: weight_only` quantizes on request: the result is smaller, and reading its rows not faster."""
-"""Operators for which ONNX Runtime has kernels that read weights in blocks (MatMulNBits)."""
 LAYER_OP_TYPES = frozenset(
     {
         *WEIGHTED_OP_TYPES,

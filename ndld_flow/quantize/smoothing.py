@@ -22,7 +22,7 @@ from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.input_shapes import real_inputs
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import prepare
@@ -235,7 +235,9 @@ class _Writer:
             assert weight is not None
             if (weight, axis) not in done:
                 name = self.names.value(f"{weight.name}_smoothed")
-                done[weight, axis] = self._constant(ChannelScaledTensor(_weight(layer), factors, axis, name))
+                done[weight, axis] = add_initializer(
+                    self.model.graph, ChannelScaledTensor(_weight(layer), factors, axis, name)
+                )
             layer.replace_input_with(0, divided)
             layer.replace_input_with(1, done[weight, axis])
             if not weight.uses() and not weight.is_graph_output():
@@ -256,7 +258,7 @@ class _Writer:
             assert each is not None and each.const_value is not None
             name = self.names.value(f"{each.name}_smoothed")
             producer.replace_input_with(
-                index, self._constant(ChannelScaledTensor(each.const_value, 1 / factors, 0, name))
+                index, add_initializer(self.model.graph, ChannelScaledTensor(each.const_value, 1 / factors, 0, name))
             )
             if not each.uses():
                 self.model.graph.initializers.pop(each.name or "")
@@ -268,16 +270,9 @@ class _Writer:
         value, dtype = group.value, _weight(group.layers[0]).dtype
         name = self.names.value(f"{value.name}_smoothed")
         inverse = (1 / factors).astype(dtype.numpy())
-        constant = self._constant(ir.Tensor(inverse, name=self.names.value(f"{name}_factors")))
+        constant = add_initializer(self.model.graph, ir.Tensor(inverse, name=self.names.value(f"{name}_factors")))
         node = ir.node("Mul", [value, constant], name=self.names.node(f"smooth_{value.name}"))
         (result,) = node.outputs
         result.name, result.shape, result.type = name, value.shape, ir.TensorType(dtype)
         self.model.graph.insert_before(group.layers[0], node)
         return result
-
-    def _constant(self, tensor: ir.TensorProtocol) -> ir.Value:
-        value = ir.Value(
-            name=tensor.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self.model.graph.register_initializer(value)
-        return value

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import Array, TransposedTensor, byte_pieces, on_disk
 from ndld_flow.models.external_data import ALIGNMENT
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.quantize.settings import QuantizeSettings
 
 _DOMAIN = "com.microsoft"
@@ -142,10 +142,7 @@ class _Writer:
     def _register(self, array: Array, wish: str, outside: bool) -> ir.Value:
         name = self._names.value(wish)
         tensor = self._on_disk(array, name) if outside else ir.Tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-        value.const_value = tensor
-        self.model.graph.register_initializer(value)
-        return value
+        return add_initializer(self.model.graph, tensor)
 
     def _on_disk(self, array: Array, name: str) -> ir.ExternalTensor:
         with self.scratch.open("ab") as file:

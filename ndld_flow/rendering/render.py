@@ -151,34 +151,25 @@ class _Renderer:
             for source in self._sources.values()
             if source.own_name(operand.tensor) is not None
         ]
-        known = [spec.name for spec in self._feeding.inputs]
-        if settings.target is not None and settings.target not in known:
-            raise RequestError(
-                f'images.{name}.target: the model has no input "{settings.target}"; {suggest(settings.target, known)}'
-            )
+        self._require_input(f"images.{name}.target", settings.target)
         drawing = TensorImage(name, settings, labels, of_weights=all(weights))
         self._note_lacking(drawing)
         return drawing
 
     def _overlay(self, name: str, settings: OverlaySettings, labels: Mapping[str, str]) -> Overlay:
-        known = [spec.name for spec in self._feeding.inputs]
-        if settings.over is not None and settings.over not in known:
-            raise RequestError(
-                f'overlays.{name}.over: the model has no input "{settings.over}"; {suggest(settings.over, known)}'
-            )
+        self._require_input(f"overlays.{name}.over", settings.over)
         source = self._sources["candidate"]
-        overlay = Overlay(
-            name,
-            settings,
-            labels,
-            [spec.name for spec in source.outputs],
-            source.metadata,
-            class_names(source.metadata),
-        )
+        outputs = [spec.name for spec in source.outputs]
+        overlay = Overlay(name, settings, labels, outputs, source.metadata, class_names(source.metadata))
         for tensor in sorted(overlay.names("candidate")):
             source.require(tensor)
         self._note_lacking(overlay)
         return overlay
+
+    def _require_input(self, setting: str, name: str | None) -> None:
+        known = [spec.name for spec in self._feeding.inputs]
+        if name is not None and name not in known:
+            raise RequestError(f'{setting}: the model has no input "{name}"; {suggest(name, known)}')
 
     def _note_lacking(self, drawing: TensorImage | Overlay) -> None:
         """Note the tensors that the reference does not have."""

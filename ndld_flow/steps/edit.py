@@ -94,11 +94,12 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
         return super().library_versions() | {name: read_version(name) for name in sorted(libraries)} | own
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+        from ndld_flow.graph.edit.edit_file import Entry, edit_file
         from ndld_flow.graph.edit.edited_model import EditedModel
+        from ndld_flow.models.files import load_model
 
         edited = EditedModel(
-            model=open_model(source.path),
+            model=load_model(source.path),
             path=source.path,
             inputs=context.inputs,
             others={artifact.label: artifact.path for artifact in context.artifacts.values()},

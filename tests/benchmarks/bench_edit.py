@@ -31,11 +31,12 @@ NUMBER = 0.25
 
 
 def edit_with_ndld_flow(model: Path, out: Path) -> None:
-    from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+    from ndld_flow.graph.edit.edit_file import Entry, edit_file
     from ndld_flow.graph.edit.edited_model import EditedModel
+    from ndld_flow.models.files import load_model
     from ndld_flow.steps.edit import Edit
 
-    edited = EditedModel(open_model(model), model)
+    edited = EditedModel(load_model(model), model)
     result = next(v.name for node in edited.model.graph for v in node.outputs if v.name and not v.is_graph_output())
     output = edited.model.graph.outputs[0].name
     constant = {"op_type": "Constant", "output": [scalar_constant(model)]}

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.catalogue import entry_type
-from ndld_flow.graph.edit.edit_file import edit_file, open_model
+from ndld_flow.graph.edit.edit_file import edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.models.files import load_model
 from tests.support import models
 from tests.support.command_line import ndld_flow
 from tests.support.editing_fixtures import operations_of, parse
@@ -31,7 +32,7 @@ Twice (p) => (q) { [inner] q = Add (p, p) }
 def failure(tmp_path: Path, *operations: object) -> str:
     """The reason why the step fails; empty if it passes."""
     source = models.save(parse(MODEL), tmp_path / "model.onnx")
-    edited = EditedModel(open_model(source), source)
+    edited = EditedModel(load_model(source), source)
     edit_file(edited, operations_of(list(operations)), tmp_path / "edited.onnx")
     return "; ".join(edited.failures)
 

@@ -21,7 +21,8 @@ LAYERS = 8
 CHILD = """
 import json, re, sys
 from pathlib import Path
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
+from ndld_flow.models.files import load_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.processes.worker import peak_memory_bytes
 from ndld_flow.steps.edit import Edit
@@ -31,7 +32,7 @@ step = Edit.model_validate_json(operations)
 entries = [Entry(entry.name, entry.operation) for entry in step.operations]
 written = lambda: int(re.search(r"wchar: (\\d+)", Path("/proc/self/io").read_text())[1])
 before = written()
-edit_file(EditedModel(open_model(source), source), entries, target)
+edit_file(EditedModel(load_model(source), source), entries, target)
 print(json.dumps([peak_memory_bytes(), written() - before]))
 """
 

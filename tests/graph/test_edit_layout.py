@@ -451,7 +451,7 @@ def test_one_of_several_outputs_is_processed_by_its_name() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[N, 5] x) => (float[N, 5] y, float[N, 5] z) { y = Neg (x) z = Abs (x) }"""
     )
-    with pytest.raises(RequestError, match=re.escape("give `output`: the model has 2 (y: [N, 5], z: [N, 5])")):
+    with pytest.raises(RequestError, match=re.escape("the model has 2 outputs (y: [N, 5], z: [N, 5]): give `output`")):
         operate(model, AddPostprocessing(argmax=True))
     with pytest.raises(RequestError, match="the model has no output 'w'"):
         operate(model, AddPostprocessing(output="w", argmax=True))

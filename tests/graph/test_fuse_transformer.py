@@ -12,9 +12,10 @@ import pytest
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit import transformer_fusions
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.transformations import FuseTransformer
+from ndld_flow.models.files import load_model
 from ndld_flow.processes.launch import run_worker_module
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
@@ -129,7 +130,7 @@ def test_an_rms_norm_is_fused_and_other_squares_stay() -> None:
 def test_an_rms_norm_before_opset_23_becomes_an_operator_of_onnx_runtime(tmp_path: Path) -> None:
     source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
     onnx.save(rms_norm(18), source)
-    edited = EditedModel(model=open_model(source), path=source)
+    edited = EditedModel(model=load_model(source), path=source)
     edit_file(edited, [Entry("operations[0]", FuseTransformer(model_type="bert"))], target)
     fused, x = onnx.load(target), numbers(2, 8)
     assert op_types(fused)[0] == "SimplifiedLayerNormalization"
@@ -155,7 +156,7 @@ def test_external_weights_stay_external(tmp_path: Path) -> None:
         size_threshold=0,
         all_tensors_to_one_file=True,
     )
-    edited = EditedModel(model=open_model(source), path=source)
+    edited = EditedModel(model=load_model(source), path=source)
     edit_file(edited, [Entry("operations[0]", FuseTransformer(model_type="bert", fusions=("gelu",)))], target)
     kept = {
         name

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.operations.nodes import RemoveNoops
@@ -19,6 +19,7 @@ from ndld_flow.graph.edit.operations.shapes import MakeBatchDynamic
 from ndld_flow.graph.edit.operations.transformations import Decompose, FuseGemm, ReplaceErf
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import load_model
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
 SPLIT_GEMM = Decompose(select=NodeSelect(op_type=("Gemm",)))
@@ -194,7 +195,7 @@ def test_wrong_value_info_is_not_trusted(tmp_path: Path) -> None:
     )
     assert model.graph.value_info[0].name == "t"
     onnx.save(model, tmp_path / "model.onnx")
-    edited = EditedModel(model=open_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
+    edited = EditedModel(model=load_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
     RemoveNoops().apply(edited)
     assert [node.op_type for node in edited.model.graph] == ["Reshape", "ReduceSum"]
     assert edited.notes == ["the model has no node without effect"]
@@ -206,7 +207,7 @@ def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) ->
     onnx.save(
         onnx.ModelProto.FromString(model.SerializeToString()), source, save_as_external_data=True, size_threshold=0
     )
-    edited = EditedModel(model=open_model(source), path=source)
+    edited = EditedModel(model=load_model(source), path=source)
     edit_file(edited, [Entry("operations[0]", SPLIT_GEMM)], target)
     assert (tmp_path / "target.onnx.data").exists()
     feeds = {"x": numbers(5, 4)}
@@ -529,7 +530,7 @@ def test_the_dynamic_batch_is_checked_at_the_sizes_of_the_recipe(tmp_path: Path)
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     onnx.save(model, tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"
-    edited = EditedModel(model=open_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
+    edited = EditedModel(model=load_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
     assert MakeBatchDynamic().apply(edited) == "dynamic batch in x, y; 0 nodes with a fixed batch changed"
     assert edited.notes == []
 

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import load_model
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.steps.edit import Edit
 from tests.support import models
@@ -48,7 +49,7 @@ def edit_path(
         Entry(f"operations[{i}]", entry) if isinstance(entry, Operation) else operations_of([entry])[0]
         for i, entry in enumerate(entries)
     ]
-    edited = EditedModel(open_model(source), source, inputs=dict(inputs or {}), others=dict(others or {}))
+    edited = EditedModel(load_model(source), source, inputs=dict(inputs or {}), others=dict(others or {}))
     return edit_file(edited, listed, target)
 
 

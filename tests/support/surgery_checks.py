@@ -12,9 +12,10 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.models.files import load_model
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +25,7 @@ def operate(model: onnx.ModelProto, *operations: Operation) -> tuple[onnx.ModelP
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
         onnx.save(model, source)
-        edited = EditedModel(model=open_model(source), path=source)
+        edited = EditedModel(model=load_model(source), path=source)
         entries = [Entry(f"operations[{place}]", operation) for place, operation in enumerate(operations)]
         change = edit_file(edited, entries, target)
         onnx.checker.check_model(target, full_check=True)

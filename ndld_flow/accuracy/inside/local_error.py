@@ -15,7 +15,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
-from ndld_flow.models.nodes import FLOATING, UniqueNames
+from ndld_flow.models.nodes import FLOATING, UniqueNames, add_initializer
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
@@ -163,11 +163,7 @@ class _TwinMaker:
         return copy.outputs
 
     def _constant(self, like: ir.Value, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> ir.Value:
-        name = self._names.value(f"{like.name}_stored")
-        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.FLOAT))
-        value.const_value = ir.Tensor(array, name=name)
-        self._graph.register_initializer(value)
-        return value
+        return add_initializer(self._graph, ir.Tensor(array, name=self._names.value(f"{like.name}_stored")))
 
 
 _FIRST_OPSET_OF_BF16 = 13

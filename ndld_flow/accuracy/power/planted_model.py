@@ -20,7 +20,7 @@ from ndld_flow.accuracy.power.classes import ClassOutput, find_class_outputs
 from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
 from ndld_flow.models.files import load_model, proto_with_external_data
 from ndld_flow.models.input_uses import SAME_VALUES
-from ndld_flow.models.nodes import UniqueNames, inline_functions
+from ndld_flow.models.nodes import UniqueNames, add_initializer, inline_functions
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
@@ -110,9 +110,7 @@ def _plant_twins(model: ir.Model, node: ir.Node, faults: Sequence[NodeFault], na
     """Replace a node by an `If` between it and its wrong twins; return the names of the inputs that choose these."""
     switches = []
     for _ in faults:
-        switch = ir.Value(name=names.value("wrong"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        switch.const_value = ir.tensor(np.array(False), name=switch.name)
-        model.graph.register_initializer(switch)
+        switch = add_initializer(model.graph, ir.tensor(np.array(False), name=names.value("wrong")))
         model.graph.inputs.append(switch)
         switches.append(switch)
     chosen = _copy(node, node.op_type, list(node.attributes.values()), names)

@@ -102,11 +102,6 @@ def _read_back(model: ir.Model, target: Path) -> None:
             value.const_value = written[graph].initializers[value.name or ""].const_value
 
 
-def open_model(path: Path) -> ir.Model:
-    """Load the model to edit. Raises `ModelError` like `load_model`."""
-    return load_model(path)
-
-
 @contextmanager
 def _locating(place: str) -> Iterator[None]:
     """Add the position of the operation to errors."""

@@ -19,10 +19,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import one_paragraph, suggest
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, some_of
+from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import model_inputs, save_model
@@ -218,22 +218,15 @@ def _has_merged(value: ir.Value, merged: Collection[ir.Value]) -> bool:
 
 
 def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], name: str) -> Batch:
-    known = {value.name or "": value for value in real_inputs(model)}
-    for pattern in (*patterns, *axes):
-        if not any(map(name_matcher(pattern), known)):
-            raise RequestError(f"the model has no input {pattern!r}; {suggest(pattern, known)}")
-    matchers = [name_matcher(pattern) for pattern in patterns]
-    chosen = [each for each in known if each in axes or not patterns or any(fits(each) for fits in matchers)]
-    sizes = {each: _size(known[each], axes.get(each, 0)) for each in chosen}
+    values = pick(real_inputs(model), (*patterns, *axes) if patterns else ("*", *axes), "input")
+    sizes = {value.name or "": _size(value, axes.get(value.name or "", 0)) for value in values}
     first = next((size for size in sizes.values() if size is not None), None)
     if first is None:
         raise RequestError("no input has a dimension that could count the items of a batch")
-    if patterns:
-        odd = [each for each in chosen if sizes[each] not in (first, 0)]
-        if odd:
-            raise RequestError(f"the batch size is {first or 'dynamic'} in one input, but not in {some_of(odd)}")
+    if patterns and (odd := [each for each, size in sizes.items() if size not in (first, 0)]):
+        raise RequestError(f"the batch size is {first or 'dynamic'} in one input, but not in {some_of(odd)}")
     fixed = next((size for size in sizes.values() if size), 1)
-    batch_axes = {each: axes.get(each, 0) for each in chosen if sizes[each] in (fixed, 0)}
+    batch_axes = {each: axes.get(each, 0) for each, size in sizes.items() if size in (fixed, 0)}
     return Batch(batch_axes, fixed, name)
 
 

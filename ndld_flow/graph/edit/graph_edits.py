@@ -20,7 +20,15 @@ from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits
 from ndld_flow.models.derived_tensors import StreamedTensor, TransposedTensor
 from ndld_flow.models.foreign_shapes import can_infer
-from ndld_flow.models.nodes import free_name, identifier, node_label, own_subgraphs, precision_metadata, read_values
+from ndld_flow.models.nodes import (
+    add_initializer,
+    free_name,
+    identifier,
+    node_label,
+    own_subgraphs,
+    precision_metadata,
+    read_values,
+)
 from ndld_flow.models.shape_inference import infer_shapes
 
 
@@ -229,10 +237,8 @@ class OperationEdits(Edits):
     def add_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, wanted: str) -> ir.Value:
         """Add a constant like `add_initializer`, from a tensor that may be on disk."""
         tensor.name = self.new_name(wanted)
-        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
         if self.may_hold_initializers(graph):
-            graph.register_initializer(value)
-            return value
+            return add_initializer(graph, tensor)
         return self.put_first(graph, "Constant", [], {"value": tensor}, wanted)
 
     def drop_unread(self, value: ir.Value) -> None:

@@ -26,6 +26,7 @@ from ndld_flow.models.input_shapes import (
     set_shapes_of_inputs,
     show_shape,
     show_tensors,
+    suggest_tensor,
 )
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 
@@ -64,6 +65,19 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
             raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {hint}")
         chosen |= matching
     return [value for name, value in known.items() if name in chosen]
+
+
+def find_output(model: ir.Model, name: str | None, advice: str = "") -> ir.Value:
+    """Return the output of a name, or the only one without a name. Raises `RequestError` if there is none."""
+    outputs = {value.name or "": value for value in model.graph.outputs}
+    if name is None and len(outputs) == 1:
+        name = next(iter(outputs))
+    if name is None:
+        shown = show_tensors(model.graph.outputs)
+        raise RequestError(f"the model has {len(outputs)} outputs ({shown}): give `output`{advice}")
+    if name not in outputs:
+        raise RequestError(f"the model has no output {name!r}; {suggest_tensor(name, model.graph.outputs)}")
+    return outputs[name]
 
 
 class Snapshot:

@@ -15,10 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, read_instead, transposed
+from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, is_standard, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.input_shapes import show_shape as shape_text
@@ -418,8 +417,8 @@ def change_layouts(
     """
     edits = OperationEdits(edited)
     graph = edited.model.graph
-    chosen_inputs = _chosen("input", real_inputs(edited.model), inputs)
-    chosen_outputs = _chosen("output", list(dict.fromkeys(graph.outputs)), outputs)
+    chosen_inputs = pick(real_inputs(edited.model), inputs, "input")
+    chosen_outputs = pick(graph.outputs, outputs, "output")
     for value in (*chosen_inputs, *chosen_outputs):
         _check_rank(value, layout)
     # `NHWC` for `NCHW` and vice versa.
@@ -461,18 +460,6 @@ def _transpose_output(edits: OperationEdits, value: ir.Value, inside: str, layou
     moved.name, moved.type = name, value.type
     moved.shape = None if value.shape is None else permuted(value.shape, perm)
     graph.outputs[:] = [moved if output is value else output for output in graph.outputs]
-
-
-def _chosen(kind: str, values: Sequence[ir.Value], patterns: Sequence[str]) -> list[ir.Value]:
-    chosen: dict[ir.Value, None] = {}
-    for pattern in patterns:
-        fits = name_matcher(pattern)
-        matching = [value for value in values if fits(value.name or "")]
-        if not matching:
-            names = [value.name or "" for value in values]
-            raise RequestError(f"the model has no {kind} {pattern!r}; {suggest(pattern, names)}")
-        chosen.update(dict.fromkeys(matching))
-    return list(chosen)
 
 
 def _check_rank(value: ir.Value, layout: str) -> None:

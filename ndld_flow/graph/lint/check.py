@@ -26,6 +26,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 from ndld_flow.models.element_types import bodies_of, graphs_of
+from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import DEFAULT_DOMAIN, load_model, read_proto
 from ndld_flow.models.model_defects import is_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS
@@ -249,12 +250,7 @@ def _read(path: Path, inputs: Mapping[str, InputSpec], deadline: float) -> Subje
 
 def _total_bytes(subject: Subject) -> int:
     """Return the bytes of the model's file and, if it can be loaded, of its external data."""
-    size = subject.path.stat().st_size
-    if subject.model is None:
-        return size
-    tensors = (tensor for graph in subject.graphs() for tensor in graph.initializer)
-    files = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
-    return size + sum(int((subject.path.parent / file).stat().st_size) for file in files)
+    return subject.path.stat().st_size if subject.model is None else model_bytes(subject.path)
 
 
 def _reason_to_skip(check: Check, settings: LintSettings, subject: Subject, large: bool) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.models.nodes import free_name
+from ndld_flow.models.nodes import add_initializer, free_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
@@ -110,10 +110,8 @@ class Edits:
         """Add a constant to a graph; in a function's body, a Constant node at its start."""
         name = self.new_name(wanted)
         tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
         if self.may_hold_initializers(graph):
-            graph.register_initializer(value)
-            return value
+            return add_initializer(graph, tensor)
         node = ir.node("Constant", [], {"value": tensor}, name=name)
         node.outputs[0].name = name
         graph.insert_before(graph[0], node)

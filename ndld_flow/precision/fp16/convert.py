@@ -17,7 +17,7 @@ from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import MAX_HALF, MIN_HALF, Array, Loss
 from ndld_flow.models.element_types import infer_types, is_op
-from ndld_flow.models.external_files import external_files
+from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.model_defects import examine_model
 from ndld_flow.models.nodes import UniqueNames, inline_functions, op_name
@@ -200,12 +200,7 @@ def _convert(
     )
     _write_log(log, kept, rewriter, notes)
     names = {node.name or f"{node.op_type} -> {node.outputs[0].name}": why for node, why in kept.items()}
-    return Fp16Conversion(change, names, functions, _size(source), _size(target))
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a model's files."""
-    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
+    return Fp16Conversion(change, names, functions, model_bytes(source), model_bytes(target))
 
 
 def refuse_broken(result: Path, source: Path, functions_inlined: int, log: logging.Logger) -> None:

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -137,9 +136,9 @@ class AddNms(Operation):
 
     def _layout(self, model: ir.Model) -> Layout:
         if self.boxes is not None:
-            return _separate_layout(self, _find_output(model, self.boxes), _find_output(model, self.scores))
+            return _separate_layout(self, _predictions(model, self.boxes), _predictions(model, self.scores))
         return _joint_layout(
-            self, _find_output(model, self.output), self.classes or len(class_names(model.metadata_props)) or None
+            self, _predictions(model, self.output), self.classes or len(class_names(model.metadata_props)) or None
         )
 
 
@@ -175,20 +174,11 @@ class Layout:
         return f"{' and '.join(value.name or '' for value in self.sources)} with {', '.join(parts)}"
 
 
-def _find_output(model: ir.Model, name: str | None) -> ir.Value:
+def _predictions(model: ir.Model, name: str | None) -> ir.Value:
+    from ndld_flow.graph.edit.interface import find_output
     from ndld_flow.models.input_shapes import show_tensors
 
-    outputs = {value.name or "": value for value in model.graph.outputs}
-    if name is None and len(outputs) == 1:
-        name = next(iter(outputs))
-    if name is None:
-        raise RequestError(
-            f"the model has {len(outputs)} outputs ({show_tensors(outputs.values())}): give `output`, which has boxes "
-            "and scores, or `boxes`, `scores` and `box_format`. Join the levels first if each has an output of its own"
-        )
-    if name not in outputs:
-        raise RequestError(f"the model has no output {name!r}; {suggest(name, outputs)}")
-    value = outputs[name]
+    value = find_output(model, name, _ADVICE)
     if value.shape is None or len(value.shape) != 3:
         raise RequestError(f"{show_tensors([value])}: predictions have three dimensions: images, boxes, coordinates")
     return value
@@ -271,6 +261,12 @@ def _separate_layout(nms: AddNms, boxes: ir.Value, scores: ir.Value) -> Layout:
         )
     size, first = scores.shape[axes[0]], int(nms.background)
     return Layout(boxes, scores, box_axes[0], axes[0], first, size - first if isinstance(size, int) else None)
+
+
+_ADVICE = (
+    ", which has boxes and scores, or `boxes`, `scores` and `box_format`. Join the levels first if each has an "
+    "output of its own"
+)
 
 
 class _Head:

@@ -55,9 +55,10 @@ class AddPostprocessing(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits
+        from ndld_flow.graph.edit.interface import find_output
 
         edits = OperationEdits(edited)
-        output = _find_output(edited.model, self.output)
+        output = find_output(edited.model, self.output)
         axis = _normalized_axis(output, self.axis)
         if output.is_graph_input():
             raise RequestError(f"output {output.name} is also an input of the model: nothing is computed there")
@@ -103,19 +104,6 @@ class AddPostprocessing(Operation):
 _FIRST_OPSET_OF_TOP_K = 10
 _FIRST_OPSET_OF_SOFTMAX_AXIS = 13
 """Before, Softmax normalizes over all axes from `axis` on."""
-
-
-def _find_output(model: ir.Model, name: str | None) -> ir.Value:
-    from ndld_flow.models.input_shapes import show_tensors, suggest_tensor
-
-    outputs = {value.name or "": value for value in model.graph.outputs}
-    if name is None and len(outputs) == 1:
-        return next(iter(outputs.values()))
-    if name is None:
-        raise RequestError(f"give `output`: the model has {len(outputs)} ({show_tensors(model.graph.outputs)})")
-    if name not in outputs:
-        raise RequestError(f"the model has no output {name!r}; {suggest_tensor(name, model.graph.outputs)}")
-    return outputs[name]
 
 
 def _normalized_axis(output: ir.Value, axis: int) -> int:

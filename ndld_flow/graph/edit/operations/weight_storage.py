@@ -128,10 +128,9 @@ class ConstantsToInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        import onnx_ir as ir
-
         from ndld_flow.graph.edit.constant_tensors import select_constants
         from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+        from ndld_flow.models.nodes import add_initializer
 
         moved = 0
         allow_empty = self.allow_empty or self.select == EVERY_TENSOR
@@ -139,11 +138,9 @@ class ConstantsToInitializers(Operation):
             node, tensor = constant.node, constant.tensor
             if node is None or "::" in constant.scope or constant.value.is_graph_output():
                 continue
-            shape = ir.Shape(tensor.shape.numpy())
-            value = ir.Value(name=constant.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-            constant.value.replace_all_uses_with(value)
+            tensor.name = constant.name
+            constant.value.replace_all_uses_with(add_initializer(constant.graph, tensor))
             constant.graph.remove(node, safe=True)
-            constant.graph.register_initializer(value)
             moved += 1
         if not moved:
             edited.note("no Constant node becomes an initializer")
