@@ -151,9 +151,6 @@ def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
             yield Need(written, "TensorFormat", name.upper(), what, _LEAVE, own_word=True)
 
 
-_MORE_WEAK_FLAGS = ("INT4", "FP4")  # in addition to those with a setting of their own
-
-
 def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
     """Return sentences that name the settings and a remedy."""
     if decide_typing(settings, names).strongly_typed:
@@ -173,7 +170,7 @@ def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[st
     """Reject precision flags and types of tensors: both are errors in a strongly typed network."""
     if not types_strongly(names):  # releases without flags are reported by `list_needs`
         allowed = [name for name in ("fp16", "bf16", "int8", "fp8") if getattr(settings, name)]
-        extra = [flag for flag in settings.advanced.flags if flag in _MORE_WEAK_FLAGS]
+        extra = [flag for flag in settings.advanced.flags if flag in ("INT4", "FP4")]  # they have no setting
         for written in (*(f"{name}: true" for name in allowed), *(f"advanced.flags: [{flag}]" for flag in extra)):
             yield (
                 f"`{written}` excludes `typing: strong`, which keeps the model's types: remove one, or convert "
