@@ -153,7 +153,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     limit and environment variables; or `same_kind`: also hosts with as many CPUs and GPUs of the same type under the
     same limits, such as CI runners. On a cluster (`--ray`) always `same_kind`."""
     sample_gpu: bool = False
-    """GPU: sample its utilization, clocks, power and copies about ten times per second during the measurement."""
+    """GPU: sample its utilization, clocks, power and copies during the measurement, up to 20 times per second."""
     hide_non_compute: bool = False
     """Hide layers that only move or convert data (reformats, casts, copies) in lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
