@@ -75,6 +75,12 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
+def graph_of(node: ir.Node) -> ir.Graph:
+    """Return the graph of a node; in a function, its body."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph
+
+
 def read_values(node: ir.Node) -> Iterator[ir.Value]:
     """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
     yield from (value for value in node.inputs if value is not None)
@@ -333,15 +339,17 @@ def short_value(value: ir.Value) -> str:
     return " ".join(_number(element) for element in _elements(value))
 
 
-def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer or of a Constant's output; None for anything else."""
-    if value.const_value is not None:
-        return value.const_value
-    node = value.producer()
-    attribute = node.attributes.get("value") if node is not None and is_constant(node) else None
-    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
+    if value is None:
         return None
-    return held_tensor(attribute)
+    node = value.producer()
+    return value.const_value if node is None else constant_of(node)
+
+
+def fixed_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the tensor of a constant, unless it is an input, whose value programs may replace."""
+    return None if value is None or value.is_graph_input() else constant_tensor(value)
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
@@ -364,7 +372,7 @@ def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol |
 
 
 def _elements(value: ir.Value | None) -> list[int | float | bool]:
-    tensor = None if value is None else constant_tensor(value)
+    tensor = constant_tensor(value)
     if tensor is None or isinstance(tensor, MissingTensor) or not _is_short(tensor):
         return []
     elements: list[int | float | bool] = tensor.numpy().flatten().tolist()
@@ -433,7 +441,7 @@ def _weights(node: ir.Node) -> str:
     if node.op_type not in _WEIGHTED:
         return ""
     for value in node.inputs:
-        tensor = None if value is None else constant_tensor(value)
+        tensor = constant_tensor(value)
         if tensor is not None and tensor.size > 1:
             return f"weights {dims_text([str(dim) for dim in tensor.shape.numpy()])}"
     return ""

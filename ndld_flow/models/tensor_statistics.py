@@ -62,7 +62,7 @@ def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMI
     """
     stored = tensor_bytes(tensor)
     unread = _unreadable(tensor, stored, limit_bytes)
-    shape = tuple(int(dim) for dim in tensor.shape.numpy())
+    shape = shape_of(tensor)
     elements = math.prod(shape)
     numbers = None if unread else _numbers_of(elements, _reading(tensor, stored))
     if numbers is None and not unread:

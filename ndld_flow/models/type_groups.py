@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -25,7 +24,6 @@ from ndld_flow.models.element_types import (
     Types,
     carried_into_bodies,
     element_of,
-    held_tensor,
     is_op,
     signature_of,
     subgraphs_of,
@@ -164,23 +162,6 @@ def is_constant(value: ir.Value) -> bool:
     if producer is not None:
         return is_op(producer, "Constant")
     return value.is_initializer() and not value.is_graph_input()
-
-
-def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor of a constant; None for any other value."""
-    if value is None or not is_constant(value):
-        return None
-    producer = value.producer()
-    if producer is None:
-        return value.const_value
-    attribute = next(iter(producer.attributes.values()), None)
-    if attribute is None or attribute.is_ref():
-        return None
-    if attribute.name == "value":
-        return held_tensor(attribute)
-    if attribute.name in ("value_float", "value_floats"):
-        return ir.Tensor(np.array(attribute.value, np.float32))
-    return None
 
 
 TargetType = Callable[[ir.Node], ir.DataType | None]

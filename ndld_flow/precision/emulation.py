@@ -29,12 +29,11 @@ from ndld_flow.models.element_types import (
     with_element,
 )
 from ndld_flow.models.files import check_model, load_model, read_proto, save_model
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
     MOVES,
     TYPE_ATTRIBUTES,
-    constant_tensor,
     insert_after_producer,
     is_constant,
 )
@@ -69,7 +68,7 @@ def _may_be_fp32(node: ir.Node, types: Types, stored: Stored, opsets: Mapping[st
     if is_op(node, *CONTROL_FLOW):
         return True
     if is_op(node, "Constant"):
-        return constant_tensor(node.outputs[0]) is not None
+        return fixed_tensor(node.outputs[0]) is not None
     if is_op(node, "BitCast"):
         return False
     signature = signature_of(node, opsets)

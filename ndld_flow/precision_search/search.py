@@ -19,8 +19,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.files import load_model
-from ndld_flow.models.nodes import nodes_of_types
-from ndld_flow.models.type_groups import constant_tensor
+from ndld_flow.models.nodes import fixed_tensor, nodes_of_types
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import Suspect, percent
 from ndld_flow.precision_search.minimal_set import Attempt, Budget, Candidate, Kept, MinimalSet, find_minimal_set
@@ -56,7 +55,7 @@ def _macs(node: ir.Node, shapes: Mapping[str, Shape]) -> int:
 def _shape(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
     if value is None:
         return None
-    tensor = constant_tensor(value)
+    tensor = fixed_tensor(value)
     if tensor is not None:
         return tuple(tensor.shape.numpy())
     return shapes.get(value.name or "")

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import ConvertedTensor, TransposedTensor
 from ndld_flow.models.element_types import is_op
-from ndld_flow.models.nodes import UniqueNames, add_initializer
+from ndld_flow.models.nodes import UniqueNames, add_initializer, graph_of
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.quantize.weight_tensors import ScaledTensor
@@ -39,8 +39,7 @@ class BodyLayers:
 
     def move(self, node: ir.Node, main: ir.Graph, names: UniqueNames) -> None:
         """Move a layer from its body to the main graph."""
-        body = node.graph
-        assert isinstance(body, ir.Graph)
+        body = graph_of(node)
         for index, value in enumerate(node.inputs):
             if value is None or (value.const_value is not None and value.graph is main):
                 continue
@@ -61,8 +60,7 @@ class BodyLayers:
         return self.constants[value]
 
     def _input(self, value: ir.Value, node: ir.Node, main: ir.Graph, names: UniqueNames) -> ir.Value:
-        body = node.graph
-        assert isinstance(body, ir.Graph)
+        body = graph_of(node)
         if (value, body) not in self.inputs:
             name = names.node(f"{node.name}_reads")
             node.prepend(ir.Node("", "Identity", [value], name=name))
@@ -87,8 +85,7 @@ class BodyLayers:
         inputs = {value.name: value for value in model.graph.inputs}
         for read, name in zip(self.inputs.values(), self.before, strict=True):
             made, reader = inputs[read.name], nodes[name]
-            body = reader.graph
-            assert isinstance(body, ir.Graph)
+            body = graph_of(reader)
             moved = _readers(made, model.graph)
             model.graph.remove(moved)
             body.extend(moved)

@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.functions import inline_functions
 from ndld_flow.graph.edit.node_groups import deep_nodes, replace_uses
 from ndld_flow.graph.edit.subgraphs import inline_branches
 from ndld_flow.models.files import all_graphs, save_model
-from ndld_flow.models.nodes import node_label
+from ndld_flow.models.nodes import graph_of, node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduction.captured import Captured
@@ -158,8 +158,7 @@ def _constant(edited: EditedModel, graph: ir.Graph, array: Array) -> ir.Value:
 
 def _become_branch(edited: EditedModel, node: ir.Node, body: ir.Graph, outputs: Sequence[ir.Value]) -> None:
     body.outputs[:] = outputs
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    graph = graph_of(node)
     condition = _constant(edited, graph, np.array(True))
     for index in range(len(node.inputs)):
         node.replace_input_with(index, None)
@@ -186,8 +185,7 @@ def hollow(path: Path, kept: Collection[int], needed: Collection[str], target: P
     for label, node in _inside(edited, kept):
         if label in needed or not _fixed(node):
             continue
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(node)
         for value in node.outputs:
             assert value.type is not None and value.shape is not None
             zeros = np.ones([int(str(dim)) for dim in value.shape], value.type.dtype.numpy())

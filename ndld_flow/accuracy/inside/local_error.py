@@ -15,10 +15,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
-from ndld_flow.models.nodes import FLOATING, UniqueNames, add_initializer
+from ndld_flow.models.nodes import FLOATING, UniqueNames, add_initializer, fixed_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
+from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.records.accuracy import TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest
@@ -106,7 +106,7 @@ class _TwinMaker:
             node,
             position,
             {value.name or "": self._round_trip(twin).name or "" for value, twin in pairs},
-            tuple(value.name or "" for value in rounded if constant_tensor(value) is None),
+            tuple(value.name or "" for value in rounded if fixed_tensor(value) is None),
             tuple(self._weights[value] for value in rounded if value in self._weights),
         )
 
@@ -122,7 +122,7 @@ class _TwinMaker:
     def _round(self, value: ir.Value | None) -> ir.Value | None:
         """Return a value rounded to the reduced precision, in fp32."""
         if value is not None and value not in self._rounded:
-            tensor = constant_tensor(value)
+            tensor = fixed_tensor(value)
             if tensor is None:
                 self._rounded[value] = self._round_trip(value)
             else:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.models.nodes import constant_of
+from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.tensors import Array
 
 NEWEST_OPSET = 28
@@ -290,15 +290,7 @@ def is_weight(value: ir.Value | None) -> bool:
 
 def is_constant(value: ir.Value | None) -> bool:
     """Return whether a value is an initializer or the output of a Constant node."""
-    return value is not None and constant_tensor(value) is not None
-
-
-def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer or of a Constant node."""
-    if is_weight(value):
-        return value.const_value
-    node = value.producer()
-    return None if node is None else constant_of(node)
+    return constant_tensor(value) is not None
 
 
 def small_constant(value: ir.Value, most: int) -> Array | None:

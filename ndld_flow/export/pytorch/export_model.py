@@ -17,14 +17,14 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.export.pytorch.call import constant_tensor, is_weight
+from ndld_flow.export.pytorch.call import is_weight
 from ndld_flow.export.pytorch.module_class import ModuleClass, Refusal, Shared, WrittenModule, scope_tree
 from ndld_flow.graph.edit.constant_tensors import constant_tensors
 from ndld_flow.graph.edit.decomposing import decompose_nodes
 from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
-from ndld_flow.models.nodes import inline_functions, own_subgraphs
+from ndld_flow.models.nodes import constant_tensor, inline_functions, own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 
 CODE, OPERATORS, WEIGHTS, NAMES = "model.py", "onnx_operators.py", "model.safetensors", "names.json"

@@ -20,14 +20,13 @@ from ndld_flow.export.pytorch.call import (
     Several,
     Slot,
     Unsupported,
-    constant_tensor,
     is_constant,
     is_weight,
     literal,
     torch_dtype,
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
-from ndld_flow.models.nodes import free_name, node_label, read_values
+from ndld_flow.models.nodes import constant_tensor, free_name, node_label, read_values
 
 _DEEPEST = 32
 _LONGEST = 4096

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from ndld_flow.models.nodes import scopes_of
+from ndld_flow.models.nodes import graph_of, scopes_of
 from ndld_flow.records.model_diff import MatchedBy
 
 Thing = TypeVar("Thing", bound=Hashable)
@@ -158,8 +158,7 @@ class Side:
         return (node for graph in self.scopes for node in graph)
 
     def scope_of(self, node: ir.Node) -> str:
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(node)
         return self.scopes[graph]
 
 

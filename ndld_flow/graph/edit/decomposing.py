@@ -11,11 +11,11 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, transposed
 from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
-from ndld_flow.models.nodes import precision_metadata
+from ndld_flow.models.nodes import graph_of, precision_metadata
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_OPSET = 7

@@ -21,13 +21,13 @@ import onnxruntime as ort
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, some_of
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, some_of
 from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import model_inputs, save_model
 from ndld_flow.models.input_shapes import forget_computed_shapes, real_inputs
-from ndld_flow.models.nodes import own_subgraphs
+from ndld_flow.models.nodes import graph_of, own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.samples.feeds import make_feeds

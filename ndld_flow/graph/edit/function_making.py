@@ -34,7 +34,7 @@ from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import (
     captured_values,
-    constant_tensor,
+    fixed_tensor,
     free_name,
     identifier,
     node_label,
@@ -402,11 +402,11 @@ class _FunctionBuilder:
 
     def _may_go_inside(self, value: ir.Value) -> bool:
         """Return whether a constant is the same in all blocks and can be an attribute of a node."""
-        first = constant_tensor(value)
+        first = fixed_tensor(value)
         if first is None or isinstance(first, ir.ExternalTensor | SparseInitializer):
             return False
         values = [match.values[value] for match in self._blocks]
-        return all(not each.is_graph_input() and same_tensor(constant_tensor(each), first) for each in values)
+        return all(not each.is_graph_input() and same_tensor(fixed_tensor(each), first) for each in values)
 
     def _read_outside(self, around: Neighbourhood) -> list[ir.Value]:
         members = [set(match.nodes.values()) for match in self._blocks]
@@ -490,7 +490,7 @@ class _FunctionBuilder:
         self._edited.raise_ir_version(IR_OF_DEFAULTS if has_defaults else IR_OF_FUNCTIONS)
 
     def _constant_node(self, value: ir.Value, inner: ir.Value) -> ir.Node:
-        tensor = constant_tensor(value)
+        tensor = fixed_tensor(value)
         assert tensor is not None
         name = self._edited.fresh_name(f"{value.name}_constant")
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)

@@ -27,7 +27,7 @@ from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, r
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs
 from ndld_flow.models.element_types import is_known_op
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import free_name, function_address, identifier, node_label
+from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label
 
 IR_OF_FUNCTIONS = 8
 """The first IR version with local functions."""
@@ -449,8 +449,7 @@ class _Inlining:
         return len(calls)
 
     def _inline(self, call: ir.Node, function: ir.Function) -> None:
-        graph = call.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(call)
         self._check(call, function)
         given = (*call.inputs, *[None] * len(function.inputs))
         read = dict(zip(function.inputs, given, strict=False))

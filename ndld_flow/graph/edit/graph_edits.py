@@ -23,6 +23,7 @@ from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.nodes import (
     add_initializer,
     free_name,
+    graph_of,
     identifier,
     node_label,
     own_subgraphs,
@@ -258,12 +259,6 @@ class OperationEdits(Edits):
     def ints(self, graph: ir.Graph, numbers: Sequence[int], wish: str) -> ir.Value:
         """Add a vector of int64."""
         return self.add_initializer(graph, np.array(numbers, np.int64), wish)
-
-
-def graph_of(node: ir.Node) -> ir.Graph:
-    """Return the graph of a node; in a function, its body."""
-    assert isinstance(node.graph, ir.Graph)
-    return node.graph
 
 
 def read_instead(old: ir.Value, new: ir.Value) -> None:

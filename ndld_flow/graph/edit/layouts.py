@@ -16,11 +16,12 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, read_instead, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, read_instead, transposed
 from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, is_standard, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.input_shapes import show_shape as shape_text
+from ndld_flow.models.nodes import graph_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 # fmt: off

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.functions import typed_attribute
 from ndld_flow.graph.edit.node_groups import Neighbourhood
-from ndld_flow.models.nodes import constant_of, read_values
+from ndld_flow.models.nodes import read_values
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
@@ -216,14 +216,6 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _values_at(node: ir.Node) -> dict[ir.Value, None]:
     return dict.fromkeys((*node.outputs, *read_values(node)))
-
-
-def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of a constant value: an initializer that is not an input, or the output of a Constant node."""
-    producer = value.producer()
-    if producer is not None:
-        return constant_of(producer)
-    return value.const_value if value.is_initializer() and not value.is_graph_input() else None
 
 
 def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool:

@@ -39,7 +39,6 @@ from ndld_flow.graph.edit.pattern_matching import (
     Match,
     Pairs,
     Pattern,
-    constant_tensor,
     has_shape,
     has_value,
     is_close,
@@ -49,7 +48,15 @@ from ndld_flow.graph.edit.pattern_matching import (
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import constant_of, is_constant, node_label, own_subgraphs, precision_of
+from ndld_flow.models.nodes import (
+    constant_of,
+    fixed_tensor,
+    graph_of,
+    is_constant,
+    node_label,
+    own_subgraphs,
+    precision_of,
+)
 
 _HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
 """The parser ignores text after a single function, but not after a function in a model."""
@@ -210,7 +217,7 @@ def check_conditions(conditions: RewriteConditions, pattern: RuleText) -> None:
 def _holds(conditions: RewriteConditions, name: str, value: ir.Value, tolerance: float) -> bool:
     """Return whether a tensor meets the conditions on the pattern's input of that name."""
     if name in conditions.constants:
-        tensor, wanted = constant_tensor(value), conditions.constants[name]
+        tensor, wanted = fixed_tensor(value), conditions.constants[name]
         if tensor is None or (wanted is not None and not is_close(np.asarray(wanted), tensor, tolerance)):
             return False
     if name in conditions.dtypes and value.dtype not in [parse_dtype(dtype) for dtype in conditions.dtypes[name]]:
@@ -329,7 +336,7 @@ class _Search:
 
     def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
         if value.const_value is not None:
-            tensor = constant_tensor(candidate)
+            tensor = fixed_tensor(candidate)
             return tensor is not None and is_close(value.const_value.numpy(), tensor, self._matching.tolerance)
         return _holds(self._matching.conditions, value.name or "", candidate, self._matching.tolerance)
 
@@ -440,8 +447,7 @@ def replace_matches(edited: EditedModel, rule: Rule, matches: Matches) -> None:
     moved: dict[ir.Value, ir.Value] = {}
     touched: dict[ir.Graph, None] = {}
     for match, attributes in zip(matches.matches, matches.attributes, strict=True):
-        graph = match.nodes[rule.pattern.nodes[-1]].graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(match.nodes[rule.pattern.nodes[-1]])
         _Replacing(edited, rule, match, moved, graphs).put(graph, attributes)
         imports.add(graph, domains)
         touched[graph] = None

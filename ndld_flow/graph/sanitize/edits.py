@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.models.nodes import add_initializer, free_name
+from ndld_flow.models.nodes import add_initializer, free_name, graph_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
@@ -175,8 +175,7 @@ class Edits:
         """Replace a node's output by a constant of the same name; remove the node if no other output is read."""
         node = value.producer()
         assert node is not None
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(node)
         tensor.name = value.name
         if value.is_graph_output() or not self.may_hold_initializers(graph):
             self._put_constant_node(node, value, tensor, graph)

@@ -23,7 +23,7 @@ from ndld_flow.graph.sanitize.edits import (
     only_reader,
     producer_of_type,
 )
-from ndld_flow.models.nodes import precision_metadata, same_precision
+from ndld_flow.models.nodes import graph_of, precision_metadata, same_precision
 
 _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
 
@@ -150,8 +150,7 @@ def _put_weights(edits: Edits, node: ir.Node, dtype: np.dtype, weight: Array, bi
         new_bias = bias.astype(dtype)
     if not (np.isfinite(weight).all() and np.isfinite(new_bias).all()):
         return False
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    graph = graph_of(node)
     name = node.name or node.op_type
     if not np.array_equal(weight, np.asarray(edits.array(node.inputs[1]))):
         node.replace_input_with(1, edits.add_initializer(graph, weight, f"{name}_weight"))
@@ -169,8 +168,7 @@ def _absorb_into_batch_norm(edits: Edits, node: ir.Node, affine: Affine) -> bool
     if not {affine.scale.size, affine.shift.size} <= {1, gamma.size}:
         return False
     new = [gamma.astype(np.float64) * affine.scale, beta.astype(np.float64) * affine.scale + affine.shift]
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    graph = graph_of(node)
     for index, (array, old) in enumerate(zip(new, (gamma, beta), strict=True), start=1):
         name = f"{node.name or 'bn'}_{'scale' if index == 1 else 'bias'}"
         node.replace_input_with(index, edits.add_initializer(graph, array.astype(old.dtype), name))
@@ -256,8 +254,7 @@ def fuse_gemm(edits: Edits, node: ir.Node) -> None:
             continue
         if not (_gemm_fits(edits, matmul, bias) and same_precision(matmul, node)):
             continue
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        graph = graph_of(node)
         gemm = ir.node("Gemm", [*matmul.inputs, bias], name=matmul.name, metadata_props=precision_metadata(node))
         gemm.outputs[0].name = edits.new_name(f"{node.outputs[0].name}_gemm")
         graph.insert_before(node, gemm)

@@ -24,6 +24,7 @@ from ndld_flow.graph.sanitize.edits import (
     same_known_dims,
 )
 from ndld_flow.graph.sanitize.shapes import ShapeValues, visited_shape_values
+from ndld_flow.models.nodes import graph_of
 
 
 def inline_decided_branches(edits: Edits) -> None:
@@ -108,7 +109,7 @@ def remove_noops(edits: Edits, op_types: Collection[str] | None = None) -> None:
 
 def _dropout(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
     """Dropout(x) -> x in inference mode"""
-    opset = edits.opset(_graph(node))
+    opset = edits.opset(graph_of(node))
     if opset < 7:
         return node.inputs[0] if int_attribute(node, "is_test", 0) else None
     if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -140,7 +141,7 @@ def _same_shape(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | 
 def _slice(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
     """Slice(x, from 0, to the end, step 1) -> x"""
     source = node.inputs[0]
-    if edits.opset(_graph(node)) < 10 or len(node.inputs) < 3:
+    if edits.opset(graph_of(node)) < 10 or len(node.inputs) < 3:
         return None
     steps = _ints(edits, node, 4) if len(node.inputs) > 4 and node.inputs[4] is not None else (1,)
     starts, ends = _ints(edits, node, 1), _ints(edits, node, 2)
@@ -153,7 +154,7 @@ def _slice(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
 
 def _pad(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
     """Pad(x, all 0) -> x"""
-    pads = _ints(edits, node, 1) if edits.opset(_graph(node)) >= 11 else ints_attribute(node, "pads")
+    pads = _ints(edits, node, 1) if edits.opset(graph_of(node)) >= 11 else ints_attribute(node, "pads")
     return node.inputs[0] if pads is not None and not any(pads) else None
 
 
@@ -223,10 +224,6 @@ def _ints(edits: Edits, node: ir.Node, index: int) -> tuple[int, ...] | None:
     return None if array is None else tuple(int(e) for e in array.reshape(-1))
 
 
-def _graph(node: ir.Node) -> ir.Graph | None:
-    return node.graph if isinstance(node.graph, ir.Graph) else None
-
-
 _RULES: dict[str, Callable[[Edits, ShapeValues, ir.Node], ir.Value | None]] = {
     "Identity": lambda edits, values, node: node.inputs[0],
     "Dropout": _dropout,
@@ -284,8 +281,7 @@ def _fix_target(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     target = _constant_target(known.elements, dims_of(node.inputs[0]))
     if target is None:
         return
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    graph = graph_of(node)
     shape = edits.add_initializer(graph, np.array(target, np.int64), f"{node.outputs[0].name}_shape")
     node.replace_input_with(1, shape)
     edits.done["Reshape given a constant shape"] += 1
@@ -365,6 +361,5 @@ def _set_axes(edits: Edits, node: ir.Node, axes: list[int]) -> None:
     if len(node.inputs) == 1:
         node.attributes["axes"] = ir.AttrInt64s("axes", axes)
         return
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
+    graph = graph_of(node)
     node.replace_input_with(1, edits.add_initializer(graph, np.array(axes, np.int64), f"{node.outputs[0].name}_axes"))

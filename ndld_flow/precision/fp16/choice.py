@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import Survey, survey
 from ndld_flow.models.element_types import is_op, subgraphs_of
-from ndld_flow.models.nodes import NOT_FP16, nodes_named, nodes_of_types, precision_of
-from ndld_flow.models.type_groups import Group, Groups, constant_tensor, is_constant
+from ndld_flow.models.nodes import NOT_FP16, fixed_tensor, nodes_named, nodes_of_types, precision_of
+from ndld_flow.models.type_groups import Group, Groups, is_constant
 
 _RARE = "few runtimes support it in fp16"
 
@@ -222,7 +222,7 @@ def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
     reasons: dict[ir.Node, str] = {}
     for node in model.graph.all_nodes():
         for value in node.inputs:
-            tensor = constant_tensor(value)
+            tensor = fixed_tensor(value)
             if value is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
                 continue
             if value not in surveys:

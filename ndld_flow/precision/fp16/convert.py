@@ -20,9 +20,9 @@ from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.model_defects import examine_model
-from ndld_flow.models.nodes import UniqueNames, inline_functions, op_name
+from ndld_flow.models.nodes import UniqueNames, fixed_tensor, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
-from ndld_flow.models.type_groups import Group, Groups, constant_tensor, group_places
+from ndld_flow.models.type_groups import Group, Groups, group_places
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.precision.fp16.rewrite import Progress, Rewriter
 from ndld_flow.records.model_diff import GraphChange
@@ -139,7 +139,7 @@ def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
 def _values(node: ir.Node, index: int) -> Array | None:
     """Return a per-channel input in float64 if it is a constant."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    tensor = constant_tensor(value)
+    tensor = fixed_tensor(value)
     return None if tensor is None or not tensor.size else tensor.numpy().astype(np.float64).ravel()
 
 

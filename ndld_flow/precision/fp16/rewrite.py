@@ -9,14 +9,13 @@ import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
 from ndld_flow.models.element_types import Types, dtype_of, is_op, tensor_of, with_element
-from ndld_flow.models.nodes import UniqueNames
+from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.type_groups import (
     TYPE_ATTRIBUTES,
     Group,
     Groups,
     Use,
-    constant_tensor,
     insert_after_producer,
     is_constant,
 )
@@ -90,7 +89,7 @@ class RoundedConstants:
 
 def tensor_of_constant(value: ir.Value) -> ir.TensorProtocol:
     """Return the tensor of a floating-point constant."""
-    tensor = constant_tensor(value)
+    tensor = fixed_tensor(value)
     if tensor is None:
         raise TypeError(f"{value.name!r} is not a constant")
     return tensor

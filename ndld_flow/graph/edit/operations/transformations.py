@@ -330,7 +330,7 @@ class _Terms:
     dtype: ir.DataType
 
     def __call__(self, op_type: str, *inputs: ir.Value | float) -> ir.Value:
-        from ndld_flow.graph.edit.graph_edits import graph_of
+        from ndld_flow.models.nodes import graph_of
 
         wish = f"{self.node.name or 'erf'}_{op_type}"
         values = [

@@ -10,8 +10,8 @@ from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import DEFAULT_DOMAIN, MAX_IR_VERSION, MAX_OPSET, OLDEST_OPSET, assumed_version
 from ndld_flow.models.model_defects import is_deprecated, is_plugin, unknown_operator
+from ndld_flow.models.nodes import fixed_tensor
 from ndld_flow.models.op_reference import operators
-from ndld_flow.models.type_groups import constant_tensor
 from ndld_flow.records.inspection import Finding, Severity
 
 
@@ -103,7 +103,7 @@ class TrainingMode(Check):
             if is_op(node, "BatchNormalization") and training is not None and training.value:
                 message = "it is in training mode: it uses the mean and variance of the batch, not those of the model"
                 yield self.finding_at(f"{message}; export in inference mode", node.name or "", node.op_type)
-            mode = constant_tensor(node.inputs[2]) if is_op(node, "Dropout") and len(node.inputs) > 2 else None
+            mode = fixed_tensor(node.inputs[2]) if is_op(node, "Dropout") and len(node.inputs) > 2 else None
             if mode is not None and mode.numpy().any():
                 message = "it is in training mode: it sets random values to 0; export in inference mode"
                 yield self.finding_at(message, node.name or "", node.op_type)

@@ -14,9 +14,9 @@ from ndld_flow.graph.lint.check import Check, Subject
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import infer_types, is_op, tensor_of
 from ndld_flow.models.external_data import tensors_of
+from ndld_flow.models.nodes import fixed_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.streaming_statistics import Extremes
-from ndld_flow.models.type_groups import constant_tensor
 from ndld_flow.records.inspection import Finding
 
 _PIECE_BYTES = 2**24
@@ -157,5 +157,5 @@ class Fp16Squares(Check):
 def _is_square(node: ir.Node) -> bool:
     if is_op(node, "Mul"):
         return node.inputs[0] is node.inputs[1]
-    exponent = constant_tensor(node.inputs[1]) if is_op(node, "Pow") else None
+    exponent = fixed_tensor(node.inputs[1]) if is_op(node, "Pow") else None
     return exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(-1)[0]) == 2
