@@ -1,8 +1,8 @@
-"""The command line. Each verb is one small file that calls one function of `ndld_flow.api`."""
+"""The command line: the program, and what its verbs (`ndld_flow.verbs`) share."""
 
 from __future__ import annotations
 
-from gc import set_threshold  # `gc` is a verb of this package
+import gc
 from typing import NoReturn
 
 _COLLECT_AFTER = 100_000
@@ -11,7 +11,7 @@ _COLLECT_AFTER = 100_000
 
 def main() -> NoReturn:
     """Run the program; exit with the code of its outcome."""
-    set_threshold(_COLLECT_AFTER)
+    gc.set_threshold(_COLLECT_AFTER)
     from ndld_flow.cli.app import main as run_program
 
     run_program()

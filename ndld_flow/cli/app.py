@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
 
 def _find_command(name: str) -> click.Command | None:
     if name in VERBS:
-        command: click.Command = importlib.import_module(f"ndld_flow.cli.{name}").command
+        command: click.Command = importlib.import_module(f"ndld_flow.verbs.{name}").command
         return command
     if not is_step(name):
         return None

@@ -14,9 +14,9 @@ from onnx import numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
-from ndld_flow.cli.inspect import command
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.graph.inspect_model import Query
+from ndld_flow.verbs.inspect import command
 from tests.support import models
 from tests.support.editing_fixtures import parse
 from tests.support.models_run import write_model

@@ -178,7 +178,7 @@ def strict(text: str) -> Any:
 
 
 def has_json(verb: str) -> bool:
-    command: click.Command = importlib.import_module(f"ndld_flow.cli.{verb}").command
+    command: click.Command = importlib.import_module(f"ndld_flow.verbs.{verb}").command
     return any("--json" in parameter.opts for parameter in command.params)
 
 

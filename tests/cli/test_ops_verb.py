@@ -16,7 +16,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.cli.explain_operator import explain_operators
-from ndld_flow.cli.ops import command
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.models.op_reference import (
     SAME_SIGNATURE,
@@ -29,6 +28,7 @@ from ndld_flow.models.op_reference import (
     operators,
     types_text,
 )
+from ndld_flow.verbs.ops import command
 from tests.support.models import make_ctrl, make_func, save, tensor
 
 contrib = pytest.mark.skipif(not has_contrib(), reason="this ONNX Runtime tells no schemas of its own operators")

@@ -17,10 +17,10 @@ from PIL import Image
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import TIMES
-from ndld_flow.cli.draw import command
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import DrawnGraph, DrawnNode, Look, Reading
 from ndld_flow.models.drawn_graph import DimNames, read_graph
+from ndld_flow.verbs.draw import command
 from tests.support.models import (
     FUNCTION_DOMAIN,
     GraphBuilder,

@@ -12,12 +12,13 @@ import hydra.core.override_parser.overrides_parser  # noqa: F401
 import ndld_flow.recipe
 import ndld_flow.report
 from ndld_flow import api  # noqa: F401
-from ndld_flow.cli import app, plain, progress, run  # noqa: F401
+from ndld_flow.cli import app, plain, progress  # noqa: F401
 from ndld_flow.models import files  # noqa: F401
 from ndld_flow.report.render import environment
 from ndld_flow.runner import run as run_recipe  # noqa: F401
 from ndld_flow.runner import run_folder, run_request  # noqa: F401
 from ndld_flow.runner.executors import choose_executor, workers  # noqa: F401
+from ndld_flow.verbs import run  # noqa: F401
 
 for _package in (ndld_flow.recipe, ndld_flow.report):
     for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
