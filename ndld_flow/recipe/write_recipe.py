@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -197,9 +198,10 @@ def _advise(model: Path, options: RecipeOptions) -> str:
     share = sum(weights.get(operator, 0) for operator in _INT8_LAYERS) / max(layers, 1)
     if options.precision is not None or share < _MOST or options.runtime not in _MODEL_RUNTIMES:
         return ""
+    data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
     return (
-        f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8 and --data, or find "
-        f"out with ndld-flow optimize {short_name(str(model))} --data DIR"
+        f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8 with {data}, or find "
+        f"out with ndld-flow optimize {shlex.quote(str(model))} {data}"
     )
 
 
