@@ -104,6 +104,7 @@ class LazyGroup(click.Group):
 def _find_command(name: str) -> click.Command | None:
     if name in VERBS:
         command: click.Command = importlib.import_module(f"ndld_flow.verbs.{name}").command
+        command.short_help = VERBS[name]  # completion shows it; click would cut the first sentence at 45 characters
         return command
     if not is_step(name):
         return None

@@ -35,7 +35,7 @@ Exit codes: 0 improved or unchanged, or nothing was measured; 1 the changed reci
 _EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
 
 
-@click.command("apply", help=HELP, short_help="Write the change that a finding suggests, and measure it.")
+@click.command("apply", help=HELP)
 @click.argument("run")
 @click.argument("finding", default="")
 @click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")

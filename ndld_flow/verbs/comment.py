@@ -29,7 +29,7 @@ Exit codes: that of the run; if it passed, that of the comparison
 """
 
 
-@click.command("comment", help=HELP, short_help="Post the result of a run on its pull or merge request.")
+@click.command("comment", help=HELP)
 @click.argument("run", required=False)
 @click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
 @click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")

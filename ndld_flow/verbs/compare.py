@@ -58,9 +58,7 @@ Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate fa
 """
 
 
-@click.command(
-    "compare", help=HELP, short_help="Compare two models, runs, profiles or exports, and judge the difference."
-)
+@click.command("compare", help=HELP)
 @click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
 @click.option(
     "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."

@@ -41,7 +41,7 @@ Exit codes:  0 success; 1 with --exit-code if there are differences or weights w
 """
 
 
-@click.command("diff", help=HELP, short_help="Show the differences between two models or engines.")
+@click.command("diff", help=HELP)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")

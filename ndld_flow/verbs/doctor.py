@@ -13,7 +13,7 @@ from ndld_flow.cli.terminal import hanging
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
 
 
-@click.command("doctor", short_help="Check what works on this machine, and how to install the rest.")
+@click.command("doctor")
 @click.option(
     "--library",
     type=click.Path(path_type=Path),

@@ -36,7 +36,7 @@ selection.
 """
 
 
-@click.command("draw", help=HELP, short_help="Draw the graph of a model or an engine as a picture or a page.")
+@click.command("draw", help=HELP)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(
     "--output",

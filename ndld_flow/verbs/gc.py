@@ -12,7 +12,7 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
 
 
-@click.command("gc", short_help="Delete artifacts that no kept run or sweep needs.")
+@click.command("gc")
 @click.option(
     "--keep",
     type=click.IntRange(min=0),

@@ -45,7 +45,7 @@ _STEPS = 5
 _LONGEST = 80
 
 
-@click.command("history", help=HELP, short_help="Show how metrics changed, when, and why.")
+@click.command("history", help=HELP)
 @click.argument("words", nargs=-1, metavar="[accept] [RECIPE] [METRIC]")
 @click.option("--metric", "-m", "metrics", multiple=True, metavar="METRIC", help="A metric, or a pattern.")
 @click.option("--all", "every", is_flag=True, help="All metrics; the page and --json always have all.")

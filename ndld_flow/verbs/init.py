@@ -13,7 +13,7 @@ from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
 
 
-@click.command("init", short_help="Write a commented recipe for a model.")
+@click.command("init")
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
 @click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")

@@ -41,7 +41,7 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, multiple=True, metavar="PATTERN", help=text)
 
 
-@click.command("inspect", help=HELP, short_help="Look things up in a model: its summary, nodes, tensors, weights.")
+@click.command("inspect", help=HELP)
 @click.argument("model", metavar="MODEL|RUN:STEP")
 @click.option("--nodes", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List nodes, by name.")
 @click.option("--node", metavar="NAME", help="Show all details of one node.")

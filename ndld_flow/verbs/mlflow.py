@@ -26,7 +26,7 @@ Exit codes:  0 success; 2 there is no such run, the client is missing, or the se
 """
 
 
-@click.command("mlflow", help=HELP, short_help="Log runs to MLflow tracking.")
+@click.command("mlflow", help=HELP)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
 @click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")

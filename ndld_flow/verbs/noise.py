@@ -28,7 +28,7 @@ Use a model like yours, at the time and under the load that are usual for your m
 """
 
 
-@click.command("noise", help=HELP, short_help="Learn how much measurements vary on this machine.")
+@click.command("noise", help=HELP)
 @click.argument("model", required=False)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(

@@ -27,7 +27,7 @@ quantization, other.
 """
 
 
-@click.command("ops", help=HELP, short_help="Explain an operator of any opset, or list them by family.")
+@click.command("ops", help=HELP)
 @click.argument("name", required=False, default="", metavar="[OPERATOR]")
 @click.option("--opset", type=click.IntRange(min=1), help="Show the versions of this opset.")
 @click.option("--domain", metavar="DOMAIN", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")

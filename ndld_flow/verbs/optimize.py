@@ -48,7 +48,7 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`en
 """
 
 
-@click.command("optimize", help=HELP, short_help="Find the fastest variant of a model that stays right.")
+@click.command("optimize", help=HELP)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")

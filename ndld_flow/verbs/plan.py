@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
 
 
-@click.command("plan", cls=HydraCommand, short_help="Show what a run would do, and why, without running it.")
+@click.command("plan", cls=HydraCommand)
 @recipe_options
 @click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
 @target_option

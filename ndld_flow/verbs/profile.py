@@ -38,7 +38,7 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 """
 
 
-@click.command("profile", help=HELP, short_help="Measure one model, and show where its time goes.")
+@click.command("profile", help=HELP)
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @target_option

@@ -31,7 +31,7 @@ that comes and goes is tried more often, and the zip states how often it failed.
 """
 
 
-@click.command("reduce", help=HELP, short_help="Reduce a model to the part with which a recipe still fails.")
+@click.command("reduce", help=HELP)
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(

@@ -10,7 +10,7 @@ from ndld_flow import api
 from ndld_flow.cli.options import outputs_option
 
 
-@click.command("report", short_help="Redraw the report of a run or a sweep from its records.")
+@click.command("report")
 @click.argument("run", default="latest")
 @click.option(
     "--to",

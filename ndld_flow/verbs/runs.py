@@ -45,7 +45,7 @@ def _facts(run: RunSummary) -> str:
     return "  ".join(filter(None, (when, points, who, model, metrics, tags)))
 
 
-@click.command("runs", short_help="List runs and sweeps.")
+@click.command("runs")
 @click.argument("recipe", default="*")
 @click.option(
     "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'

@@ -12,7 +12,7 @@ from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import NamedPath, files_option
 
 
-@click.command("schema", short_help="Write the JSON Schema of recipes, for editors.")
+@click.command("schema")
 @click.argument("target", required=False, type=NamedPath(dir_okay=False, path_type=Path))
 @files_option
 @click.option(

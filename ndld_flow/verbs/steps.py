@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ndld_flow.recipe.step_types import StepType
 
 
-@click.command("steps", short_help="List the steps, or explain one with all its settings.")
+@click.command("steps")
 @click.argument("name", required=False)
 @files_option
 @json_option

@@ -10,7 +10,7 @@ from ndld_flow import api
 from ndld_flow.cli.options import outputs_option
 
 
-@click.command("tag", short_help="Give a run or a sweep a permanent name.")
+@click.command("tag")
 @click.argument("run")
 @click.argument("name", required=False)
 @click.option("--delete", "-d", is_flag=True, help="Remove the tag RUN; its run stays.")

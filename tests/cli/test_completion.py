@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.cli.app import VERBS
+
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 @pytest.mark.parametrize(
@@ -31,3 +33,11 @@ def test_bash_completes(words: str, expected: list[str], tmp_path: Path) -> None
         ["bash", "--norc", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert (done.stdout.split(), done.stderr) == (expected, "")
+
+
+def test_completion_describes_verbs_as_the_help_does() -> None:
+    environment = {**os.environ, "_NDLD_FLOW_COMPLETE": "zsh_complete", "COMP_WORDS": "ndld-flow ", "COMP_CWORD": "1"}
+    done = subprocess.run(["ndld-flow"], env=environment, capture_output=True, text=True, check=True)
+    answers = done.stdout.splitlines()  # three lines for each word: its type, the word, its description
+    described = dict(zip(answers[1::3], answers[2::3], strict=True))
+    assert {verb: described[verb] for verb in VERBS} == VERBS
