@@ -217,7 +217,7 @@ def _find_kept(
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, report)
     if record is None:
-        with store.locks.hold(f"source-{key[:32]}"):
+        with store.locks.hold(f"source-{key[:32]}", lambda holder: report(f"waiting for {holder}"), "fetching a model"):
             record = _recall(note, store, report) or make()
             remember(note, seal(record.to_json()))
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)

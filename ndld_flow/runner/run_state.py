@@ -22,6 +22,7 @@ from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.executors.ssh.targets import send_to
 from ndld_flow.runner.git_commit import read_commit
+from ndld_flow.runner.keys import digest_samples
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
@@ -127,7 +128,10 @@ class RunOpener:
         return self.outputs.store
 
     def open_run(self, recipe: Recipe, previous: Mapping[str, StepRecord] | None = None) -> RunState:
-        """Open a run; `previous` has the records of the recipe's latest run. Raises as `find_model` does."""
+        """Open a run; `previous` has the records of the recipe's latest run.
+
+        Raises as `find_model` does, and RequestError for a missing data file if a model is fetched.
+        """
         started_at, start = datetime.now(UTC), time.perf_counter()
         recipe = send_to(recipe, self.on)
         self._provide_environments(recipe)
@@ -143,6 +147,9 @@ class RunOpener:
             site_of,
             self.in_sweep,
         )
+        if any(source.is_fetched for source in recipe.models.values()):
+            for step in recipe.steps:  # a missing data file is reported before anything is fetched
+                digest_samples(step, recipe.file.inputs, self.store)
         models = self.find_models(recipe)
         _check_feedback(recipe, models)
         artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}

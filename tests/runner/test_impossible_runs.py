@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ndld_flow.base.errors import BackendError, RecipeError
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, RecipeError, RequestError
 from ndld_flow.cli.app import program
 from ndld_flow.records.key_parts import KeyParts
 from tests.support.toys import Toy, make_toy, started
@@ -185,3 +186,13 @@ def test_code_named_by_a_setting_needs_trust(toy: Toy, setting: str, names: str)
     assert "--trust" in problem.hint
     assert plan_once(recipe, [f"steps.engine.{setting}"], trust=True)
     assert plan_once(recipe), "what it does by itself needs no trust"
+
+
+def test_a_missing_data_file_is_reported_before_the_model_is_fetched(in_folder: Path) -> None:
+    source = f"{{source: 'http://127.0.0.1:9/m.onnx', sha256: {'a' * 64}}}"
+    recipe = in_folder / "r.yaml"
+    recipe.write_text(
+        f"name: r\nmodel: {source}\ninputs: {{x: {{data: missing.npy}}}}\nsteps: {{speed: {{step: profile}}}}\n"
+    )
+    with pytest.raises(RequestError, match=r"missing\.npy"):
+        api.run(recipe, outputs=in_folder / "outputs")
