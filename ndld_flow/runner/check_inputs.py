@@ -38,6 +38,26 @@ def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Pa
     return _find_problems(recipe, _models_of_steps(recipe, models, known))
 
 
+def refuse_missing_data(recipe: Recipe) -> None:
+    """Raise RecipeError with all data files of inputs that do not exist; called before a model is fetched."""
+    from ndld_flow.store.found_files import find_files
+
+    problems: dict[str, Problem] = {}
+    for step in recipe.steps:
+        for name, given in step.used_inputs(recipe.file.inputs).items():
+            place = f"steps.{step.name}.inputs.{name}" if step.inputs is not None else f"inputs.{name}"
+            try:
+                files = [path for file in find_files(given.data_patterns) for path in file.contents.values()]
+                what = next((f"there is no file {path}" for path in files if not path.exists()), "")
+            except RequestError as error:
+                what = str(error)
+            if what:
+                hint = f"paths are relative to the current directory, {Path.cwd()}"
+                problems.setdefault(place, Problem(recipe.where(place), place, what, hint))
+    if problems:
+        raise RecipeError(list(problems.values()))
+
+
 def refuse_inputs_of(recipe: Recipe, step: RecipeStep, artifacts: Mapping[str, Artifact]) -> None:
     """Raise RecipeError with the inputs that the models of a step lack or do not accept.
 

@@ -65,6 +65,9 @@ def describe_key(
     -> digest of its artifact. `machine_of` returns the fingerprint of the machine that would compute the step, if that
     is not this one; `site` describes that machine with its libraries. Raises RequestError for a missing data file.
     """
+    used = step.used_inputs(inputs)
+    samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
+    samples |= {f"inputs.{name}.tokenizer": spec.tokenizer for name, spec in used.items() if spec.tokenizer is not None}
     settings, specs = step.settings, _describe_inputs(step, inputs)
     shown, shown_specs = describe_settings(step, inputs)
     passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
@@ -84,21 +87,15 @@ def describe_key(
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()
             },
-            **digest_samples(step, inputs, store),
+            **{
+                name: _digest_samples(_place(step, name), data, store, first=type(step.step).reads_first_sample)
+                for name, data in samples.items()
+            },
             **_digest_code(step.code(), store),
         },
         libraries=dict(site.libraries) if site is not None else describe_libraries(step, installed_modules(step)),
         machine=site.machine if site is not None else describe_machine_of(step, machine_of),
     )
-
-
-def digest_samples(step: RecipeStep, inputs: Mapping[str, InputSpec], store: Store) -> dict[str, str]:
-    """Return the digests of a step's data files and tokenizers. Raises RequestError for a missing one."""
-    used = step.used_inputs(inputs)
-    samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
-    samples |= {f"inputs.{name}.tokenizer": spec.tokenizer for name, spec in used.items() if spec.tokenizer is not None}
-    first = type(step.step).reads_first_sample
-    return {name: _digest_samples(_place(step, name), data, store, first=first) for name, data in samples.items()}
 
 
 def installed_modules(step: RecipeStep) -> list[str]:

@@ -20,9 +20,9 @@ from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.runner.check_inputs import refuse_missing_data
 from ndld_flow.runner.executors.ssh.targets import send_to
 from ndld_flow.runner.git_commit import read_commit
-from ndld_flow.runner.keys import digest_samples
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
@@ -130,7 +130,7 @@ class RunOpener:
     def open_run(self, recipe: Recipe, previous: Mapping[str, StepRecord] | None = None) -> RunState:
         """Open a run; `previous` has the records of the recipe's latest run.
 
-        Raises as `find_model` does, and RequestError for a missing data file if a model is fetched.
+        Raises as `find_model` does, and RecipeError for missing data files if a model is fetched.
         """
         started_at, start = datetime.now(UTC), time.perf_counter()
         recipe = send_to(recipe, self.on)
@@ -148,8 +148,7 @@ class RunOpener:
             self.in_sweep,
         )
         if any(source.is_fetched for source in recipe.models.values()):
-            for step in recipe.steps:  # a missing data file is reported before anything is fetched
-                digest_samples(step, recipe.file.inputs, self.store)
+            refuse_missing_data(recipe)
         models = self.find_models(recipe)
         _check_feedback(recipe, models)
         artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ndld_flow import api
-from ndld_flow.base.errors import BackendError, RecipeError, RequestError
+from ndld_flow.base.errors import BackendError, RecipeError
 from ndld_flow.cli.app import program
 from ndld_flow.records.key_parts import KeyParts
 from tests.support.toys import Toy, make_toy, started
@@ -194,5 +194,7 @@ def test_a_missing_data_file_is_reported_before_the_model_is_fetched(in_folder: 
     recipe.write_text(
         f"name: r\nmodel: {source}\ninputs: {{x: {{data: missing.npy}}}}\nsteps: {{speed: {{step: profile}}}}\n"
     )
-    with pytest.raises(RequestError, match=r"missing\.npy"):
+    with pytest.raises(RecipeError) as caught:
         api.run(recipe, outputs=in_folder / "outputs")
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.where) == ("inputs.x", f"{recipe}:3")
