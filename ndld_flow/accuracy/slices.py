@@ -13,10 +13,11 @@ reference, `e = candidate - reference`, both over all samples and in float64.
   *slices* are the indices of the feature axis, and the whole output.
 - Slices are of one *kind* if they may share a unit: those within [0, 1] (scores, probabilities), and groups of the
   others whose magnitudes have no gap of a factor of 20 between them. A slice never sets the floor of another kind.
-- *spread* of a slice: max(std, 0.02 rms, max(0.05, 1 / n) x largest std of its kind, absolute floor), n its number of
-  values; *range*: the same with max - min for std. The floors keep a slice that is constant or nearly so from failing
-  by rounding alone: 0.02 rms is some twenty roundings of fp16. If n < 4, the largest std includes that of the means of
-  the slices.
+- *spread* of a slice: max(std, 0.02 rms, 0.02 M, max(0.05, 1 / n) x largest std of its kind, absolute floor), n its
+  number of values and M the std of the means of its kind; *range*: the same with max - min for std. The floors keep a
+  slice that is constant or nearly so from failing by rounding alone: 0.02 is some twenty roundings of fp16. If n < 4,
+  the largest std includes M. If no slice of a kind of 16 or more has a std of 0.02 M, such as hidden states that hardly
+  vary on the samples, all values of each count as one (n = 1): what they vary by says nothing of their scale.
 - `slice_rms`: the largest rms(e) / spread over the slices, divided by 1 + 1 / sqrt(m), where m = sum(x^2)^2 / sum(x^4)
   with x = r - mean(r) is the effective number of values: a slice that is active once counts as one value, not n.
 - `slice_max`: the largest |e| / range over the slices.
@@ -53,6 +54,8 @@ _KIND_FLOOR = 0.05
 _UNIT_FLOOR = 1e-3
 _OTHER_FLOOR = 1e-6
 _FEW = 4
+_MANY = 16
+"""Fewer slices may be quantities of different units, of which a large one says nothing of the scale of a small one."""
 _MAP_SIDE = 16
 _EDGE = 0.5
 _MOST_SQUARABLE = 1e9
@@ -185,14 +188,12 @@ class _Axes:
 
 def _steps(values: Array) -> dict[int, float]:
     """Return axis -> mean square difference between neighbours, for axes longer than 1."""
-    steps = {}
-    for axis, length in enumerate(values.shape):
-        if length > 1:
-            front = tuple(slice(1, None) if i == axis else slice(None) for i in range(values.ndim))
-            back = tuple(slice(None, -1) if i == axis else slice(None) for i in range(values.ndim))
-            with np.errstate(over="ignore"):
-                steps[axis] = float(np.square(values[front] - values[back]).mean(dtype=np.float64))
-    return steps
+    with np.errstate(over="ignore"):
+        return {
+            axis: float(np.square(np.diff(values, axis=axis)).mean(dtype=np.float64))
+            for axis, length in enumerate(values.shape)
+            if length > 1
+        }
 
 
 def _as_squarable(values: Array, largest: float) -> Array:
@@ -237,11 +238,12 @@ def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array]
     kinds = _kinds(*ends)
     for kind in set(kinds.tolist()):
         mine = kinds == kind
-        n = float(count[mine].min())
-        few = mean[mine] if n < _FEW else np.zeros(1)
+        n, between = float(count[mine].min()), _CONSTANT * mean[mine].std()
+        worth = 1.0 if len(mean[mine]) >= _MANY and std[mine].max() < between else n
+        few = mean[mine] if worth < _FEW else np.zeros(1)
         least = max(_UNIT_FLOOR, _KIND_FLOOR / n) if kind == 0 else _OTHER_FLOOR
-        share = max(_KIND_FLOOR, 1 / n)
-        common = np.maximum(_CONSTANT * rms[mine], least)
+        share = max(_KIND_FLOOR, 1 / worth)
+        common = np.maximum(_CONSTANT * rms[mine], max(between, least))
         spread[mine] = np.maximum(common, share * max(std[mine].max(), few.std()))
         widest[mine] = np.maximum(common, share * max(width[mine].max(), np.ptp(few)))
         # The std of a few values means little: such a slice is active if its values differ from those of other slices.

@@ -39,14 +39,16 @@ def kinds_of(cuts: Slices) -> list[int]:
 
 
 def scales(cuts: Slices) -> list[tuple[float, float, bool]]:
-    """Return the spread and range of each slice, and whether the samples activate it."""
+    """Return the spread and range of each of fewer than 16 slices, and whether the samples activate it."""
     kinds, scaled = kinds_of(cuts), []
     for values, kind in zip(cuts, kinds, strict=True):
         mine = [other for other, its in zip(cuts, kinds, strict=True) if its == kind]
         n = min(map(len, mine))
-        means = [float(np.mean(other)) for other in mine] if n < 4 else [0.0]
+        means = [float(np.mean(other)) for other in mine]
+        between = 0.02 * float(np.std(means))
+        means = means if n < 4 else [0.0]
         least = max(1e-3, 0.05 / n) if kind == 0 else 1e-6
-        common = max(0.02 * math.sqrt(np.mean(np.square(values))), least)
+        common = max(0.02 * math.sqrt(np.mean(np.square(values))), between, least)
         share = max(0.05, 1 / n)
         floor = max(common, share * max(*(float(np.std(other)) for other in mine), float(np.std(means))))
         width = max(common, share * max(*(float(np.ptp(other)) for other in mine), float(np.ptp(means))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,67 @@ def test_channels_that_no_sample_activates_are_not_seen() -> None:
     assert reference is not None
     assert reference.layout.axis == 1
     assert reference.unseen == (6, 7, 8, 9)
+
+
+def hidden_states() -> tuple[list[Array], list[Array]]:
+    """Return a decoder's hidden states, which vary by 0.3 % of their size, and a candidate's that are 2 % off.
+
+    A third of the channels are within [0, 1], a kind of their own that is smaller than the rest.
+    """
+    numbers = np.random.default_rng(5)
+    common, off = numbers.standard_normal((2, 1, 1, 256))
+    states = [common + 0.003 * numbers.standard_normal(common.shape) for _ in range(8)]
+    return states, [state + 0.02 * off for state in states]
+
+
+def test_an_output_that_hardly_varies_is_judged_against_its_own_size() -> None:
+    states, candidate = hidden_states()
+    yardstick = find_yardstick(lambda: states)
+    agreement = Agreement(None, yardstick)
+    for r, c in zip(states, candidate, strict=True):
+        agreement.add(r, c)
+    assert agreement.metrics()["cosine"] > 0.9997
+    assert agreement.metrics()["slice_rms"] < 0.2
+    assert judge(states, candidate, "loose") == []
+    assert yardstick.slices is not None
+    assert yardstick.slices.unseen == tuple(range(256))
+
+
+@pytest.mark.parametrize("slices", ["default", "loose"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda state: 1.5 * state,
+        lambda state: np.roll(state, 1, axis=-1),
+        lambda state: state * (np.arange(256) != np.abs(state).argmax()),
+        lambda state: state * (np.arange(256) >= 32),
+        lambda state: state + 0.7 * (np.arange(256) == np.abs(state).argmin()),
+    ],
+    ids=["scaled", "in another order", "a dead channel", "a dead part", "one channel moved"],
+)
+def test_a_fault_in_an_output_that_hardly_varies_fails(fault: Callable[[Array], Array], slices: str) -> None:
+    states, _ = hidden_states()
+    assert judge(states, [fault(state) for state in states], slices)
+
+
+def test_a_small_channel_is_not_measured_finer_than_the_others_round() -> None:
+    """One channel varies a little more than rounding, so the output is not constant, and its neighbour is nearly 0."""
+    states, candidate = hidden_states()
+    numbers = np.random.default_rng(6)
+    for state, wrong in zip(states, candidate, strict=True):
+        moved = 0.1 * numbers.standard_normal()
+        state[..., 0] += moved
+        wrong[..., 0] += moved
+    rounded = [state + (wrong - state) / 40 for state, wrong in zip(states, candidate, strict=True)]
+    assert judge(states, rounded) == []
+    assert judge(states, [changed(state.swapaxes(1, 2), 0, 0.0).swapaxes(1, 2) for state in states])
+
+
+def test_a_small_quantity_among_large_ones_that_hardly_vary_is_judged_by_its_own_spread() -> None:
+    numbers = np.random.default_rng(7)
+    means, spreads = np.array([[0.0, 20.0, 100.0]]), np.array([[0.7, 0.3, 0.5]])
+    samples = [means + spreads * numbers.standard_normal((1, 3)) for _ in range(20)]
+    assert judge(samples, [changed(sample, 0, 0.0) for sample in samples], "loose")
 
 
 def test_a_few_samples_cover_the_prominent_classes() -> None:
