@@ -219,8 +219,11 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
     return notes
 
 
-def summarize(accuracy: Accuracy) -> str:
-    """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
+def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
+    """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets.
+
+    Gates of a recipe judge the metrics that are `kept`, so that these are neither within a tolerance nor unjudged.
+    """
     agreement = _agreement(accuracy)
     labelled = [
         f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
@@ -233,10 +236,12 @@ def summarize(accuracy: Accuracy) -> str:
     limit = "rounding" if accuracy.by_rounding else "tolerance"
     undecided = [output for output in accuracy.outputs if output.undecided]
     if accuracy.passed:
-        unjudged = [text for metric, text in agreement.items() if not accuracy.judges(metric)]
-        judged = [each for each in figures if each not in unjudged]
-        within = f"{', '.join(judged) or 'nothing to compare'}: within {limit}" if judged or not unjudged else ""
-        text = "; ".join(filter(None, (within, f"{', '.join(unjudged)}: not judged" if unjudged else "")))
+        unbounded = {metric: text for metric, text in agreement.items() if not accuracy.judges(metric)}
+        gated = ", ".join(text for metric, text in unbounded.items() if metric in kept)
+        unjudged = ", ".join(text for metric, text in unbounded.items() if metric not in kept)
+        judged = ", ".join(each for each in figures if each not in unbounded.values())
+        within = f"{judged or 'nothing to compare'}: within {limit}" if judged or not unbounded else ""
+        text = "; ".join(filter(None, (gated, within, f"{unjudged}: not judged" if unjudged else "")))
         text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
         text = f"weak: {first_of(accuracy.weak, 1)}"

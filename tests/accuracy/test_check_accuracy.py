@@ -12,7 +12,7 @@ import pytest
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
-from ndld_flow.accuracy.accuracy_record import remark_on_unseen, worst_sample
+from ndld_flow.accuracy.accuracy_record import remark_on_unseen, summarize, worst_sample
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
@@ -77,8 +77,11 @@ def test_only_figures_with_a_bound_are_within_tolerance(
     tmp_path: Path, tolerance: dict[str, Any] | None, judged: list[str], unjudged: list[str]
 ) -> None:
     doubled = "g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> { s = Sigmoid(x) y = Mul(s, two) }"
-    ran, _ = compare(tmp_path, SAME, doubled, tolerance=tolerance)
+    ran, accuracy = compare(tmp_path, SAME, doubled, tolerance=tolerance)
     assert ran.result.passed
+    gated = summarize(accuracy, {"max_abs"})
+    assert gated.startswith("max abs") is ("max abs" in unjudged)
+    assert ("not judged" in gated) is any(figure != "max abs" for figure in unjudged)
     within, _, rest = ran.result.summary.rpartition(": within tolerance")
     assert [figure for figure in ("worst slice", "cosine", "max abs") if figure in within and judged] == [
         figure for figure in ("worst slice", "cosine", "max abs") if figure not in unjudged and judged

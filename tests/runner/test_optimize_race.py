@@ -276,6 +276,17 @@ def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None
     assert (delivered.name, delivered.outcome, delivered.speed and delivered.speed.ratio) == ("clean", "delivered", 0.8)
 
 
+@pytest.mark.thorough
+def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
+    composer = read_model(net, options(), Path("samples"))
+    variant = next(each for each in composer.variants if each.name == "clean")
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), measured=False)
+    proof = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None).run(variant, None, text)
+    gated, _, rest = proof.accuracy.partition("; ")
+    assert gated.startswith("cosine "), "--keep judges it"
+    assert "max abs" in rest.partition(": not judged")[0] and "not judged" in rest
+
+
 def racer(name: str, logs: dict[int, float]) -> Racer:
     return Racer(name, lambda: None, 1, 1.0, logs)
 

@@ -146,6 +146,8 @@ class Prover:
 
         Raises NdldFlowError for the errors of its steps.
         """
+        from ndld_flow.accuracy.accuracy_record import summarize
+
         recipe = recipe or self.folder / "source.yaml"
         write_text_atomically(recipe, text)
 
@@ -171,8 +173,7 @@ class Prover:
         near = self.composer.conditions.near_bound(samples)
         if outcome == "delivered" and near and not variant.is_source:
             outcome, why = "near the bound", near
-        last = judged[-1] if judged else ""
-        held = _step(record, last) if judged else None
+        held = documents[judged[-1]] if judged else None
         return Proof(
             variant=variant,
             threads=threads,
@@ -182,9 +183,9 @@ class Prover:
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
             gains=gains,
-            accuracy=held.summary.replace(": not judged", "", 1) if held is not None else "",  # --keep judges it
-            worst_sample=(documents[last].worst_sample or "") if judged else "",
-            metrics=held.metrics if held is not None else {},
+            accuracy=summarize(held, dict(self.composer.conditions.accuracy)) if held is not None else "",
+            worst_sample=(held.worst_sample or "") if held is not None else "",
+            metrics=_step(record, judged[-1]).metrics if judged else {},
             finished=finished,
             took_s=took_s,
         )
