@@ -1,4 +1,4 @@
-"""A step as a command: its settings are the options, and a recipe with this step runs."""
+"""A step as a command: its settings are options, or overrides as those of `run`, and a recipe with this step runs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,15 @@ def _make_command(kind: StepType) -> click.Command:
     options = [_option(name, *each, definitions) for name, each in found.items()]
     command = StepCommand(
         kind.name,
-        params=[click.Argument(["model"], metavar="MODEL.onnx"), *options, *common.params],
+        params=[
+            click.Argument(["model"], metavar="MODEL.onnx"),
+            click.Argument(["overrides"], nargs=-1, metavar="[SETTING=VALUE]..."),
+            *options,
+            *common.params,
+        ],
         callback=lambda **values: _run(kind, {name: setting for name, (setting, _) in found.items()}, values),
-        help=f"{_unwrapped(kind)}\n\n`ndld-flow steps {kind.name}` explains nested settings too, and its metrics.",
+        help=f"{_unwrapped(kind)}\n\nSETTING=VALUE sets one too, and A.B=VALUE one inside another. "
+        f"`ndld-flow steps {kind.name}` explains these, and the metrics.",
         short_help=kind.summary,
     )
     command.settings = {name: setting for name, (setting, _) in found.items()}
@@ -86,7 +92,6 @@ def _common_options(kind: StepType) -> Callable[[Any], Any]:
 
     def decorate(command: Any) -> Any:  # noqa: ANN401 - as click's decorators
         options = [
-            click.Option(["--set", "nested"], multiple=True, metavar="A.B=VALUE", help="Set a nested setting."),
             click.Option(
                 ["--write"],
                 type=NamedPath(path_type=Path),
@@ -116,7 +121,7 @@ def _common_options(kind: StepType) -> Callable[[Any], Any]:
 
 
 def _settings(kind: StepType, common: click.Command) -> dict[str, dict[str, Any]]:
-    """Return the settings that are options. Those named as an option of all steps are set with `--set`."""
+    """Return the settings that are options. Those named as an option of all steps are overrides."""
     taken = {text for parameter in common.params for text in parameter.opts}
     found = {name: schema for name, schema in settings_as_options(kind.cls).items() if _option_name(name) not in taken}
     return dict(sorted(found.items(), key=lambda each: each[0] not in kind.cls.__annotations__))  # its own first
@@ -146,8 +151,8 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
     from ndld_flow.cli.progress import choose_listener
 
     settings = dict(_given(kind, names, values))
-    for text in values["nested"]:
-        _set_nested(settings, text)
+    for text in values["overrides"]:
+        _override(settings, text)
     step = StepRecipe(
         kind, values["model"], settings, dict(map(parse_shape, values.get("shapes", ()))), values.get("data", ())
     )
@@ -189,7 +194,7 @@ def _naming_options(kind: StepType, path: Path) -> Iterator[None]:
 
 def _name_option(setting: str) -> str:
     name, _, inner = setting.partition(".")
-    return f"--set {setting}" if inner and not inner.isdigit() else _option_name(name)
+    return setting if inner and not inner.isdigit() else _option_name(name)
 
 
 def _given(kind: StepType, names: Mapping[str, str], values: Mapping[str, Any]) -> Iterator[tuple[str, JsonValue]]:
@@ -208,19 +213,19 @@ def _given(kind: StepType, names: Mapping[str, str], values: Mapping[str, Any]) 
             yield setting, value if isinstance(value, bool) else _read_value(value, word, schema)
 
 
-def _set_nested(settings: dict[str, JsonValue], text: str) -> None:
-    """Set `a.b=value`. Raises UsageError for another form."""
+def _override(settings: dict[str, JsonValue], text: str) -> None:
+    """Set `setting=value` or, inside a setting, `a.b=value`. Raises UsageError for another form."""
     place, equals, value = text.partition("=")
     *outer, last = place.split(".")
     if not equals or not all((*outer, last)):
-        raise click.UsageError(f"--set {text}: write A.B=VALUE, such as --set block.op_types=[Softmax].")
+        raise click.UsageError(f"{text}: write SETTING=VALUE, such as block.op_types=[Softmax].")
     inner = settings
     for name in outer:
         found = inner.setdefault(name, {})
         if not isinstance(found, dict):
-            raise click.UsageError(f"--set {text}: {name} has the value {json.dumps(found)}, so that nothing is in it.")
+            raise click.UsageError(f"{text}: {name} has the value {json.dumps(found)}, so that nothing is in it.")
         inner = found
-    inner[last] = _read_value(value, f"--set {place}", {})
+    inner[last] = _read_value(value, place, {})
 
 
 def _read_value(text: str, option: str, schema: Mapping[str, Any]) -> JsonValue:

@@ -48,7 +48,7 @@ def test_every_setting_of_every_step_is_an_option_or_in_conflict_with_one() -> N
 
 
 def test_a_step_runs_as_a_recipe_that_can_go_on(in_folder: Path) -> None:
-    options = ("--keep-io", "false", "--set", "block.op_types=[Softmax]")
+    options = ("--keep-io", "false", "block.op_types=[Softmax]")
     done = ndld_flow("convert_fp16", "model.onnx", "-o", "half.onnx", *options, cwd=in_folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"recipe {RECIPE}"
@@ -83,9 +83,9 @@ def test_a_model_is_checked_against_another(in_folder: Path) -> None:
     ("arguments", "named"),
     [
         (("convert_fp16", "model.onnx", "--keep-io", "3"), "--keep-io: expected true or false"),
-        (("convert_fp16", "model.onnx", "--block", "{op_type: [Relu]}"), "--set block.op_type: there is no setting"),
-        (("convert_fp16", "model.onnx", "--set", "block.op_types"), "--set block.op_types: write A.B=VALUE"),
-        (("convert_fp16", "model.onnx", "--set", "keep_io.x=1", "--keep-io", "true"), "--set keep_io.x=1"),
+        (("convert_fp16", "model.onnx", "--block", "{op_type: [Relu]}"), "block.op_type: there is no setting"),
+        (("convert_fp16", "model.onnx", "block.op_types"), "block.op_types: write SETTING=VALUE"),
+        (("convert_fp16", "model.onnx", "keep_io.x=1", "--keep-io", "true"), "keep_io.x=1"),
         (("convert_fp16", "model.onnx", "--block", "{op_types: [Relu"), "--block: this is not YAML"),
         (("convert_fp16", "model.onnx", "--keepio", "true"), "--keepio"),
         (("convert_fp16", "nowhere.onnx"), "nowhere.onnx"),
