@@ -29,6 +29,7 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
 
     also_called: ClassVar[tuple[str, ...]] = ("checkcustomops", "customoperators", "checkplugins")
 
+    version: ClassVar[int] = 2
     # Kernels differ between CPUs, as for `check_accuracy`.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")

@@ -63,7 +63,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
         "node_block_list": "block.nodes",
     }
 
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
     adds_no_quantization: ClassVar[bool] = True

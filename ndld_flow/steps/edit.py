@@ -56,7 +56,7 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("modify", "surgeon", "graphsurgeon", "patch", "surgery")
     synonyms: ClassVar[Mapping[str, str]] = {"ops": "operations", "edits": "operations"}
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     stops_run: ClassVar[bool] = True
     sets_shapes: ClassVar[bool] = True

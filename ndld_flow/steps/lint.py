@@ -28,7 +28,7 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
     synonyms: ClassVar[Mapping[str, str]] = {"severity": "fail_on"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     uses_inputs: ClassVar[bool] = True
     stops_run: ClassVar[bool] = True
     retries_undecided: ClassVar[bool] = True
