@@ -408,10 +408,9 @@ def _local_range(r: Array) -> Array:
 
 def _spread_along(values: Array, axis: int, pick: np.ufunc) -> Array:
     result = values.copy()
-    front = tuple(slice(1, None) if i == axis else slice(None) for i in range(values.ndim))
-    back = tuple(slice(None, -1) if i == axis else slice(None) for i in range(values.ndim))
-    result[front] = pick(result[front], values[back])
-    result[back] = pick(result[back], values[front])
+    spread, own = np.moveaxis(result, axis, 0), np.moveaxis(values, axis, 0)
+    spread[1:] = pick(spread[1:], own[:-1])
+    spread[:-1] = pick(spread[:-1], own[1:])
     return result
 
 
