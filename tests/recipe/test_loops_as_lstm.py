@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from ndld_flow.base.settings import Settings
 from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.recipe.optimize.variant import Subject, Variant
+from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.recipe.optimize.variants.loops_as_lstm import propose
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.quantize import Quantize
@@ -29,11 +30,7 @@ def proposed(text: str, shares: dict[str, float], **options: object) -> tuple[di
     np.save("x.npy", np.zeros((9, 1, 8), np.float32))
     given: dict[str, object] = {"data": ("x.npy",), "target": "onnxruntime", **options}
     composer = read_model(Path("model.onnx"), OptimizeOptions(**given), Path("samples"))  # type: ignore[arg-type]
-    subject = Subject(
-        composer.model, composer.options, composer.conditions, composer.objectives, composer.preset, composer.samples,
-        composer.preset.runtimes[0], composer.trial.inputs, shares,
-    )  # fmt: skip
-    found = list(propose(subject))
+    found = list(propose(replace(composer, shares=shares)))
     return {each.name: each for each in found if isinstance(each, Variant)}, [
         each for each in found if isinstance(each, str)
     ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 import yaml
 
-from ndld_flow.recipe.optimize.compose import read_model
+from ndld_flow.recipe.optimize import compose
+from ndld_flow.recipe.optimize.compose import Composer, read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.recipe.optimize.variant import Subject, Variant
 from ndld_flow.recipe.optimize.variants import propose_variants
@@ -20,7 +23,7 @@ NET = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x, float[4,4,
 int64[8] pads) => (float[1,4,6,400] y) {h = Conv(x, c) r = Relu(h) p = Pad(r, pads) y = MatMul(p, m)}"""
 
 
-def subject_of(shares: Mapping[str, float], groups: int = 1, **options: object) -> Subject:
+def subject_of(shares: Mapping[str, float], groups: int = 1, **options: object) -> Composer:
     """Return a model with a Conv and a MatMul, whose weights are mostly those of the MatMul."""
     inner = 4 // groups
     text = NET.replace("4,4,3,3", f"4,{inner},3,3").replace("Conv(", f"Conv<group = {groups}>(")
@@ -34,10 +37,7 @@ def subject_of(shares: Mapping[str, float], groups: int = 1, **options: object) 
     np.save("x.npy", np.zeros((9, 4, 8, 8), np.float32))
     given = OptimizeOptions(**{"target": "onnxruntime", "data": ("x.npy",), **options})  # type: ignore[arg-type]
     composer = read_model(Path("model.onnx"), given, Path("samples"))
-    return Subject(
-        composer.model, composer.options, composer.conditions, composer.objectives, composer.preset, composer.samples,
-        composer.preset.runtimes[0], composer.trial.inputs, shares,
-    )  # fmt: skip
+    return replace(composer, shares=shares)
 
 
 def proposed(subject: Subject) -> tuple[dict[str, Variant], list[str]]:
@@ -45,6 +45,22 @@ def proposed(subject: Subject) -> tuple[dict[str, Variant], list[str]]:
     found = sorted(propose_variants(subject), key=lambda pair: pair[0])
     variants = {each.name: each for _, each in found if isinstance(each, Variant)}
     return variants, [each for _, each in found if isinstance(each, str)]
+
+
+def test_variants_are_chosen_once_the_times_are_known(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen_by = []
+    choose = compose.choose_variants
+
+    def record(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
+        chosen_by.append(subject.shares)
+        return choose(subject)
+
+    monkeypatch.setattr(compose, "choose_variants", record)
+    shares = {"Conv": 0.9, "MatMul": 0.1}
+    composer = subject_of(shares)
+    composer.compose_probe()
+    assert composer.variants and composer.left_out
+    assert chosen_by == [shares]
 
 
 def test_what_is_tried_follows_from_the_time_that_operators_take(in_folder: Path) -> None:

@@ -8,26 +8,23 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
-from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, first_of, read_conditions
-from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, Objective, choose_objectives
+from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, first_of, read_conditions
+from ndld_flow.recipe.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
 from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.recipe.optimize.presets import Preset, read_preset
+from ndld_flow.recipe.optimize.presets import read_preset
 from ndld_flow.recipe.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
 from ndld_flow.recipe.optimize.variants import propose_variants
-from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, Samples, split_data
+from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
-
-if TYPE_CHECKING:
-    from ndld_flow.measure.trial_pass import InputTrial
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -101,31 +98,28 @@ _BOARD = "board"
 
 
 @dataclass(frozen=True)
-class Composer:
-    """Everything from which the recipes of one search are composed."""
+class Composer(Subject):
+    """The model and what is asked of it, for the first runtime, from which the recipes of one search are composed."""
 
-    model: Path
-    options: OptimizeOptions
-    preset: Preset
-    objectives: tuple[Objective, ...]
-    conditions: Conditions
-    trial: InputTrial
-    samples: Samples
-    variants: Sequence[Variant]
-    left_out: Sequence[str]
-    """Sentences on what is not tried, and why."""
-    subject: Subject
-    """The model and what is asked of it, for the first runtime."""
+    @property
+    def variants(self) -> Sequence[Variant]:
+        """Return the variants to try, the cheap ones first."""
+        return self._chosen[0]
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Return sentences on what is not tried, and why."""
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[Sequence[Variant], Sequence[str]]:
+        """Choose when it is needed: a race waits for the shares of the source's time."""
+        return choose_variants(self)
 
     @property
     def name(self) -> str:
         """Return the name of the recipes."""
         return f"optimize-{name_recipe(self.model)}"
-
-    @property
-    def base_runtime(self) -> str:
-        """Return the runtime in which the source is measured."""
-        return self.preset.runtimes[0]
 
     @property
     def fixed_shapes(self) -> str:
@@ -154,7 +148,7 @@ class Composer:
             target=short_name(str(target)),
             judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
-            head=self._head(self.name, self.base_runtime, self._steps(), _PROFILED),
+            head=self._head(self.name, self.runtime, self._steps(), _PROFILED),
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join([f"  {direction}: {text}" for direction, text in goals.items()]),
@@ -165,7 +159,7 @@ class Composer:
 
     def is_base(self, variant: Variant, threads: int | None) -> bool:
         """Return whether a variant is what all others are compared with: the source, with the settings of `base`."""
-        return variant.is_source and variant.runtime == self.base_runtime and threads is None
+        return variant.is_source and variant.runtime == self.runtime and threads is None
 
     def compose_proof(
         self,
@@ -197,7 +191,7 @@ class Composer:
 
     def compose_probe(self) -> str:
         """Return the text of a recipe that judges the source against itself, as the search does, and profiles it."""
-        source = Variant(SOURCE, self.base_runtime, is_source=True)
+        source = Variant(SOURCE, self.runtime, is_source=True)
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
             data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
@@ -205,22 +199,7 @@ class Composer:
             judged = f"{self._judged(False)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
             steps = [agree, *self._measuring("source", None, _QUICK, "base")]
-        return _PROBED.format(head=self._head(f"{self.name}-source", self.base_runtime, steps, ""))
-
-    def with_shares(self, shares: Mapping[str, float]) -> Composer:
-        """Return the composer whose variants are those that may pay by the shares of the source's time."""
-        variants, left_out = choose_variants(replace(self.subject, shares=shares))
-        return replace(self, variants=variants, left_out=left_out)
-
-    @property
-    def races(self) -> bool:
-        """Return whether variants race in one process: for the latency on this machine's CPU."""
-        return self.subject.races
-
-    @property
-    def budget_s(self) -> float | None:
-        """Return the time for everything in seconds: as given, or by the latency of the model; None for no limit."""
-        return self.subject.budget_s
+        return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime, steps, ""))
 
     def gain_gates(self) -> list[str]:
         """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
@@ -255,7 +234,7 @@ class Composer:
         lines = []
         if variant is None or not variant.is_source:
             read = "source"
-            if self.subject.has_weights_as_inputs:
+            if self.has_weights_as_inputs:
                 lines.append(f"own: {{step: edit, from: {read}, operations: [{{remove_initializer_inputs: {{}}}}]}}")
                 read = "own"
             if self.fixed_shapes:
@@ -306,7 +285,7 @@ class Composer:
         checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
         if not measured:
             return checked
-        in_runtime = "" if self.preset.engine else f", backend: {self.base_runtime}"
+        in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
         base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
         if self.preset.built_only:
             return [*checked, *base, *speed]
@@ -376,7 +355,7 @@ def read_model(
     folder: Path,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Composer:
-    """Read a model as `init` does, split the data, and choose the variants to try.
+    """Read a model as `init` does, and split the data.
 
     A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
     model runs, and ModelError for a model that cannot be read or does not run.
@@ -402,7 +381,7 @@ def read_model(
     samples = split_data(found, model, trial, folder, options.tokenizer)
     if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
         objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)
-    subject = Subject(
+    return Composer(
         model=model,
         options=options,
         conditions=conditions,
@@ -410,11 +389,8 @@ def read_model(
         preset=preset,
         samples=samples,
         runtime=preset.runtimes[0],
-        inputs=trial.inputs,
-        latency_ms=trial.pass_ms,
+        trial=trial,
     )
-    variants, left_out = choose_variants(subject)
-    return Composer(model, options, preset, objectives, conditions, trial, samples, variants, left_out, subject)
 
 
 def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:

@@ -17,6 +17,7 @@ from ndld_flow.recipe.optimize.presets import Preset
 from ndld_flow.recipe.sample_files import Samples
 
 if TYPE_CHECKING:
+    from ndld_flow.measure.trial_pass import InputTrial
     from ndld_flow.models.likely_inputs import LikelyInput
 
 _BUDGETS = ((20.0, 55.0), (100.0, 170.0))
@@ -66,12 +67,10 @@ class Subject:
     samples: Samples
     runtime: str
     """The runtime that runs or builds the model: `onnxruntime`, `openvino`, or that of engines."""
-    inputs: tuple[LikelyInput, ...]
-    """The inputs with the shapes that are measured."""
+    trial: InputTrial
+    """The inputs with the shapes that are measured, and the time of one of the first passes."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Operator of ONNX -> its share of the time that the source's kernels take; empty where that is unknown."""
-    latency_ms: float = 0.0
-    """The time of one of the first passes."""
 
     @property
     def label(self) -> str:
@@ -104,13 +103,13 @@ class Subject:
         if not self.races:
             return None
         (quick_ms, quick_s), (slow_ms, slow_s) = _BUDGETS
-        share = max(0.0, self.latency_ms - quick_ms) / (slow_ms - quick_ms)
+        share = max(0.0, self.trial.pass_ms - quick_ms) / (slow_ms - quick_ms)
         return min(quick_s + share * (slow_s - quick_s), _LONGEST_S)
 
     @property
     def batched(self) -> bool:
         """Return whether the first dimension of every input is dynamic."""
-        return all(likely.spec.shape and not isinstance(likely.spec.shape[0], int) for likely in self.inputs)
+        return all(likely.spec.shape and not isinstance(likely.spec.shape[0], int) for likely in self.trial.inputs)
 
     def aims_at(self, objective: str) -> bool:
         """Return whether an objective is one of those that are asked for."""

@@ -7,6 +7,7 @@ The search and the proofs are recipes that a person can read and run.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         budget = Budget(_SOURCE_RUNS * source.took_s, start)
         listener(Notice(text=f"this machine is slow or busy: now at most about {seconds(budget.seconds or 0.0)}"))
     if composer.races:
-        composer = composer.with_shares(time_shares(source))
+        composer = replace(composer, shares=time_shares(source))
     _warn(composer, listener)
     prover = Prover(composer, folder, request, listener)
     search = RaceSearch if composer.races else SweepSearch

@@ -14,6 +14,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     yield Variant(f"clean{subject.label}", subject.runtime)
     if subject.has_weights_as_inputs:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
-    shapes = describe_shapes(subject.inputs)
+    shapes = describe_shapes(subject.trial.inputs)
     if shapes and not subject.options.fix_shapes:
         yield f"Shapes stay free: with --fix-shapes, the model accepts {shapes} only, and runtimes optimize it further."

@@ -27,6 +27,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield "Batches are not tried in ONNX Runtime: the model fixes the first dimension of an input."
         return
     for batch in _BATCHES:
-        several = (replace(likely, shape=(batch, *(likely.shape or ())[1:])) for likely in subject.inputs)
+        several = (replace(likely, shape=(batch, *(likely.shape or ())[1:])) for likely in subject.trial.inputs)
         inputs = ", ".join(f"{json.dumps(likely.spec.name)}: {{{input_entry(likely)}}}" for likely in several)
         yield Variant(f"clean in batches of {batch}{subject.label}", subject.runtime, speed=f", inputs: {{{inputs}}}")
