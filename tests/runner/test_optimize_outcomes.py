@@ -15,9 +15,18 @@ from ndld_flow.recipe.optimize.variant import Variant
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
-from ndld_flow.runner.optimize.proof import Proof
+from ndld_flow.runner.optimize.found import TOO_NOISY, Budget
+from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.optimize.race_search import find_hopeless
-from ndld_flow.runner.optimize.sweep_search import Point, choose, describe, describe_untried, is_worth_proving
+from ndld_flow.runner.optimize.sweep_search import (
+    Point,
+    SweepSearch,
+    choose,
+    describe,
+    describe_untried,
+    is_worth_proving,
+)
+from ndld_flow.runner.request import Request
 from tests.recipe.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 
@@ -182,6 +191,26 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
     ]  # fmt: skip
     two = {number: proved(f"v{number}", 1.0, "not faster") for number in range(2)}
     assert outcomes(two)[2:] == ["slower", "slower"], "they were slower in the search than what is not faster"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stopped_because", "ending"),
+    [("not proved", TOO_NOISY, "not decided"), ("not faster", "all 1 points tried", "nothing pays")],
+)
+def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, stopped_because: str, ending: str
+) -> None:
+    composer = read(write(ROWS), minimize=("latency", "size"))
+    variant = next(each for each in composer.variants if not each.is_source)
+    monkeypatch.setattr(Prover, "prove", lambda *_: proved(variant.name, 1.0, outcome))
+    search = SweepSearch(
+        Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
+    )
+    search._points, search._stopped_because = [Point(0, variant, None, "passed", "", None)], "all 1 points tried"
+    monkeypatch.setattr(search, "_sweep", lambda: None)
+    found = search.run()
+    assert found.stopped_because == stopped_because
+    assert find_ending(found.variants[:1], faster=False) == ending
 
 
 @pytest.mark.representatives("0.99-0.95-1.033-True")

@@ -26,6 +26,8 @@ from ndld_flow.store.kinds import ProfileDocument
 
 _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
+TOO_NOISY = "the measurements are too noisy"
+"""Why a search ended whose proofs leave open whether anything is better."""
 _SIGNAL = getattr(signal, "SIGUSR1", None)
 
 

@@ -16,7 +16,7 @@ from ndld_flow.recipe.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 from ndld_flow.runner.events import Notice, VariantTried
-from ndld_flow.runner.optimize.found import Budget, BudgetEndedError, Found
+from ndld_flow.runner.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
 from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_process import RaceResult, run_race
@@ -118,7 +118,7 @@ class RaceSearch:
                 return
             self._prover.listener(VariantTried(variant=self._describe(name)))
             if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
-                self._stopped_because = "the measurements are too noisy"
+                self._stopped_because = TOO_NOISY
                 return
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:

@@ -16,7 +16,7 @@ from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
-from ndld_flow.runner.optimize.found import Budget, BudgetEndedError, Found
+from ndld_flow.runner.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
 from ndld_flow.runner.optimize.proof import Proof, Prover, command_of
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
@@ -177,6 +177,8 @@ class SweepSearch:
             self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
             if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
                 break
+        if first is None and any(proof.outcome == "not proved" for proof in self._proofs.values()):
+            self._stopped_because = TOO_NOISY
 
 
 def is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:
