@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,6 +23,7 @@ from ndld_flow.recipe.optimize.compose import read_model
 from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 from ndld_flow.runner.events import Event, Notice, VariantTried
+from ndld_flow.runner.optimize import race
 from ndld_flow.runner.optimize.found import Budget
 from ndld_flow.runner.optimize.proof import Proof, Prover
 from ndld_flow.runner.optimize.race_search import RaceSearch
@@ -30,6 +32,8 @@ from ndld_flow.runner.request import Request
 
 CHANNELS = 32
 SIDE = 24
+RANKED = {"best": -0.5, "wrong": -0.4, "second": -0.3, "source": 0.0, "fourth": 0.1}
+"""Variant -> the logarithm of its time."""
 
 
 def make_net(path: Path) -> Path:
@@ -289,6 +293,30 @@ def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
 
 def racer(name: str, logs: dict[int, float]) -> Racer:
     return Racer(name, lambda: None, 1, 1.0, logs)
+
+
+def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best three are judged, so that a fourth is slower than they are; one of them that is wrong is only that."""
+
+    def entrant(name: str, log: float) -> race.Entrant:
+        nothing: Any = None
+        return race.Entrant(name, "", nothing, nothing, racer(name, dict.fromkeys(range(4), log)), lambda: None)
+
+    def judge(_: race.Race, judged: race.Entrant) -> None:
+        if judged.name == "wrong":
+            raise race.LostError("not right", "as this test says")
+
+    told: list[dict[str, Any]] = []
+    entrants = [entrant(name, log) for name, log in RANKED.items()]
+    running = race.Race.__new__(race.Race)
+    running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), told.append
+    monkeypatch.setattr(race.Race, "_judge", judge)
+    monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
+    assert [each.name for each in running._order()] == ["best", "second", "source"]
+    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in told] == [
+        ("wrong", "not right"),
+        ("fourth", "slower"),
+    ]
 
 
 def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out() -> None:
