@@ -452,6 +452,25 @@ def test_a_span_links_to_its_row(show: Open) -> None:
     assert table(page).locator('[aria-selected="true"]').count() == 1
 
 
+@pytest.mark.thorough
+def test_spans_are_found_by_their_names(show: Open) -> None:
+    page = show("pair")
+    lines = near(page, "timelines")
+    lines.locator("canvas").first.focus()
+    page.keyboard.press("/")
+    page.keyboard.type("conv")
+    said = lines.locator("output").first
+    found = int(said.inner_text().split(" found")[0])
+    assert found > 1
+    page.keyboard.press("Shift+Enter")
+    expect(said).to_contain_text(f"{found} of {found}: ")
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text(f"1 of {found}: ")
+    assert "conv" in said.inner_text().lower()
+    page.keyboard.press("Escape")
+    expect(said).to_contain_text(re.compile(" in all| to "))
+
+
 def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) -> None:
     page = show("pair")
     graph = near(page, "graph")

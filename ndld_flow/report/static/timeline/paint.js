@@ -9,7 +9,8 @@ import { firstFrom, OVERVIEW, RULER, SPAN_ROW } from "./data.js";
 /**
  * @typedef {object} Chosen
  * @property {number[]} marked spans
- * @property {number} cursor the span that has the keyboard's focus, -1 for none
+ * @property {number} cursor the span that has the keyboard's focus, or was found last, -1 for none
+ * @property {string} [found] the result of a search
  * @property {[number, number] | null} measured times in ms
  */
 
@@ -166,10 +167,10 @@ export class TimelinePainter {
    * @param {CanvasRenderingContext2D} paper
    * @param {Chosen} chosen
    */
-  paintMarks(paper, { marked, cursor }) {
+  paintMarks(paper, { marked, cursor, found }) {
     const { colors } = this;
     for (const span of marked.slice(0, 2000)) this.outline(paper, span, colors.ink, 2);
-    if (cursor >= 0 && document.activeElement === this.canvas) {
+    if (cursor >= 0 && (found || document.activeElement === this.canvas)) {
       paper.setLineDash([3, 2]);
       this.outline(paper, cursor, colors.accent, 2);
       paper.setLineDash([]);

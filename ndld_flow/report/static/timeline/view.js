@@ -141,7 +141,7 @@ class TimelineKeys {
       w: () => timeline.zoom(0.5, this.here()), s: () => timeline.zoom(2, this.here()), a: () => timeline.move(-0.2), d: () => timeline.move(0.2),
       Home: () => this.step(-Infinity), End: () => this.step(Infinity),
       Enter: () => timeline.cursor >= 0 && timeline.choose(timeline.cursor), " ": () => timeline.cursor >= 0 && timeline.choose(timeline.cursor),
-      m: () => this.measureHere(), Escape: () => this.clear(),
+      m: () => this.measureHere(), "/": () => timeline.search.field.focus(), Escape: () => this.clear(),
     };
     if (sideways && event.shiftKey) timeline.move(sideways * 0.2);
     else if (sideways) this.step(sideways);
@@ -219,6 +219,60 @@ class TimelineKeys {
   }
 }
 
+// The search field of a timeline: all hits are outlined, Enter goes from one to the next.
+
+class TimelineSearch {
+  /** @param {Timeline} timeline shows the hits */
+  constructor(timeline) {
+    this.timeline = timeline;
+    /** @type {number[]} */
+    this.hits = [];
+    this.hit = -1;
+    this.field = make("input", {
+      type: "search", placeholder: "Find spans", "aria-label": `Find spans of ${shortened(timeline.label, 60)}`, spellcheck: "false",
+      oninput: () => this.find(this.field.value), onkeydown: (/** @type {KeyboardEvent} */ event) => this.keyInField(event),
+    });
+  }
+
+  /** @param {string} text */
+  find(text) {
+    const { timeline } = this;
+    const { data } = timeline;
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const names = data.name.map((name) => name.toLowerCase());
+    const isHit = (/** @type {number} */ span) => words.every((word) => names[span].includes(word));
+    this.hits = words.length ? [...names.keys()].filter(isHit).sort((a, b) => data.start[a] - data.start[b]) : [];
+    this.hit = -1;
+    timeline.marked = this.hits;
+    timeline.found = words.length ? `${count(this.hits.length)} found` : undefined;
+    timeline.showStatus();
+    timeline.repaint();
+  }
+
+  /** @param {number} by */
+  nextHit(by) {
+    const { timeline, hits } = this;
+    const { data } = timeline;
+    if (!hits.length) return;
+    this.hit = this.hit < 0 && by < 0 ? hits.length - 1 : (this.hit + by + hits.length) % hits.length;
+    const span = hits[this.hit];
+    timeline.cursor = span;
+    timeline.found = `${count(this.hit + 1)} of ${count(hits.length)}: ${shortened(data.name[span], 40)}, ${milliseconds(data.duration[span])}`;
+    timeline.showStatus();
+    timeline.reveal(span);
+    timeline.repaint();
+  }
+
+  /** @param {KeyboardEvent} event */
+  keyInField(event) {
+    if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape" && this.field.value) this.find((this.field.value = ""));
+    else if (event.key === "Escape" || event.key === "ArrowDown") this.timeline.canvas.focus();
+    else return;
+    event.preventDefault();
+  }
+}
+
 // One pass on a canvas: lanes, zoom, pan, measuring, and spans that are linked with their layers.
 
 /** @type {Record<SpanKind, string>} */
@@ -239,6 +293,8 @@ export class Timeline {
     /** @type {number[]} */
     this.marked = [];
     this.cursor = -1;
+    /** @type {string | undefined} the result of the search */
+    this.found = undefined;
     /** @type {[number, number] | null} */
     this.ruler = null;
     this.frame = 0;
@@ -252,11 +308,12 @@ export class Timeline {
       "aria-describedby": help,
     });
     this.output = make("output", { class: "small", "aria-live": "polite" });
+    this.search = new TimelineSearch(this);
     const room = make("div", { class: "timeline" }, this.canvas);
     host.replaceChildren(this.tools(), room,
       make("div", { class: "timeline-help quiet small", id: help },
         make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
-        make("p", {}, "Arrows go from span to span, W and S zoom, A and D move, Enter selects, M measures from here, Escape clears, 0 shows all.")));
+        make("p", {}, "Arrows go from span to span, W and S zoom, A and D move, Enter selects, M measures from here, / finds by name, Escape clears, 0 shows all.")));
     this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
     new TimelineMouse(this);
     new TimelineKeys(this);
@@ -270,6 +327,7 @@ export class Timeline {
     return make("div", { class: "tools" },
       this.legend(),
       this.output,
+      this.search.field,
       button("−", "Zoom out", () => this.zoom(2)),
       button("+", "Zoom in", () => this.zoom(0.5)),
       button("Whole pass", "Show the whole pass", () => this.show(0, this.data.total)));
@@ -386,7 +444,7 @@ export class Timeline {
     }
     const { from, to } = this.sight;
     const whole = to - from >= this.data.total * 0.999999;
-    this.output.textContent = text ?? (whole ? `${milliseconds(this.data.total)} in all` : `${milliseconds(from)} to ${milliseconds(to)} of ${milliseconds(this.data.total)}`);
+    this.output.textContent = text ?? this.found ?? (whole ? `${milliseconds(this.data.total)} in all` : `${milliseconds(from)} to ${milliseconds(to)} of ${milliseconds(this.data.total)}`);
   }
 
   /** @param {number} span */
