@@ -233,9 +233,11 @@ def quantize_file(
         exclude |= data.place(prepared, ranges, exclude)
         prepared = reopened(prepared)  # as the models that were measured, so that the bytes are the same
     workspace.progress(0, 0, "quantizing")
-    if data.place is not None and not prepared.chosen(exclude):
-        copy_model(source, target.parent)
+    if not prepared.chosen(exclude):
         written = QuantizedModel((), tuple(_skipped(prepared, exclude)), {}, ())
+        if data.place is None:
+            check_quantized(written.nodes, written.skipped, settings)
+        copy_model(source, target.parent)
     else:
         written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         twice = {name for name, count in written.kept_weights.items() if count >= _LARGE_BYTES}

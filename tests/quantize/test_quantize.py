@@ -131,7 +131,7 @@ def test_operators_without_a_gain_are_not_quantized(tmp_path: Path) -> None:
     model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", allow_empty=True)
     assert result.metrics["layers"].value == 0
     assert "0 of 4 layers" in result.summary
-    assert operators(model) == {"Conv": 4, "Relu": 3}
+    assert model == onnx.load(tmp_path / "m.onnx")
     some, _ = quantize(make_convs(tmp_path / "n.onnx"), tmp_path / "r", min_intensity=4)
     assert operators(some)["QuantizeLinear"] > 0
 
@@ -152,7 +152,7 @@ def test_excluded_nodes_are_not_quantized(tmp_path: Path) -> None:
     _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
     assert result.metrics["layers"].value == 3
     model, _ = quantize(source, tmp_path / "r", **FULL, exclude={"op_types": ["Conv"]}, allow_empty=True)
-    assert operators(model) == {"Conv": 4, "Relu": 3}
+    assert model == onnx.load(source)
     with pytest.raises(RequestError, match=r"exclude\.nodes"):
         quantize(source, tmp_path / "s", **FULL, exclude={"nodes": ["nothing*"]})
     with pytest.raises(RequestError, match="no operator 'Convv'"):

@@ -26,6 +26,7 @@ from ndld_flow.runner.events import Event, Notice, VariantTried
 from ndld_flow.runner.optimize import race
 from ndld_flow.runner.optimize.found import Budget
 from ndld_flow.runner.optimize.proof import Proof, Prover
+from ndld_flow.runner.optimize.race_job import RaceJob
 from ndld_flow.runner.optimize.race_search import RaceSearch
 from ndld_flow.runner.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.runner.request import Request
@@ -317,6 +318,27 @@ def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.M
         ("wrong", "not right"),
         ("fourth", "slower"),
     ]
+
+
+def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
+    text = "g (float[1,4,8,8] x, float[4,1,3,3] c) => (float[1,4,6,6] y) {h = Conv<group = 4>(x, c) y = Relu(h)}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 11]> {text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 1, 3, 3), np.float32), "c"))
+    del model.graph.input[1:]
+    onnx.save(model, "depthwise.onnx")
+    np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
+    composer = read_model(Path("depthwise.onnx"), options(data=("x.npy",)), Path("samples"))
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    told: list[dict[str, Any]] = []
+    job = RaceJob(
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", "INT8, dense layers"), extends={},
+        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
+    )  # fmt: skip
+    race.Race(job, told.append).run()
+    assert {each["tried"]["name"]: each["tried"]["outcome"] for each in told if "tried" in each} == {
+        "INT8, dense layers": "the same",
+        "source": "not proved",
+    }
 
 
 def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out() -> None:

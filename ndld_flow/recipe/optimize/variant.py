@@ -78,6 +78,11 @@ class Subject:
         return " in OpenVINO" if self.runtime == "openvino" and len(self.preset.runtimes) > 1 else ""
 
     @property
+    def quantize(self) -> str:
+        """Return the beginning of a `quantize` step. A race finds out that a model stayed as it was."""
+        return f"step: quantize, from: clean{', allow_empty: true' if self.races else ''}"
+
+    @property
     def quantize_target(self) -> str:
         """Return the setting `target` of `quantize` for what runs the model, with a comma before it, or nothing."""
         name = self.preset.quantize_target or ("openvino" if self.runtime == "openvino" else "")

@@ -29,6 +29,7 @@ from ndld_flow.recipe.gates import parse_condition
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.optimize.compose import SOURCE
 from ndld_flow.recipe.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
+from ndld_flow.recipe.optimize.variant import MADE
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.accuracy import Accuracy
@@ -239,6 +240,8 @@ class Race:
             raise LostError("not right", failed)
         model = run.artifacts[wanted]
         assert isinstance(model, Onnx)
+        if wanted == MADE and model.digest == run.artifacts["clean"].digest:
+            raise LostError("the same", "its steps change nothing: it is the same model as clean")
         return model
 
     def _given(self, step: RecipeStep) -> Mapping[str, InputSpec]:
