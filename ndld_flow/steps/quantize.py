@@ -52,8 +52,8 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 10: with `optimize`, an output that hardly varies is judged against its own size.
-    version: ClassVar[int] = 10
+    # 11: where nothing is quantized, the result is the source.
+    version: ClassVar[int] = 11
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
