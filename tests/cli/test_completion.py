@@ -37,7 +37,8 @@ def test_bash_completes(words: str, expected: list[str], tmp_path: Path) -> None
 
 def test_completion_describes_verbs_as_the_help_does() -> None:
     environment = {**os.environ, "_NDLD_FLOW_COMPLETE": "zsh_complete", "COMP_WORDS": "ndld-flow ", "COMP_CWORD": "1"}
-    done = subprocess.run(["ndld-flow"], env=environment, capture_output=True, text=True, check=True)
+    program = Path(sys.executable).with_name("ndld-flow")
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
     answers = done.stdout.splitlines()  # three lines for each word: its type, the word, its description
     described = dict(zip(answers[1::3], answers[2::3], strict=True))
     assert {verb: described[verb] for verb in VERBS} == VERBS
