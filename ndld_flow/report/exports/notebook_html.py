@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from ndld_flow.base.quantities import MINUS, change, milliseconds, quantity, share
+from ndld_flow.base.quantities import MINUS, change, counted, milliseconds, quantity, share
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.records.comparison import Comparison, ProfileComparison
@@ -54,7 +54,7 @@ def comparison_html(comparison: Comparison, report: str) -> str:
 def profile_html(profile: Profile, report: str) -> str:
     """Return the latency of a profile, what bounds it, and its slowest layers."""
     found = triage(profile)
-    headline = milliseconds(profile.latency.median_ms) if profile.latency_ms else f"{len(profile.layers)} layers"
+    headline = milliseconds(profile.latency.median_ms) if profile.latency_ms else counted(len(profile.layers), "layer")
     bound = f"median of {profile.label}, bound by {found.bound.word}" if profile.latency_ms else profile.label
     rows = [
         (layer.name, layer.type, layer.precision or "unknown", milliseconds(top.median_ms), share(top.share))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import counted, seconds
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
 from ndld_flow.report.exports.csv_tables import csv_text
@@ -103,7 +103,7 @@ def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[s
     sign = SIGNS[verdict.outcome]
     yield f"{HEADING}{sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
     goals = prose(objective_text(record), 600)
-    tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
+    tried = f"{counted(len(record.points), 'point')} tried: {counts_words(record) or 'none'}"
     took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
     yield f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
     yield _winners(winners) if winners else ""

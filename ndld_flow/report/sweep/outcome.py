@@ -104,8 +104,8 @@ def best_point(record: SweepRecord) -> SweepPoint | None:
 
 def counts_words(record: SweepRecord) -> str:
     """Return `22 passed, 1 refused, 1 failed`, without zeros."""
-    counted: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
-    shown = (f"{counted[outcome]} {outcome}" for outcome in get_args(PointOutcome) if counted[outcome])
+    numbers: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
+    shown = (f"{numbers[outcome]} {outcome}" for outcome in get_args(PointOutcome) if numbers[outcome])
     return ", ".join(shown)
 
 
@@ -248,9 +248,9 @@ _MOST_REASONS = 3
 def summarize_sweep(record: SweepRecord) -> Iterator[str]:
     """Yield the result, the work done, and the reasons of failures."""
     yield sweep_verdict(record).sentence
-    counted = f"{len(record.points)} points: {counts_words(record)}" if record.points else "no points"
+    tried = f"{counted(len(record.points), 'point')}: {counts_words(record)}" if record.points else "no points"
     steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
-    yield f"{counted}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"
+    yield f"{tried}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"
     undecided = record.inconclusive
     # The most frequent reasons come first; their numbers are ignored.
     groups = [group for group in collect_failures(record) if group.outcome == "failed" or undecided]
