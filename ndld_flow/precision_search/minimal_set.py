@@ -73,7 +73,7 @@ class Budget:
 
 
 class BudgetSpentError(Exception):
-    """The budget is spent. Never leaves this module."""
+    """The budget of a search is spent: it ends with what it has."""
 
 
 Oracle = Callable[[Kept], Outcome]
