@@ -570,7 +570,7 @@ def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
 
 def test_many_layers_stay_small(tmp_path: Path) -> None:
     report = draw_report(write_big(tmp_path, layer_count=5000, profiles=1))
-    assert report.stat().st_size < 550_000
+    assert report.stat().st_size < 560_000
 
 
 def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:

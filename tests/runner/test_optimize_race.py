@@ -137,7 +137,8 @@ def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
 
 @pytest.mark.thorough
 def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(net: Path) -> None:
-    found, _ = run(net, budget="1 ms")
+    found, events = run(net, budget="1 ms")
+    assert not any(isinstance(event, Notice) and event.text.startswith("racing") for event in events)
     assert (found.ending, found.delivered) == ("not decided", "source")
     assert {each.outcome for each in found.variants} == {"delivered", "not tried"}
     assert "budget" in found.stopped_because

@@ -48,6 +48,8 @@ class RaceSearch:
     def run(self) -> Found:
         """Search until everything was tried, or the budget or Ctrl-C ends it."""
         try:
+            if self._budget.left_s() <= 0:  # else its signal would end a process while that starts
+                raise BudgetEndedError
             with self._budget.enforced():
                 cheap = [variant.name for variant in self._composer.variants if not variant.costly]
                 self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
