@@ -45,7 +45,7 @@ def refuse_missing_data(recipe: Recipe) -> None:
     problems: dict[str, Problem] = {}
     for step in recipe.steps:
         for name, given in step.used_inputs(recipe.file.inputs).items():
-            place = f"steps.{step.name}.inputs.{name}" if step.inputs is not None else f"inputs.{name}"
+            place = _place_of(step, name)
             try:
                 files = [path for file in find_files(given.data_patterns) for path in file.contents.values()]
                 what = next((f"there is no file {path}" for path in files if not path.exists()), "")
@@ -75,9 +75,7 @@ def _find_problems(recipe: Recipe, reading: Iterable[tuple[RecipeStep, list[Inpu
     for step, read in reading:
         names = sorted(frozenset[str]().union(*read))
         for name, given in sorted(step.used_inputs(recipe.file.inputs).items()):
-            owners: Sequence[str] = step.inputs_of or ((step.name,) if step.inputs is not None else ())
-            section = f"steps.{owners[0]}.inputs" if owners else "inputs"
-            place = f"{section}.{name}"
+            place = _place_of(step, name)
             if name not in names:
                 found.setdefault((place, "", suggest(name, names)), []).append(step.name)
             for model in read:
@@ -110,6 +108,12 @@ def _models_of_steps(
 
 def _without_shapes(inputs: Inputs) -> Inputs:
     return {name: replace(spec, shape=None) for name, spec in inputs.items()}
+
+
+def _place_of(step: RecipeStep, name: str) -> str:
+    """Return the dotted path of an input in the recipe: in the section of the step that gives it, or the recipe's."""
+    owners: Sequence[str] = step.inputs_of or ((step.name,) if step.inputs is not None else ())
+    return f"steps.{owners[0]}.inputs.{name}" if owners else f"inputs.{name}"
 
 
 def _misfit(spec: TensorSpec, given: InputSpec) -> str:

@@ -14,7 +14,7 @@ from ndld_flow.recipe.optimize.compose import SOURCE, WORTH_SHARE
 from ndld_flow.recipe.optimize.objectives import AT_LEAST
 from ndld_flow.recipe.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.runner.events import Notice, VariantTried
 from ndld_flow.runner.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
 from ndld_flow.runner.optimize.proof import Proof, Prover
@@ -130,11 +130,17 @@ class RaceSearch:
         """
         if tried is None or tried.speed is None:
             return False
-        best = self._result.tried.get(self._best.variant.name)
-        if self._best is self._source or best is None or best.speed is None:
+        best = self._speed_of_best
+        if best is None:
             is_surely_close = tried.speed.low > _PAYS and tried.speed.high > AT_LEAST
             return tried.speed.ratio < AT_LEAST and not is_surely_close
-        return tried.speed.ratio < best.speed.ratio * _PAYS
+        return tried.speed.ratio < best.ratio * _PAYS
+
+    @property
+    def _speed_of_best(self) -> Speed | None:
+        """Return the speed that the proved variant had in the race; None for the source."""
+        tried = self._result.tried.get(self._best.variant.name)
+        return tried.speed if tried is not None and self._best is not self._source else None
 
     def _find_hopeless(self) -> dict[str, str]:
         """Return the costly variants that cannot win -> the reason."""
@@ -182,9 +188,9 @@ class RaceSearch:
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "slower"
             compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source in the race"
-            best = self._result.tried.get(self._best.variant.name)
-            if best is not None and best.speed is not None:  # its proof may measure another ratio, by another clock
-                compared += f", {self._best.variant.name} {1 / best.speed.ratio:.2f}x"
+            best = self._speed_of_best
+            if best is not None:  # its proof may measure another ratio, by another clock
+                compared += f", {self._best.variant.name} {1 / best.ratio:.2f}x"
             return tried.model_copy(update={"outcome": outcome, "why": compared})
         return tried
 
