@@ -73,7 +73,7 @@ def imports_of(module: Module, names: frozenset[str]) -> frozenset[str]:
 
 
 def deepest_path(imports: Mapping[str, frozenset[str]]) -> Sequence[str]:
-    """Return the longest chain of modules of which each imports the next one.
+    """Return the longest chain of modules in which each module imports the next.
 
     Raises ValueError if modules import each other in a circle.
     """

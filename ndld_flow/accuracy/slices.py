@@ -55,7 +55,7 @@ _UNIT_FLOOR = 1e-3
 _OTHER_FLOOR = 1e-6
 _FEW = 4
 _MANY = 16
-"""Fewer slices may be quantities of different units, of which a large one says nothing of the scale of a small one."""
+"""Fewer slices may be quantities with different units, where a large one does not show the scale of a small one."""
 _MAP_SIDE = 16
 _EDGE = 0.5
 _MOST_SQUARABLE = 1e9

@@ -427,8 +427,8 @@ def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
 
 
 def _follow_chains(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Tell each check which steps lie between its model and its reference, and each step that an engine is built of
-    its result.
+    """Return the steps; each check knows the steps from its reference to its model, and each step whether an engine is
+    built from its result.
     """
     known = {step.name: step for step in steps}
 

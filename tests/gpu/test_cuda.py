@@ -36,7 +36,7 @@ def test_cuda_and_nvml_describe_the_same_gpu(cuda: CudaRuntime, record_property:
     gpus, memory = visible_gpus(), cuda.read_memory()
     assert cuda.count_devices()[0] == len(gpus)
     assert 0 < memory.free_bytes <= memory.total_bytes
-    if gpus[0].memory.isdecimal():  # of a part of a GPU, NVML tells the whole
+    if gpus[0].memory.isdecimal():  # for a MIG instance, NVML reports the memory of the whole GPU
         assert memory.total_bytes <= int(gpus[0].memory)
     record_property("memory in GiB", round(memory.total_bytes / 2**30, 1))
 

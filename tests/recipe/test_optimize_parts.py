@@ -303,7 +303,7 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
 
 
 def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> None:
-    """Of a model that takes 0.4 s, it took 48 s of 60, and no variant was tried."""
+    """For a model of 0.4 s a pass, it took 48 s of a budget of 60 s, so that no variant was tried."""
     quick = read(write(ROWS), budget="60 s")
     slow = replace(quick, trial=replace(quick.trial, pass_ms=400.0))
 

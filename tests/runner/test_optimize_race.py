@@ -146,7 +146,7 @@ def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(ne
 
 
 @pytest.mark.thorough
-def test_the_default_budget_is_told_before_anything_runs(net: Path) -> None:
+def test_the_default_budget_is_printed_before_anything_runs(net: Path) -> None:
     events: list[Event] = []
     with pytest.raises(KeyboardInterrupt):  # its first line is enough
         api.optimize(net, options(), listener=lambda event: _interrupt_after_notice(event, events))
@@ -308,14 +308,14 @@ def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.M
         if judged.name == "wrong":
             raise race.LostError("not right", "as this test says")
 
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     entrants = [entrant(name, log) for name, log in RANKED.items()]
     running = race.Race.__new__(race.Race)
-    running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), told.append
+    running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), messages.append
     monkeypatch.setattr(race.Race, "_judge", judge)
     monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
     assert [each.name for each in running._order()] == ["best", "second", "source"]
-    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in told] == [
+    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [
         ("wrong", "not right"),
         ("fourth", "slower"),
     ]
@@ -330,13 +330,13 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
     composer = read_model(Path("depthwise.onnx"), options(data=("x.npy",)), Path("samples"))
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     job = RaceJob(
         recipe="search.yaml", outputs="outputs", trust=False, variants=("source", "INT8, dense layers"), extends={},
         accuracy=composer.conditions.accuracy, seconds=60, folder=".",
     )  # fmt: skip
-    race.Race(job, told.append).run()
-    assert {each["tried"]["name"]: each["tried"]["outcome"] for each in told if "tried" in each} == {
+    race.Race(job, messages.append).run()
+    assert {each["tried"]["name"]: each["tried"]["outcome"] for each in messages if "tried" in each} == {
         "INT8, dense layers": "the same",
         "source": "not proved",
     }

@@ -195,7 +195,7 @@ class Composer(Subject):
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
             data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
-            # Of the source against itself, what the check is worth would take as long as several variants.
+            # Made samples and planted faults would take as long as several variants, and say nothing about these.
             judged = f"{self._judged(False)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
             steps = [agree, *self._measuring("source", None, _QUICK, "base")]
