@@ -119,7 +119,7 @@ def count(value: float) -> str:
 
 def counted(value: float, noun: str) -> str:
     """Format a count with its noun: `1 node`, `4,712 nodes`."""
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "x", "ch")) else "s"
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}{plural}"
 
 

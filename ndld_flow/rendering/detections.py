@@ -50,7 +50,7 @@ class Boxes:
         x1, y1, x2, y2 = self.corners[finite].T
         outside = int(((x2 <= 0) | (y2 <= 0) | (x1 >= size[0]) | (y1 >= size[1])).sum())
         if not finite.all():
-            warnings.append(f"{counted(int((~finite).sum()), 'box')} NaN or infinite".replace("boxs", "boxes"))
+            warnings.append(f"{counted(int((~finite).sum()), 'box')} NaN or infinite")
         if outside:
             warnings.append(f"{outside} of {len(self)} outside the image")
         if (empty := int(((x2 <= x1) | (y2 <= y1)).sum())) > 0:

@@ -160,7 +160,8 @@ def _sentence(compared: EngineComparison) -> str:
     parts = []
     if changed:
         kinds = ", ".join(f"{count(counts[aspect])} in {_TITLES[aspect]}" for aspect in CHOICES if counts[aspect])
-        parts.append(f"{count(len(changed))} of {count(len(matched))} matched layers differ: {kinds}")
+        verb = "differs" if len(changed) == 1 else "differ"
+        parts.append(f"{count(len(changed))} of {counted(len(matched), 'matched layer')} {verb}: {kinds}")
     only = _only(compared)
     parts += [f"{counted(number, 'layer')} only in {side}" for number, side in zip(only, "AB", strict=True) if number]
     if compared.verdict == "undecided" or not parts:
@@ -187,7 +188,7 @@ def _tiles(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
         if matched and unknown == len(matched):
             yield Tile(_TITLES[aspect].capitalize(), NONE, "not recorded for any layer of one or both")
             continue
-        note = f"of {count(len(matched) - unknown)} matched layers differ" if matched else "no layers match"
+        note = f"of {counted(len(matched) - unknown, 'matched layer')}" if matched else "no layers match"
         if unknown:
             note += f"; not recorded for {count(unknown)}"
         yield Tile(_TITLES[aspect].capitalize(), count(counts[aspect]), note)
@@ -209,7 +210,7 @@ def _notes(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
     unsure = sum(bool(row.before and row.after) and row.confidence < _SURE for row in compared.rows)
     if unsure:
         yield (
-            f"{counted(unsure, 'match')[:-1] if unsure == 1 else f'{count(unsure)} matches'} of layers "
+            f"{counted(unsure, 'match')} of layers "
             f"{'is' if unsure == 1 else 'are'} less certain than 90 %: see the column Match."
         )
     if compared.verdict == "equal" and "TensorRT-RTX" in str(after.lock and after.lock.request.library):

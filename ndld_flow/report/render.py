@@ -119,6 +119,7 @@ def environment() -> Environment:
         "seconds",
         "size",
         "count",
+        "counted",
         "signed",
         "share",
         "change",

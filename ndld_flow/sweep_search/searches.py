@@ -23,6 +23,7 @@ from ndld_flow.sweep_search.space import (
     Position,
     Space,
     UntriedPoints,
+    all_tried,
     neighbours_of,
     values_of,
 )
@@ -43,7 +44,7 @@ class Grid:
 
     @property
     def stopped_because(self) -> str:
-        return f"all {self.size} points tried" if self._asked == self.size else ""
+        return all_tried(self.size) if self._asked == self.size else ""
 
     def ask(self, count: int) -> list[Assignment]:
         numbers = range(self._asked, min(self._asked + count, self.size))
@@ -80,7 +81,7 @@ class OneAtATime:
 
     @property
     def stopped_because(self) -> str:
-        return f"all {self.size} points tried" if self._asked == self.size else ""
+        return all_tried(self.size) if self._asked == self.size else ""
 
     def ask(self, count: int) -> list[Assignment]:
         points = [self._space.point(place) for place in islice(self._places, count)]
@@ -252,7 +253,7 @@ class SaturatingAxis:
         if self._others_point is not None or not self._others.stopped_because:
             return ""
         if not self._ended_early:
-            return f"all {self._asked} points tried"
+            return all_tried(self._asked)
         times = f"{self._ended_early} of {self._begun} times"
         return f"saturated along {visible_name(self._saturation.along)}: {times} {self._streak}"
 

@@ -395,6 +395,11 @@ def excluded_count(space: Space) -> int | None:
 _TRIES = 64
 
 
+def all_tried(count: int) -> str:
+    """Return the reason why a search that left no point out has ended."""
+    return "the only point tried" if count == 1 else f"all {count} points tried"
+
+
 class UntriedPoints:
     """Gives each point once, at random or by place; the order depends only on the seed.
 
@@ -412,7 +417,7 @@ class UntriedPoints:
     def exhausted_because(self) -> str:
         """`all 24 points tried` when none is left; else empty."""
         if self._found_none or (self._left is not None and not self._left.count):
-            return f"all {len(self._taken)} points tried"
+            return all_tried(len(self._taken))
         return ""
 
     def take(self, place: Place) -> bool:

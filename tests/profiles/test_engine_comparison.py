@@ -202,7 +202,7 @@ def write_lock(folder: Path, **changes: Any) -> Path:
             {"engine_digest": "other", "layers": {"Conv_0": LOCK["layers"]["Conv_0"] | {"tactic": "sm90_b"}}},
             "different",
             1,
-            "1 of 1 matched layers differ: 1 in tactic",
+            "1 of 1 matched layer differs: 1 in tactic",
         ),
     ],
     ids=["identical", "equal", "undecided", "different"],

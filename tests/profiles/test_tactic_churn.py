@@ -214,7 +214,7 @@ def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
     (view,) = views_of(tmp_path, builds)
     assert view.labels == ("attempt 1", "attempt 2", "attempt 10")
     assert view.points == (2, 3, 1), "what points share counts once"
-    assert view.summary == f"3 builds, 3 different engines: 1 of {len(LAYERS)} layers differ (4.8 %)"
+    assert view.summary == f"3 builds, 3 different engines: 1 of {len(LAYERS)} layers differs (4.8 %)"
     (row,) = view.rows
     assert [outcome.mark for outcome in row.outcomes] == ["A", "B", "A"]
     assert "attempt 1 took timings from this machine's cache" in view.notes[0]

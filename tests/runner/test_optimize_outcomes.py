@@ -195,7 +195,7 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "stopped_because", "ending"),
-    [("not proved", TOO_NOISY, "not decided"), ("not faster", "all 1 points tried", "nothing pays")],
+    [("not proved", TOO_NOISY, "not decided"), ("not faster", "the only point tried", "nothing pays")],
 )
 def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, stopped_because: str, ending: str
@@ -206,7 +206,7 @@ def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
     search = SweepSearch(
         Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
     )
-    search._points, search._stopped_because = [Point(0, variant, None, "passed", "", None)], "all 1 points tried"
+    search._points, search._stopped_because = [Point(0, variant, None, "passed", "", None)], "the only point tried"
     monkeypatch.setattr(search, "_sweep", lambda: None)
     found = search.run()
     assert found.stopped_because == stopped_because

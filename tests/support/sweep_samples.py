@@ -24,6 +24,7 @@ from ndld_flow.records.sweep import (
     SweepRecord,
 )
 from ndld_flow.sweep_search.ranking import Contender, Goal, rank_points
+from ndld_flow.sweep_search.space import all_tried
 from tests.support.run_fixtures import HOSTILE_NAMES, MACHINE, MIB, STARTED, VERSIONS, digest_of
 
 Values = dict[str, JsonValue]
@@ -123,7 +124,7 @@ def record(sketch: Sketch) -> SweepRecord:
         points=tuple(points),
         sittings=tuple(_sittings(points, again if len(again) > 1 else [], sketch)),
         best=first,
-        stopped_because=sketch.stopped_because or f"all {len(points)} points tried",
+        stopped_because=sketch.stopped_because or all_tried(len(points)),
         excluded_count=sketch.excluded_count,
         steps_done=done,
         steps_shared=max(0, len(points) - 1),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchOptions, Trial
 from ndld_flow.sweep_search.searches import make_search
-from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
+from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, all_tried
 from tests.support.search_landscapes import LANDSCAPES, Landscape, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces
 
@@ -39,7 +39,7 @@ def test_a_finite_space_is_exhausted_without_repetition(method: Method, space: S
     expected = points_of(space)
     assert sorted(identities(asked)) == sorted(identities(expected))
     assert search.size == len(expected)
-    assert search.stopped_because == f"all {len(expected)} points tried"
+    assert search.stopped_because == all_tried(len(expected))
 
 
 @pytest.mark.parametrize("method", PLAIN)
@@ -78,7 +78,7 @@ def test_a_grid_is_cut_by_its_budget_and_reports_it() -> None:
 def test_a_sufficient_budget_is_not_reported_as_the_reason(method: Method) -> None:
     search = make_search(SMALL, SearchOptions(method, ONE, points=6))
     asked = play(search, some_answer, itertools.repeat(4))
-    assert search.stopped_because == f"all {len(asked)} points tried"
+    assert search.stopped_because == all_tried(len(asked))
 
 
 @pytest.mark.parametrize("method", ["grid", "one_at_a_time"])
@@ -161,6 +161,8 @@ def test_random_points_of_a_continuous_axis_are_endless() -> None:
     assert {point["a"] for point in asked} == {2}
     nothing = make_search(replace(space, exclude=({"a": (1, 2, 3)},)), SearchOptions("random"))
     assert (nothing.ask(3), nothing.size, nothing.stopped_because) == ([], 0, "all 0 points tried")
+    single = make_search(Space((Choices("a", (1,)),)), SearchOptions("random"))
+    assert (len(single.ask(3)), single.stopped_because) == (1, "the only point tried")
 
 
 def by_height(point: Assignment) -> Trial:

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import BackendError
 from ndld_flow.sweep_search.search import Direction, SearchOptions, Trial
 from ndld_flow.sweep_search.searches import make_search
-from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
+from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, all_tried
 from tests.support.search_landscapes import LANDSCAPES, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces
 
@@ -44,7 +44,7 @@ def test_a_finite_space_is_exhausted_deterministically(space: Space, counts: lis
     search = make_search(space, options)
     first = play(search, answer, batches)
     assert sorted(identities(first)) == sorted(identities(points_of(space)))
-    assert search.stopped_because == f"all {len(first)} points tried"
+    assert search.stopped_because == all_tried(len(first))
     assert identities(play(make_search(space, options), answer, batches)) == identities(first)
 
 

@@ -5,7 +5,7 @@
 
 import { drawAtWidth, scale, ticks } from "../static/charts.js";
 import { all, draw, make, shortened } from "../static/elements.js";
-import { count, plainNumber, share } from "../static/quantities.js";
+import { count, counted, plainNumber, share } from "../static/quantities.js";
 import { TableModel, TableView } from "../static/table.js";
 import { makeSwitch, tooltip } from "../static/widgets.js";
 import { DEPTH, DepthData, ERROR_SCALES, ErrorPanel, NOT_FINITE, RangePanel } from "../static/report/depth_panels.js";
@@ -82,7 +82,7 @@ class DepthChart {
     this.cursor.setAttribute("visibility", "hidden");
     this.svg = draw("svg", {
       height: this.height, viewBox: `0 0 ${width} ${this.height}`, role: "application", "aria-roledescription": "divergence chart", tabindex: 0,
-      "aria-label": `${this.label}: ${count(data.length)} layers in the order of execution. Arrow keys go through them, Enter selects, plus and minus zoom, Escape shows the whole depth.`,
+      "aria-label": `${this.label}: ${counted(data.length, "layer")} in the order of execution. Arrow keys go through them, Enter selects, plus and minus zoom, Escape shows the whole depth.`,
     }, ...this.marks(), ...panels.flatMap((panel) => panel.parts()), ...this.axis(width), this.brush, this.cursor);
     this.listen();
     const hadFocus = this.room.contains(document.activeElement);
@@ -187,7 +187,7 @@ class DepthChart {
     const [low, high] = [Math.min(drag.from, drag.to), Math.max(drag.from, drag.to)];
     const x = this.sight.x(low - 0.5);
     for (const [key, value] of [["x", x], ["width", this.sight.x(high + 0.5) - x], ["visibility", "visible"]]) this.brush.setAttribute(String(key), String(value));
-    this.status.textContent = `${count(high - low + 1)} layers`;
+    this.status.textContent = counted(high - low + 1, "layer");
   }
 
   /** @param {PointerEvent | null} event */
@@ -320,7 +320,7 @@ function depthColumns(data) {
  */
 function describeDepth(model, data) {
   if (model.selected.size !== 1) {
-    return [make("p", {}, model.selected.size ? `${count(model.selected.size)} layers selected: they are marked in the chart.` : "Select a layer for its details; a click on the chart selects one.")];
+    return [make("p", {}, model.selected.size ? `${counted(model.selected.size, "layer")} selected, marked in the chart.` : "Select a layer for its details; a click on the chart selects one.")];
   }
   const [row] = model.selected;
   const list = make("dl");
@@ -348,7 +348,7 @@ class DepthPart {
     this.file = file;
     this.room = make("div");
     const chart = make("div");
-    this.folder = make("details", { class: "plain depth-table" }, make("summary", {}, `All ${count(this.data.length)} layers as a table`), this.room);
+    this.folder = make("details", { class: "plain depth-table" }, make("summary", {}, `All ${counted(this.data.length, "layer")} as a table`), this.room);
     host.replaceChildren(chart, this.folder);
     this.chart = new DepthChart(chart, this.data, { label, pick: (row) => this.choose([row]) });
     this.folder.addEventListener("toggle", () => this.folder.open && this.build());

@@ -3,7 +3,7 @@
 /** @import { Column } from "../static/table.js" */
 
 import { live, make } from "../static/elements.js";
-import { count } from "../static/quantities.js";
+import { counted } from "../static/quantities.js";
 import { TableModel, TableView } from "../static/table.js";
 
 const SEVERITIES = ["error", "warning", "info"];
@@ -53,7 +53,7 @@ function findingsTable(host, findings, texts) {
  */
 function describeFindings(table, text) {
   if (table.selected.size !== 1) {
-    const hint = table.selected.size ? `${count(table.selected.size)} findings selected.` : "Select a finding for its details.";
+    const hint = table.selected.size ? `${counted(table.selected.size, "finding")} selected.` : "Select a finding for its details.";
     return [make("p", {}, hint)];
   }
   const [row] = table.selected;

@@ -3,7 +3,7 @@
 import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "../static/charts.js";
 import { draw, make, required, shortened } from "../static/elements.js";
 import { latencyDistribution } from "../static/latency_distribution.js";
-import { count, milliseconds, signedShare } from "../static/quantities.js";
+import { count, counted, milliseconds, signedShare } from "../static/quantities.js";
 import { makeSwitch, tooltip } from "../static/widgets.js";
 
 /** @typedef {ProfilePayload & {series: number, detail: LatencySamples, samples: number[], shown: boolean}} PlottedProfile */
@@ -145,7 +145,7 @@ class PassesPlot {
     const words = this.profiles.map(({ label, detail }) => {
       const { drift, outliers, values } = detail;
       const drifts = drift === null ? "" : `, ${signedShare(drift)} from the first to the last tenth of a run`;
-      return `${shortened(label, 40)}: ${count(outliers)} outlier${outliers === 1 ? "" : "s"} of ${count(values.length)} passes${drifts}.`;
+      return `${shortened(label, 40)}: ${counted(outliers, "outlier")} of ${counted(values.length, "pass")}${drifts}.`;
     });
     this.notes.textContent = `${words.join(" ")} Crosses are outliers of their run, triangles are beyond the axis, lines are moving medians.`;
   }

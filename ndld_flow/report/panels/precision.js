@@ -4,7 +4,7 @@
 
 import { drawAtWidth, scale } from "../static/charts.js";
 import { all, draw, make, shortened } from "../static/elements.js";
-import { count, plainNumber, seconds } from "../static/quantities.js";
+import { count, counted, plainNumber, seconds } from "../static/quantities.js";
 import { Spots } from "../static/scatter_points.js";
 import { TableModel, TableView } from "../static/table.js";
 import { selectionSummary } from "../static/widgets.js";
@@ -77,7 +77,7 @@ class TrialsData {
   /** @param {number} row */
   about(row) {
     const metric = this.metric ? `${this.metric} ${this.text(this.values[row])}` : "";
-    return [`trial ${this.number[row]}, ${this.phase[row]}: ${this.word(row)}`, shortened(this.what[row], 120), metric, `${count(this.kept[row])} nodes kept`, this.note[row]].filter(Boolean).join("\n");
+    return [`trial ${this.number[row]}, ${this.phase[row]}: ${this.word(row)}`, shortened(this.what[row], 120), metric, `${counted(this.kept[row], "node")} kept`, this.note[row]].filter(Boolean).join("\n");
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { drawAtWidth, scale, SERIES, ticks } from "../static/charts.js";
 import { draw, live, make } from "../static/elements.js";
-import { count, plainNumber } from "../static/quantities.js";
+import { count, counted, plainNumber } from "../static/quantities.js";
 import { Spots } from "../static/scatter_points.js";
 
 const CHART = { height: 280, left: 66, right: 18, top: 22, bottom: 34 };
@@ -53,7 +53,7 @@ class StepChart {
     const y = (error) => along(Math.log10(Math.max(error, this.low)));
     const svg = draw("svg", {
       height: CHART.height, viewBox: `0 0 ${width} ${CHART.height}`, role: "application", "aria-roledescription": "line chart", tabindex: 0,
-      "aria-label": `Error of ${count(data.lines.length)} outputs at ${count(data.steps)} steps, on a logarithmic axis. Arrow keys move through the steps.`,
+      "aria-label": `Error of ${counted(data.lines.length, "output")} at ${counted(data.steps, "step")}, on a logarithmic axis. Arrow keys move through the steps.`,
     }, ...this.grid(x, y, width), ...data.lines.flatMap((line, place) => this.line(line, place, x, y)));
     const spots = this.points.map(({ place, step, error }, row) => ({ x: x(step), y: y(error), row, text: this.words(place, step, error) }));
     new Spots(svg, spots, { pick: () => {} });

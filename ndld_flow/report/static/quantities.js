@@ -26,6 +26,13 @@ export const share = (fraction) => `${(fraction * 100).toFixed(1)} %`;
 /** @param {number} value */
 export const count = (value) => value.toLocaleString("en-US");
 
+/**
+ * A count with its noun: `1 node`, `4,712 nodes`.
+ * @param {number} value
+ * @param {string} noun
+ */
+export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : /(s|x|ch)$/.test(noun) ? "es" : "s"}`;
+
 /** @param {number} fraction */
 export function signedShare(fraction) {
   const percent = Math.abs(fraction * 100).toFixed(1);

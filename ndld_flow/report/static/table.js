@@ -2,7 +2,7 @@
 
 import { csvText, download } from "./downloads.js";
 import { around, make, shortened } from "./elements.js";
-import { count } from "./quantities.js";
+import { count, counted } from "./quantities.js";
 
 /**
  * A column of a table. A row is its number, 0 to length - 1.
@@ -415,9 +415,9 @@ export class TableView {
     this.box.setAttribute("aria-rowcount", String(rows + 1));
     this.body.style.height = `${rows * ROW_HEIGHT}px`;
     this.count.textContent = rows === model.length
-      ? `${count(rows)} rows` : `${count(rows)} of ${count(model.length)} rows`;
+      ? counted(rows, "row") : `${count(rows)} of ${counted(model.length, "row")}`;
     const chosen = model.exported().length;
-    this.csv.textContent = model.selected.size && chosen ? `CSV of ${count(chosen)} selected` : `CSV of ${count(rows)} rows`;
+    this.csv.textContent = model.selected.size && chosen ? `CSV of ${count(chosen)} selected` : `CSV of ${counted(rows, "row")}`;
     this.columns.forEach((column, place) => {
       const sorted = model.sorting.key === column.key;
       if (sorted) this.heads[place].setAttribute("aria-sort", model.sorting.descending ? "descending" : "ascending");

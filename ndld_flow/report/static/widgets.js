@@ -3,7 +3,7 @@
 /** @import { Column, TableModel } from "./table.js" */
 
 import { all, around, make, shortened } from "./elements.js";
-import { count } from "./quantities.js";
+import { count, counted } from "./quantities.js";
 
 /**
  * A row of buttons of which one is pressed.
@@ -169,7 +169,7 @@ function tallyText(tallies) {
 /** @param {TableModel} model */
 export function selectionSummary(model) {
   const rows = [...model.selected];
-  const list = make("dl", {}, make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${count(model.length)} rows`));
+  const list = make("dl", {}, make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${counted(model.length, "row")}`));
   for (const column of model.columns.filter((shown) => shown.tally)) {
     const tallies = tally(rows, column);
     if (tallies.length === 1 && tallies[0][0] === "") continue;

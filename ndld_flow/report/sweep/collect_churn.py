@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import count, quantity, share
+from ndld_flow.base.quantities import count, counted, quantity, share
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request_of
 from ndld_flow.records.comparison import ChangedLayer, TacticChurn
@@ -165,9 +165,9 @@ def _summary(churn: TacticChurn) -> str:
     builds, engines = len(churn.builds), churn.different_engines
     alike = "the same engine to the byte" if engines == 1 else f"{engines} different engines"
     if not churn.changed:
-        came_out = f"all {count(churn.row_count)} layers are the same"
-        return f"{builds} builds, {alike}: {came_out}"
-    came_out = f"{count(len(churn.changed))} of {count(churn.row_count)} layers differ"
+        return f"{builds} builds, {alike}: no difference in {counted(churn.row_count, 'layer')}"
+    verb = "differs" if len(churn.changed) == 1 else "differ"
+    came_out = f"{count(len(churn.changed))} of {counted(churn.row_count, 'layer')} {verb}"
     time = "" if churn.time_share is None else f", {share(churn.time_share)} of the time of all layers"
     return f"{builds} builds, {alike}: {came_out} ({share(churn.layer_share)}){time}"
 

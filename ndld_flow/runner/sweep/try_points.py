@@ -29,7 +29,7 @@ from ndld_flow.runner.step_results import gather_work, set_damaged_aside
 from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.step import Reuse
 from ndld_flow.sweep_search.search import Search
-from ndld_flow.sweep_search.space import Assignment
+from ndld_flow.sweep_search.space import Assignment, all_tried
 
 
 @dataclass(frozen=True)
@@ -391,7 +391,7 @@ def try_points(sweep: Sweep, search: Search, state: SweepState) -> TriedPoints:
     state.check_models()
     _refuse_lacking(tried.points)
     tried.sort()
-    tried.stopped_because = tried.stopped_because or search.stopped_because or f"all {len(tried.points)} points tried"
+    tried.stopped_because = tried.stopped_because or search.stopped_because or all_tried(len(tried.points))
     return tried
 
 

@@ -6,7 +6,7 @@
 
 import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
-import { count } from "../quantities.js";
+import { count, counted } from "../quantities.js";
 import { makeSwitch, tooltip } from "../widgets.js";
 import { formatOf, rangeText, valueText } from "./values.js";
 
@@ -116,7 +116,7 @@ export class Histograms {
       const place = clamp(Math.floor(((event.clientX - box.left - HISTOGRAM.left) / (box.width - HISTOGRAM.left - HISTOGRAM.right)) * bins), 0, bins - 1);
       const edge = (/** @type {number} */ bin) => valueText(low + ((high - low) * bin) / bins, 4);
       const names = histograms.length > 1 ? [this.data.model, this.data.reference] : [this.data.model];
-      tooltip.show(event.clientX, event.clientY, [`${edge(place)} to ${edge(place + 1)}`, ...histograms.map((shown, side) => `${names[side]}: ${count(shown.counts[place] ?? 0)} values`)].join("\n"));
+      tooltip.show(event.clientX, event.clientY, [`${edge(place)} to ${edge(place + 1)}`, ...histograms.map((shown, side) => `${names[side]}: ${counted(shown.counts[place] ?? 0, "value")}`)].join("\n"));
     });
     svg.addEventListener("pointerleave", () => tooltip.hide());
   }
@@ -124,7 +124,7 @@ export class Histograms {
   /** @param {Tensor} tensor */
   writeAbout(tensor) {
     const reference = tensor.reference_histogram ? "the line is the reference," : "";
-    const sentences = [`${count(tensor.range.elements)} values of ${this.data.samples.length} sample${this.data.samples.length === 1 ? "" : "s"}; ${reference} the colours span the grey area`];
+    const sentences = [`${count(tensor.range.elements)} values of ${counted(this.data.samples.length, "sample")}; ${reference} the colours span the grey area`];
     if (tensor.range.nan + tensor.range.inf) sentences.push(`${count(tensor.range.nan)} NaN and ${count(tensor.range.inf)} infinite are not in it`);
     if (tensor.saturated || tensor.reference_saturated) sentences.push(`${count(tensor.saturated)} saturated${this.data.two ? ` (reference ${count(tensor.reference_saturated)})` : ""}`);
     this.about.textContent = `${sentences.join("; ")}.`;

@@ -10,7 +10,7 @@ import { startConveniences } from "../conveniences.js";
 import { afterPrinting, beforePrinting } from "../widgets.js";
 import { around, make, required, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
-import { count } from "../quantities.js";
+import { count, counted } from "../quantities.js";
 import { fittingLook, shownSides } from "./colours.js";
 import { Controls } from "./controls.js";
 import { ActivationsData } from "./data.js";
@@ -284,7 +284,7 @@ export class Inspector {
     const shown = this.maps?.count ?? 0;
     const total = this.maps?.about.total ?? 0;
     const by = this.data.two ? ", those that differ most" : ", those with the largest RMS";
-    this.orderTools.replaceChildren(make("span", { class: "quiet small" }, shown < total ? `${count(shown)} of ${count(total)} channels${by}` : `${count(total)} channels`), this.order);
+    this.orderTools.replaceChildren(make("span", { class: "quiet small" }, shown < total ? `${count(shown)} of ${counted(total, "channel")}${by}` : `${counted(total, "channel")}`), this.order);
   }
 
   /** @param {KeyboardEvent} event */

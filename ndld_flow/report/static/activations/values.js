@@ -2,7 +2,7 @@
 
 import { clamp } from "../charts.js";
 import { make } from "../elements.js";
-import { count, share } from "../quantities.js";
+import { count, counted, share } from "../quantities.js";
 
 /**
  * The numbers that a format can hold; integers have no smallest magnitudes.
@@ -90,8 +90,8 @@ export function tensorBadges(tensor) {
   const { name } = tensor.format;
   /** @type {[string, string, string][]} */
   const badges = [];
-  if (range.nan) badges.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
-  if (range.inf) badges.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
+  if (range.nan) badges.push([`${count(range.nan)} NaN`, `NaN: ${count(range.nan)} of ${counted(range.elements, "value")}`, "bad"]);
+  if (range.inf) badges.push([`${count(range.inf)} inf`, `infinite: ${count(range.inf)} of ${counted(range.elements, "value")}`, "bad"]);
   if (range.beyond) badges.push([`${smallShare(range.beyond)} beyond`, `too large for ${name}`, "bad"]);
   if (saturated) badges.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
   if (range.vanishing) badges.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);

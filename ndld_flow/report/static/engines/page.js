@@ -5,7 +5,7 @@
 import { startConveniences } from "../conveniences.js";
 import { live, make } from "../elements.js";
 import { readPayload } from "../payload.js";
-import { count, size } from "../quantities.js";
+import { count, counted, size } from "../quantities.js";
 import { TableModel, TableView } from "../table.js";
 
 const ASPECTS = ["precision", "type", "tactic", "formats", "shapes"];
@@ -94,7 +94,7 @@ function columnsOf(rows) {
  */
 function describe(model, rows) {
   if (model.selected.size !== 1) {
-    return [make("p", {}, model.selected.size ? `${count(model.selected.size)} rows selected.` : "Select a layer for its details.")];
+    return [make("p", {}, model.selected.size ? `${counted(model.selected.size, "row")} selected.` : "Select a layer for its details.")];
   }
   const { data } = rows;
   const [row] = model.selected;

@@ -4,7 +4,7 @@
 /** @import { GraphOptions } from "./view.js" */
 
 import { shortened } from "../elements.js";
-import { count } from "../quantities.js";
+import { count, counted } from "../quantities.js";
 import { summed } from "./data.js";
 
 export class Blocks {
@@ -50,7 +50,7 @@ export class Blocks {
       type: title,
       second: (block) => this.operators(block, options.type),
       about: (block) => this.members[block].length === 1 ? options.about(this.head[block])
-        : `${shortened(title(block), 80)}\n${count(this.members[block].length)} nodes: ${this.counted(block, options.type)}`,
+        : `${shortened(title(block), 80)}\n${counted(this.members[block].length, "node")}: ${this.counted(block, options.type)}`,
       pick: (block) => (block < 0 ? options.pick?.(-1) : open(block)),
       open: (block) => {
         if (block < 0 || block >= this.members.length) return false;

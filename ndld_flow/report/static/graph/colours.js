@@ -3,7 +3,7 @@
 /** @import { Blocks } from "./blocks.js" */
 
 import { make, shortened } from "../elements.js";
-import { count, milliseconds, signedShare } from "../quantities.js";
+import { count, counted, milliseconds, signedShare } from "../quantities.js";
 
 /**
  * @typedef {object} GraphMode
@@ -186,7 +186,7 @@ export function familyMode(graph, text = () => "") {
     legend: () => used.map((family) => legendSwatch(token(family), FAMILY_TITLES[family])),
     ofBlocks: ({ head, members }) => familyMode(
       { family: Array.from(head, (layer) => graph.family[layer]) },
-      (block) => (members[block].length > 1 ? `${count(members[block].length)} nodes` : text(head[block])),
+      (block) => (members[block].length > 1 ? counted(members[block].length, "node") : text(head[block])),
     ),
   };
 }

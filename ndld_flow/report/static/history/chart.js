@@ -2,7 +2,7 @@
 
 import { drawAtWidth, scale, ticks } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
-import { count, quantityText } from "../quantities.js";
+import { counted, quantityText } from "../quantities.js";
 import { Spots } from "../scatter_points.js";
 
 const SIZE = { height: 330, left: 74, right: 18, top: 34, bottom: 40 };
@@ -117,7 +117,7 @@ export class HistoryChart {
   /** @param {HistorySeriesPayload} series */
   words({ metric, value, unit, steps }) {
     const changes = steps.map(({ change, verdict }) => `${verdict} by ${change}`).join(", ");
-    return `${metric}: ${count(value.length)} measurements, the last ${quantityText(value[value.length - 1], unit)}. ${changes || "No change"}. Arrow keys move through points.`;
+    return `${metric}: ${counted(value.length, "measurement")}, the last ${quantityText(value[value.length - 1], unit)}. ${changes || "No change"}. Arrow keys move through points.`;
   }
 
   /**
@@ -133,7 +133,7 @@ export class HistoryChart {
       moment(started_s[run]),
       id[run],
       texts[commit[run]] && `commit ${texts[commit[run]]}`,
-      series.runs[place] > 1 && `shown by ${count(series.runs[place])} runs`,
+      series.runs[place] > 1 && `shown by ${counted(series.runs[place], "run")}`,
       texts[series.doubt[place]] && `no baseline: ${texts[series.doubt[place]]}`,
       step && `${step.verdict} by ${step.change}\n${step.detail}`,
       step?.accepted && `accepted: ${step.accepted}`,

@@ -3,7 +3,7 @@
 /** @import { ModelData, ModelPlaces } from "./data.js" */
 
 import { all, draw, make, shortened } from "../elements.js";
-import { count, share, size } from "../quantities.js";
+import { count, counted, share, size } from "../quantities.js";
 
 // Links from one part of a model to another: real links, so that they can be copied or opened in another tab.
 
@@ -109,7 +109,7 @@ function histogram(held) {
     const height = times ? Math.max(1, (60 * times) / most) : 0;
     return draw("rect", { x: place * wide + 0.5, y: 60 - height, width: wide - 1, height }, draw("title", {}, `${significant(from)} to ${significant(to)}: ${count(times)}`));
   });
-  const text = `Histogram from ${significant(low)} to ${significant(high)}, the largest of ${counts.length} bars holds ${count(most)} elements`;
+  const text = `Histogram from ${significant(low)} to ${significant(high)}, the largest of ${counts.length} bars holds ${counted(most, "element")}`;
   return make("figure", { class: "histogram" },
     draw("svg", { viewBox: `0 0 ${counts.length * wide} 61`, role: "img", "aria-label": text, preserveAspectRatio: "none" },
       ...bars, draw("line", { x1: 0, x2: counts.length * wide, y1: 60.5, y2: 60.5 })),
@@ -150,7 +150,7 @@ function heldParts(held, ...rows) {
   if (bars) parts.push(bars);
   if (held.first.length) {
     const isWhole = held.first.length === held.elements;
-    parts.push(make("h3", {}, isWhole ? "Values" : `The first ${count(held.first.length)} values`));
+    parts.push(make("h3", {}, isWhole ? "Values" : `The first ${counted(held.first.length, "value")}`));
     parts.push(make("pre", { class: "values" }, held.first.join(" ") + (isWhole ? "" : " …")));
   }
   return parts;
@@ -270,7 +270,7 @@ export function scopePanel(data, links, scope) {
   const parts = [
     make("p", { class: "kind" }, data.scopes[scope].parent < 0 ? "function" : "body"),
     make("h1", {}, make("bdi", {}, address)),
-    make("p", { class: "quiet" }, `${count(length)} node${length === 1 ? "" : "s"}`),
+    make("p", { class: "quiet" }, counted(length, "node")),
     make("h2", {}, "Inputs, and tensors that it reads from outside"), portList(data, links, terminals.slice(0, graph.inputs.length), "none"),
     make("h2", {}, "Outputs"), portList(data, links, terminals.slice(graph.inputs.length), "none"),
     make("h2", {}, `Used by ${count(data.callers[scope].length)}`), links.list(data.callers[scope], (node) => links.node(node)),

@@ -4,7 +4,7 @@
 
 import { drawAtWidth, scale } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
-import { count, milliseconds, share, threeDigits } from "../quantities.js";
+import { count, counted, milliseconds, share, threeDigits } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 
 /** @typedef {ReturnType<LayerData["byType"]>[number]} LayerType */
@@ -137,7 +137,7 @@ export class NestedPie {
 
   /** @param {Slice} slice */
   describe({ words, count: layers, ms }) {
-    return `${words.map((word) => shortened(word, 60)).join(", ")}\n${count(layers)} layer${layers === 1 ? "" : "s"}, ${milliseconds(ms)}, ${share(ms / (this.total || 1))}`;
+    return `${words.map((word) => shortened(word, 60)).join(", ")}\n${counted(layers, "layer")}, ${milliseconds(ms)}, ${share(ms / (this.total || 1))}`;
   }
 
   legend() {
@@ -247,7 +247,7 @@ export class Roofline {
     this.y = log(y0, y1, ROOFLINE_HEIGHT - 42, 10);
     this.svg = draw("svg", {
       height: ROOFLINE_HEIGHT, viewBox: `0 0 ${width} ${ROOFLINE_HEIGHT}`, role: "application", "aria-roledescription": "roofline", tabindex: 0,
-      "aria-label": `${count(this.points.length)} layers: throughput over arithmetic intensity. Left and right move through them, the longest first, Enter selects.`,
+      "aria-label": `${counted(this.points.length, "layer")}: throughput over arithmetic intensity. Left and right move through them, the longest first, Enter selects.`,
     });
     this.grid([x0, x1], [y0, y1], width);
     this.svg.append(...this.dots());

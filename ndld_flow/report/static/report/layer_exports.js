@@ -4,7 +4,7 @@
 /** @import { LayerData } from "./layer_data.js" */
 
 import { shortened } from "../elements.js";
-import { count, milliseconds, share } from "../quantities.js";
+import { count, counted, milliseconds, share } from "../quantities.js";
 
 const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "timeline"]);
 
@@ -57,7 +57,7 @@ export function layersMarkdown(data) {
   const asked = data.asked.some(Boolean), units = data.unit.some(Boolean), mixed = order.some((row) => data.types(row));
   return [
     `### ${markdownText(data.label)}`, "",
-    `${count(data.length)} layers, ${milliseconds(data.sumMs)} together.`, "",
+    `${counted(data.length, "layer")}, ${milliseconds(data.sumMs)} together.`, "",
     markdownTable(["Type", "Layers", "Time", "%"], types.map((type) => [markdownText(type.type), count(type.count), milliseconds(type.ms), share(type.ms / (data.sumMs || 1))])), "",
     markdownTable(["Layer", "Type", "Precision", ...(mixed ? ["Reads → writes"] : []), ...(units ? ["Multiply unit"] : []), ...(asked ? ["Asked"] : []), "Median", "%"], order.map((row) =>
       [markdownText(data.name[row]), markdownText(data.type[row]), markdownText(data.precision[row]), ...(mixed ? [markdownText(data.types(row))] : []), ...(units ? [markdownText(data.unit[row])] : []), ...(asked ? [markdownText(data.asked[row])] : []), milliseconds(data.median[row]), share(data.share(row))])), "",
@@ -79,7 +79,7 @@ function untimedMarkdown(data) {
   const table = (title, key) => [markdownTable([title, "Layers", "%"], counts(key).map(([value, times]) =>
     [markdownText(value) || "not recorded", count(times), share(times / data.length)])), ""];
   return [
-    `### ${markdownText(data.label)}`, "", `${count(data.length)} layers, not timed.`, "",
+    `### ${markdownText(data.label)}`, "", `${counted(data.length, "layer")}, not timed.`, "",
     ...table("Precision", "precision"), ...table("Type", "type"), ...table("Role", "role"),
   ].join("\n");
 }

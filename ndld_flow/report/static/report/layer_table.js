@@ -4,7 +4,7 @@
 /** @import { Column, Heat, TableModel } from "../table.js" */
 
 import { make, shortened } from "../elements.js";
-import { amount, count, milliseconds, share, size, threeDigits } from "../quantities.js";
+import { amount, count, counted, milliseconds, share, size, threeDigits } from "../quantities.js";
 import { selectionSummary } from "../widgets.js";
 
 /**
@@ -207,7 +207,7 @@ function layerWork(row, data) {
 function askedWords(row, data) {
   if (data.missed.has(row)) return `${data.asked[row]}, but it computes in ${data.precision[row]}`;
   const nodes = data.onnxNodes[row].length;
-  return data.asked[row] && nodes > 1 ? `${data.asked[row]}, within the ${count(nodes)} nodes that it holds` : data.asked[row];
+  return data.asked[row] && nodes > 1 ? `${data.asked[row]}, within the ${counted(nodes, "node")} that it holds` : data.asked[row];
 }
 
 const NEIGHBOURS_SHOWN = 12;

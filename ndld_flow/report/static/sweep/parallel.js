@@ -4,7 +4,7 @@
 
 import { colorsAt, drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
-import { count } from "../quantities.js";
+import { counted } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 
 // The brushes on the axes of the parallel coordinates: ranges between 0 and 1 that points must be in.
@@ -158,7 +158,7 @@ export class Parallel {
   showStatus() {
     const { parts } = this.brushes;
     this.clear.hidden = parts.size === 0;
-    this.about.textContent = parts.size === 0 ? `${count(this.data.length)} points`
+    this.about.textContent = parts.size === 0 ? counted(this.data.length, "point")
       : [...parts.keys()].map((part) => `${part.short}: ${this.brushes.words(part)}`).join("; ");
   }
 
@@ -168,7 +168,7 @@ export class Parallel {
     this.width = Math.max(width, 2 * PARALLEL.side + (axes.length - 1) * PARALLEL.least);
     const gap = axes.length > 1 ? (this.width - 2 * PARALLEL.side) / (axes.length - 1) : 0;
     this.x = axes.map((_, place) => PARALLEL.side + place * gap);
-    this.canvas = make("canvas", { role: "img", "aria-label": `Parallel coordinates of ${count(this.data.length)} points` });
+    this.canvas = make("canvas", { role: "img", "aria-label": `Parallel coordinates of ${counted(this.data.length, "point")}` });
     this.canvas.style.width = `${this.width}px`;
     this.canvas.style.height = `${PARALLEL.height}px`;
     this.svg = draw("svg", { width: this.width, height: PARALLEL.height, viewBox: `0 0 ${this.width} ${PARALLEL.height}` });

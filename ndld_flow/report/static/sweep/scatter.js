@@ -4,7 +4,7 @@
 
 import { drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
-import { count } from "../quantities.js";
+import { count, counted } from "../quantities.js";
 import { Spots } from "../scatter_points.js";
 import { paretoFront } from "./data.js";
 
@@ -143,7 +143,7 @@ class Scatter {
     const front = paretoFront(placed.filter(({ row }) => this.data.passed(row)), [x.sign, y.sign]);
     const svg = draw("svg", {
       height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
-      "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
+      "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${counted(points.length, "point")}, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
     });
     this.placed = placed;
     this.front = front;

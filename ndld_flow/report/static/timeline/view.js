@@ -4,7 +4,7 @@
 
 import { drawAtWidth } from "../charts.js";
 import { make, shortened } from "../elements.js";
-import { count, milliseconds, share } from "../quantities.js";
+import { count, counted, milliseconds, share } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 import { firstFrom, SPAN_ROW, TimelineSight } from "./data.js";
 import { SPAN_TONES, TimelinePainter } from "./paint.js";
@@ -304,7 +304,7 @@ export class Timeline {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": `Timeline of ${shortened(label, 60)}: ${count(data.length)} spans in ${milliseconds(data.total)}`,
+      "aria-label": `Timeline of ${shortened(label, 60)}: ${counted(data.length, "span")} in ${milliseconds(data.total)}`,
       "aria-describedby": help,
     });
     this.output = make("output", { class: "small", "aria-live": "polite" });
