@@ -48,7 +48,7 @@ _TYPES = {
     "ndld_flow.machine.check": ("Check",),
     "ndld_flow.models.op_reference": ("ListedOperator",),
     "ndld_flow.profiles.compare.measured": ("Rules",),
-    "ndld_flow.recipe.optimize.options": ("OptimizeOptions",),
+    "ndld_flow.optimize.options": ("OptimizeOptions",),
     "ndld_flow.recipe.step_types": ("StepType",),
     "ndld_flow.recipe.write_recipe": (
         "AskShape",
@@ -88,13 +88,13 @@ _TYPES = {
     "ndld_flow.runner.measure_model": ("Profiled",),
     "ndld_flow.runner.mlflow_export": ("Logged",),
     "ndld_flow.runner.plan": ("Decision",),
-    "ndld_flow.runner.reduce.options": ("ReduceOptions",),
-    "ndld_flow.runner.reduce.pack": ("Reduced",),
+    "ndld_flow.reduce.options": ("ReduceOptions",),
+    "ndld_flow.reduce.pack": ("Reduced",),
     "ndld_flow.runner.request": (
         "AnyRecipe",
         "Placement",
     ),
-    "ndld_flow.runner.sweep.plan_sweep": ("SweepPlan",),
+    "ndld_flow.sweep.plan_sweep": ("SweepPlan",),
     "ndld_flow.runner.verify": ("Verified",),
 }
 """Module -> the types of arguments and results that it defines; each is imported when it is used."""
@@ -120,8 +120,8 @@ if TYPE_CHECKING:
     from ndld_flow.graph.inspect_model import Query
     from ndld_flow.machine.check import Check
     from ndld_flow.models.op_reference import ListedOperator
+    from ndld_flow.optimize.options import OptimizeOptions
     from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.recipe.optimize.options import OptimizeOptions
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.comparison import Comparison
@@ -133,6 +133,8 @@ if TYPE_CHECKING:
     from ndld_flow.records.noise import Noise
     from ndld_flow.records.optimization import Optimization
     from ndld_flow.records.profile import Layer, Profile
+    from ndld_flow.reduce.options import ReduceOptions
+    from ndld_flow.reduce.pack import Reduced
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
     from ndld_flow.runner.collect_cache import CacheFreed
     from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
@@ -147,11 +149,9 @@ if TYPE_CHECKING:
     from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.mlflow_export import Logged
     from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.reduce.options import ReduceOptions
-    from ndld_flow.runner.reduce.pack import Reduced
     from ndld_flow.runner.request import AnyRecipe, Placement
-    from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
+    from ndld_flow.sweep.plan_sweep import SweepPlan
 else:
     __getattr__ = lazy_names(__name__, {name: module for module, names in _TYPES.items() for name in names})
 
@@ -298,7 +298,7 @@ def run(
     from ndld_flow.runner.cache_settings import CacheChoice
     from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
-    from ndld_flow.runner.run_request import run_request
+    from ndld_flow.sweep.run_request import run_request
 
     request = request_recipe(
         recipe,
@@ -355,7 +355,7 @@ def plan(
     from ndld_flow.runner.cache_settings import CacheChoice
     from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
-    from ndld_flow.runner.run_request import plan_request
+    from ndld_flow.sweep.run_request import plan_request
 
     request = request_recipe(
         recipe,
@@ -385,7 +385,7 @@ def digest(
     """
     from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
-    from ndld_flow.runner.run_request import digest_request
+    from ndld_flow.sweep.run_request import digest_request
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun)
     return digest_request(request, ignore)
@@ -545,9 +545,9 @@ def reduce(
     values the failure does not need become random, unless it keeps them. Raises RequestError if the recipe does not
     fail.
     """
+    from ndld_flow.reduce.options import ReduceOptions
+    from ndld_flow.reduce.reduce import reduce_recipe
     from ndld_flow.runner.listener import ignore
-    from ndld_flow.runner.reduce.options import ReduceOptions
-    from ndld_flow.runner.reduce.reduce import reduce_recipe
     from ndld_flow.runner.request import request_recipe
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
@@ -572,9 +572,9 @@ def optimize(
     sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
     before anything runs, and ModelError for a model that does not run.
     """
-    from ndld_flow.recipe.optimize.options import OptimizeOptions
+    from ndld_flow.optimize.optimize import optimize_model, write_search
+    from ndld_flow.optimize.options import OptimizeOptions
     from ndld_flow.runner.listener import ignore
-    from ndld_flow.runner.optimize.optimize import optimize_model, write_search
     from ndld_flow.runner.request import request_recipe
 
     options = options or OptimizeOptions()

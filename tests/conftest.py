@@ -194,7 +194,7 @@ def coarse_pictures() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def no_pictures_of_sweeps() -> Iterator[None]:
     """Leave out what sweeps draw for others to embed: that takes half of a toy sweep's time."""
-    from ndld_flow.runner.sweep import run_sweep
+    from ndld_flow.sweep import run_sweep
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_sweep, "write_sweep_exports", lambda record, folder: [])
@@ -276,7 +276,7 @@ def isolated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def pictures_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps write what they draw for others to embed, as they do for users."""
     from ndld_flow.report.exports.sweep_exports import write_sweep_exports
-    from ndld_flow.runner.sweep import run_sweep
+    from ndld_flow.sweep import run_sweep
 
     monkeypatch.setattr(run_sweep, "write_sweep_exports", write_sweep_exports)
 

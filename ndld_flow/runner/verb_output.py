@@ -53,7 +53,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
     ),
     "plan": VerbOutput(
         "The decision on each step, or the work of a sweep.",
-        one=("ndld_flow.runner.sweep.plan_sweep:SweepPlan",),
+        one=("ndld_flow.sweep.plan_sweep:SweepPlan",),
         many=("ndld_flow.runner.described_results:StepDecision",),
     ),
     "profile": VerbOutput(
@@ -74,7 +74,7 @@ OUTPUTS: Mapping[str, VerbOutput] = {
         one=("ndld_flow.records.model_diff:ModelDiff", "ndld_flow.records.engine_lock:EngineComparison"),
         version=None,
     ),
-    "reduce": VerbOutput("The reduced model.", one=("ndld_flow.runner.reduce.pack:Reduced",)),
+    "reduce": VerbOutput("The reduced model.", one=("ndld_flow.reduce.pack:Reduced",)),
     "optimize": VerbOutput(
         "The document `optimization`.", one=("ndld_flow.records.optimization:Optimization",), version=None
     ),

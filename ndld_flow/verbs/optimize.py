@@ -8,7 +8,7 @@ import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import Loudness, NamedPath, json_option, loudness_options, outputs_option, print_json
-from ndld_flow.recipe.optimize.options import OptimizeOptions
+from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape
 
 HELP = """Find the fastest variant of a model that stays right.

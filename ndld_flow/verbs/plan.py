@@ -24,7 +24,7 @@ from ndld_flow.cli.options import (
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Event
     from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
+    from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
 
 
 @click.command("plan", cls=HydraCommand)

@@ -10,7 +10,7 @@ import click
 from ndld_flow import api
 from ndld_flow.base.quantities import counted
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-from ndld_flow.runner.reduce.options import ReduceArguments, ReduceOptions
+from ndld_flow.reduce.options import ReduceArguments, ReduceOptions
 
 HELP = """Reduce a model to the part with which a recipe still fails.
 

@@ -54,10 +54,10 @@ PARTS = {
     "store: records": ("ndld_flow.store.store:Store.write_record", "ndld_flow.store.store:Store.read_record"),
     "store: locks and folders": ("ndld_flow.store.locks:Locks.hold", "ndld_flow.store.store:Store.building"),
     "graph changes": ("ndld_flow.runner.execute:_describe_change",),
-    "point reports": ("ndld_flow.runner.sweep.run_sweep:draw_documents",),
-    "point folders": ("ndld_flow.runner.sweep.run_sweep:write_point",),
-    "sweep report": ("ndld_flow.runner.sweep.run_sweep:draw_sweep",),
-    "sweep record": ("ndld_flow.runner.sweep.run_sweep:describe_sweep",),
+    "point reports": ("ndld_flow.sweep.run_sweep:draw_documents",),
+    "point folders": ("ndld_flow.sweep.run_sweep:write_point",),
+    "sweep report": ("ndld_flow.sweep.run_sweep:draw_sweep",),
+    "sweep record": ("ndld_flow.sweep.run_sweep:describe_sweep",),
 }
 
 

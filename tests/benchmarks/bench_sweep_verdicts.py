@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.runner.sweep.winners import AgainstBest, Aim, WinnerValues, compare_winners
+from ndld_flow.sweep.winners import AgainstBest, Aim, WinnerValues, compare_winners
 from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, find_best, rank_points
 from tests.support.run_fixtures import MACHINE
 

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.measure.pair_rounds import RoundLimits
+from ndld_flow.optimize.compose import read_model
+from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.placement.regions import LatencyMeter, connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
-from ndld_flow.recipe.optimize.compose import read_model
-from ndld_flow.recipe.optimize.options import OptimizeOptions
 from ndld_flow.records.document import read_document
 from ndld_flow.records.placement import PLACEMENT_FILE, Placement
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest

@@ -11,10 +11,10 @@ import onnx
 import yaml
 
 from ndld_flow.base.settings import Settings
-from ndld_flow.recipe.optimize.compose import read_model
-from ndld_flow.recipe.optimize.options import OptimizeOptions
-from ndld_flow.recipe.optimize.variant import Variant
-from ndld_flow.recipe.optimize.variants.loops_as_lstm import propose
+from ndld_flow.optimize.compose import read_model
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.optimize.variant import Variant
+from ndld_flow.optimize.variants.loops_as_lstm import propose
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.quantize import Quantize
 

@@ -20,10 +20,10 @@ from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.runner.events import Event, Notice, RunFinished, SweepFinished
 from ndld_flow.runner.plan import Decision
-from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import seal
 from ndld_flow.store.store import Store
+from ndld_flow.sweep.plan_sweep import SweepPlan
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 
 ONE = "~sweep"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ndld_flow import api
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.sweep.plan_sweep import add_up, estimate_seconds, read_own_times, read_times_of_types
+from ndld_flow.sweep.plan_sweep import add_up, estimate_seconds, read_own_times, read_times_of_types
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 
 

@@ -16,9 +16,9 @@ from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.request import Request
-from ndld_flow.runner.run_request import run_request
 from ndld_flow.store.hidden_credentials import find_redacted, hide_credentials
 from ndld_flow.store.store import Store
+from ndld_flow.sweep.run_request import run_request
 from tests.support.toys import RECIPE, Toy, make_toy, started
 
 LONG = "https://hub.example/model?revision=0123456789abcdef0123456789abcdef0123456"

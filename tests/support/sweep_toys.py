@@ -13,9 +13,9 @@ from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, SweepFinished
 from ndld_flow.runner.request import Placement, Request
-from ndld_flow.runner.run_request import plan_request, run_request
-from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from ndld_flow.store.store import Store
+from ndld_flow.sweep.plan_sweep import SweepPlan
+from ndld_flow.sweep.run_request import plan_request, run_request
 from tests.support.models import make_tiny
 
 DYE = '''

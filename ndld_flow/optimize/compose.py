@@ -1,0 +1,416 @@
+"""Compose the recipes of `optimize`: a sweep over variants of a model, and the recipe that proves one of them.
+
+Both have the same steps with the same settings, so that the second reuses what the first has computed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import EXTRAS
+from ndld_flow.base.quantities import counted, parse_duration_ms
+from ndld_flow.base.text import short_name
+from ndld_flow.optimize.conditions import FIRST_SAMPLES, first_of, read_conditions
+from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.optimize.presets import read_preset
+from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
+from ndld_flow.optimize.variants import propose_variants
+from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data
+from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
+
+SOURCE = "source"
+"""The name of the variant that is the model itself."""
+SEARCH_SHARE = 0.5
+"""Share of the budget after which no variant starts: the rest is for the proofs."""
+_ROUNDS_SHARE = 0.3
+"""Share of the budget that the alternating passes of a proof may take."""
+_ROUNDS_OF_REST = 0.4
+"""Their share of what is left of it when a proof starts: the rest is for its check and its profiles."""
+WORTH_SHARE = 0.1
+"""Share of the budget that planted faults may take in a proof, and made samples too."""
+_MADE_PASSES = 40
+"""Passes that choosing and judging made samples takes, about."""
+_LONG_CHECK_MS = 10_000
+"""Duration of the passes of a check of accuracy from which a few samples are judged first."""
+_QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
+"""Settings of `profile` for what is measured in rounds as well: they show where the time is."""
+_SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
+"""Settings of `profile` for the first measurement of a variant."""
+
+_SEARCH = """\
+# The search of `ndld-flow optimize` for variants of {model_name} that stay right.
+#
+#   ndld-flow run {target}
+#
+# Each variant sets the steps that differ; a variant that fails `{judge}` is not measured.
+{notes}{head}
+sweep:
+  over:
+    variant:
+{variants}{threads}
+{objectives}
+  subject_to: {conditions}
+  together: 1                 # point by point, so that an interruption loses nothing
+  mixed: false                # the cheap variants first
+{again}{time}"""
+_AGAIN = """\
+  short: {short}
+  winners: {winners}                  # the best are measured again with the recipe's own settings, in turns
+"""
+_WINNERS = 3
+_HEAD = """\
+name: {name}
+defaults:{profiled}
+  - _self_
+model: {model}                # relative to the current directory
+{targets}
+inputs:                       # the files of the search; `held` has others
+{inputs}
+
+runtime: {runtime}
+
+steps:
+{steps}"""
+_PROOF = """\
+# {variant}: the proof of `ndld-flow optimize`, on samples that the search has not seen. Reproduce the result with:
+#
+#   ndld-flow run {target} -o {output}
+#
+{head}
+gates:
+{gates}
+"""
+_PROBED = """\
+# The source of an optimization: judged against itself, and profiled, before any variant is tried.
+#
+{head}
+"""
+_BOARD = "board"
+"""The name of the other machine among a recipe's targets."""
+
+
+@dataclass(frozen=True)
+class Composer(Subject):
+    """The model and what is asked of it, for the first runtime, from which the recipes of one search are composed."""
+
+    @property
+    def variants(self) -> Sequence[Variant]:
+        """Return the variants to try, the cheap ones first."""
+        return self._chosen[0]
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Return sentences on what is not tried, and why."""
+        return self._chosen[1]
+
+    @cached_property
+    def _chosen(self) -> tuple[Sequence[Variant], Sequence[str]]:
+        """Choose when it is needed: a race waits for the shares of the source's time."""
+        return choose_variants(self)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the recipes."""
+        return f"optimize-{name_recipe(self.model)}"
+
+    @property
+    def fixed_shapes(self) -> str:
+        """Return the only shapes that all variants but the source accept; empty if these stay free."""
+        return describe_shapes(self.trial.inputs) if self.options.fix_shapes else ""
+
+    def compose_sweep(self, target: Path, *, limit_ms: float | None = None) -> str:
+        """Return the text of the sweep over all variants, for a file, those that need minutes last.
+
+        After `limit_ms`, by default the search's share of the budget, no variant starts.
+        """
+        ordered = sorted(self.variants, key=lambda each: (each.name != SOURCE, each.costly))
+        variants = "\n".join(f"      {json.dumps(each.name)}: {{{self._changes(each)}}}" for each in ordered)
+        threads, budget = self.options.threads, self.options.budget
+        if limit_ms is None and budget:
+            limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
+        short = ", ".join(f"speed.{name}: {value}" for name, value in _SHORT.items())
+        limits = ["fits"] if self._limits() else []
+        goals = {}
+        for direction in ("minimize", "maximize"):
+            metrics = [each.metric for each in self.objectives if each.direction == direction]
+            if metrics:
+                goals[direction] = metrics[0] if len(metrics) == 1 else json.dumps(metrics)
+        return _SEARCH.format(
+            model_name=short_name(self.model.name),
+            target=short_name(str(target)),
+            judge="` or `".join([*limits, "agree"]),
+            notes="".join(f"# {note}\n" for note in self.left_out),
+            head=self._head(self.name, self.runtime, self._steps(), _PROFILED),
+            variants=variants,
+            threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
+            objectives="\n".join([f"  {direction}: {text}" for direction, text in goals.items()]),
+            conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
+            again="" if self.preset.built_only else _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS),
+            time=f"  time: {limit_ms:g} ms\n" if limit_ms is not None else "",
+        )
+
+    def is_base(self, variant: Variant, threads: int | None) -> bool:
+        """Return whether a variant is what all others are compared with: the source, with the settings of `base`."""
+        return variant.is_source and variant.runtime == self.runtime and threads is None
+
+    def compose_proof(
+        self,
+        variant: Variant,
+        threads: int | None,
+        target: Path,
+        output: Path,
+        *,
+        measured: bool = True,
+        left_s: float = math.inf,
+    ) -> str:
+        """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
+        the source. `left_s` is what is left of the budget in seconds.
+        """
+        gates = [*([] if self.races else self.conditions.of("agree")), *self.conditions.of("held")]
+        if measured:
+            gates += [*self._sizes(), *self.gain_gates()]
+        quick = measured and not self.preset.built_only and not self.races
+        profiled = _PROFILED + "\n  - profiling@steps.base: quick" if quick else ""
+        return _PROOF.format(
+            variant=variant.name,
+            target=short_name(str(target)),
+            output=short_name(str(output)),
+            head=self._head(
+                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, measured, left_s), profiled
+            ),
+            gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
+        )
+
+    def compose_probe(self) -> str:
+        """Return the text of a recipe that judges the source against itself, as the search does, and profiles it."""
+        source = Variant(SOURCE, self.runtime, is_source=True)
+        steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
+        if self.races:
+            data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
+            # Made samples and planted faults would take as long as several variants, and say nothing about these.
+            judged = f"{self._judged(False)}{data}, made: off, power: off"
+            agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
+            steps = [agree, *self._measuring("source", None, _QUICK, "base")]
+        return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime, steps, ""))
+
+    def gain_gates(self) -> list[str]:
+        """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
+        each of these is a gain. The latency may not grow, unless it is traded for throughput.
+        """
+        gates = []
+        (first, *others) = self.objectives
+        if not others and first.evidence != "single builds":
+            gates.append(f"{first.gain('_high')} <= {AT_LEAST}")
+        names = {each.name for each in self.objectives}
+        allowed = self.conditions.latency
+        if not self.preset.built_only and (allowed is not None or not names & {"latency", "throughput"}):
+            gates.append(f"versus.latency.median.ratio_high <= {allowed if allowed is not None else SLOWER}")
+        return gates
+
+    def _head(self, name: str, runtime: str, steps: Sequence[str], profiled: str) -> str:
+        host = f"\ntargets: {{{_BOARD}: {{host: {json.dumps(self.options.on)}}}}}" if self.preset.remote else ""
+        return _HEAD.format(
+            name=name,
+            profiled="" if self.preset.built_only else profiled,
+            model=json.dumps(os.path.relpath(self.model)),
+            targets=host,
+            inputs="\n".join(input_lines(self.trial, self.samples.search)) or "  {}",
+            runtime=runtime,
+            steps="\n".join(f"  {step}" for step in steps),
+        )
+
+    def _steps(self, variant: Variant | None = None, threads: int | None = None) -> list[str]:
+        """Return the steps of the search: those of one variant, or those that all variants change."""
+        steps = variant.steps if variant is not None else {}
+        result = variant.result if variant is not None else MADE
+        lines = []
+        if variant is None or not variant.is_source:
+            read = "source"
+            if self.has_weights_as_inputs:
+                lines.append(f"own: {{step: edit, from: {read}, operations: [{{remove_initializer_inputs: {{}}}}]}}")
+                read = "own"
+            if self.fixed_shapes:
+                lines.append(f"fixed: {{step: fix_shapes, from: {read}}}")
+                read = "fixed"
+            lines.append(f"clean: {{step: sanitize, from: {read}}}   # fold constants, fuse operators")
+            lines += [] if variant is not None and "found" not in steps else [f"found: {steps.get('found', CLEAN)}"]
+            if variant is None or MADE in steps:
+                note = "" if variant is not None else "   # variants replace it"
+                lines.append(f"made: {steps.get(MADE, CLEAN)}{note}")
+        lines += [f"fits: {{step: edit, from: {result}, operations: [{limits}]}}" for limits in self._limits()]
+        check = f"step: check_accuracy, reference: source, candidate: {result}"
+        if variant is None and self._early():
+            first = json.dumps(self._first_files())
+            lines.append(f"first: {{{check}, tolerance: null, data: {first}}}   # hopeless ones end here")
+        lines.append(f"agree: {{{check}{self._judged(False)}}}")
+        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
+
+    def _first_files(self) -> dict[str, list[str]]:
+        """Return three files of each input, at equal distances."""
+        return {name: list(first_of(files)) for name, files in self.samples.search.items()}
+
+    def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
+        """Return the steps that measure a model, by default `engine` and `speed`."""
+        on = f", on: {_BOARD}" if self.preset.remote else ""
+        engine = ", ".join(f"{key}: {json.dumps(value)}" for key, value in self.preset.engine.items())
+        built = f"{name}_engine" if name and self.preset.remote else name or "engine"
+        lines = [f"{built}: {{step: build_engine, from: {result}, {engine}{on}}}"] if engine else []
+        if self.preset.built_only:
+            return lines
+        settings = "".join(f", {key}: {json.dumps(value)}" for key, value in self.preset.speed.items())
+        runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
+        given = self.options.threads
+        number = threads if threads is not None else given[0] if len(given) == 1 else None
+        threads_setting = f", threads: {number}" if number is not None else ""
+        measured = f"{settings}{runs}{threads_setting}{own}{on}"
+        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
+
+    def _proof_steps(self, variant: Variant, threads: int | None, measured: bool, left_s: float) -> list[str]:
+        """Return the steps of the search, and those on held-out samples and against the source."""
+        steps = self._steps(variant, threads)
+        measuring = len(self._measuring(variant.result, threads))
+        checked, speed = steps[:-measuring], steps[-measuring:]
+        if self.races:  # the race has judged it on the samples of the search
+            checked = [step for step in checked if not step.startswith("agree:")]
+            speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
+        settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth()}"
+        checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
+        if not measured:
+            return checked
+        in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
+        base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
+        if self.preset.built_only:
+            return [*checked, *base, *speed]
+        rounds = ", rounds: 0" if self.preset.remote else ""
+        if self.budget_s is not None:
+            limit_s = min(self.budget_s * _ROUNDS_SHARE, left_s * _ROUNDS_OF_REST)
+            rounds += f", budget: {max(limit_s, 1):.0f} s"
+        allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
+        versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
+        return [*checked, *base, *speed, f"versus: {versus}"]
+
+    def _judged(self, held: bool) -> str:
+        """Return the settings of a check of accuracy on either part of the samples."""
+        text = ", tolerance: null" if self.conditions.accuracy else ""
+        text += "" if held else ", seen: {}"  # all variants are judged on the same samples
+        if not self.samples.search:
+            text += f", samples: {RANDOM_SAMPLES}" + (f", seed: {HELD_SEED}" if held else "")
+        elif held:
+            text += f", data: {json.dumps(self.samples.held)}"
+        if self.options.metric is not None:
+            labels = {"metric": str(self.options.metric), "labels": str(self.options.labels)}
+            text += f", samples: {self.samples.counts[held]}" if self.samples.search else ""
+            text += "".join(f", {key}: {json.dumps(value)}" for key, value in labels.items())
+        return text
+
+    def _worth(self) -> str:
+        """Return the settings by which the check of a proof keeps to its share of the budget."""
+        if not self.races or self.budget_s is None:
+            return ""
+        limit_s = self.budget_s * WORTH_SHARE
+        is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
+        return ", made: off, power: off" if is_short else f", power_time: {limit_s:.3g} s"
+
+    def _early(self) -> list[str]:
+        """Return the conditions on the first samples; none if judging all takes little longer than starting twice."""
+        count = self.samples.counts[0]
+        takes_ms = 2 * self.trial.pass_ms * (count - FIRST_SAMPLES)
+        return self.conditions.early("first", count) if self.samples.search and takes_ms > _LONG_CHECK_MS else []
+
+    def _limits(self) -> list[str]:
+        """Return the operation that refuses models beyond the limits of the target."""
+        operators = self.preset.limits.operators
+        return [f"{{assert: {{only_op_types: {json.dumps(operators)}}}}}"] if operators else []
+
+    def _sizes(self) -> list[str]:
+        limit = self.preset.limits.model
+        return [f"speed.model_bytes <= {limit:.0f} B"] if limit is not None and not self.preset.built_only else []
+
+    def _changes(self, variant: Variant) -> str:
+        """Return the settings of a variant, as an axis of the sweep has them."""
+        changes = [f"runtime: {variant.runtime}"]
+        if variant.result != MADE:
+            reading = ["agree.candidate", "engine.from" if self.preset.engine else "speed.from"]
+            reading += ["first.candidate"] if self._early() else []
+            reading += ["fits.from"] if self._limits() else []
+            changes += [f"{key}: {variant.result}" for key in reading]
+        changes += [f"speed.{setting}" for setting in [variant.speed.removeprefix(", ")] if setting]
+        return ", ".join([*changes, *(f"{name}: {text}" for name, text in variant.steps.items())])
+
+
+_PROFILED = "\n  - profiling@steps.speed: quick"
+
+
+def read_model(
+    model: Path,
+    options: OptimizeOptions,
+    folder: Path,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> Composer:
+    """Read a model as `init` does, and split the data.
+
+    A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
+    model runs, and ModelError for a model that cannot be read or does not run.
+    """
+    # Without any of its runtimes, a run reports the lack of all of them.
+    known = read_preset(options.target)
+    names = tuple(name for name in known.runtimes if name != "openvino" or EXTRAS["openvino"].is_installed)
+    preset = known.model_copy(update={"runtimes": names or known.runtimes})
+    if preset.remote != bool(options.on):
+        raise RequestError(
+            f"--for {options.target}: it builds and measures on another machine; give it: --on ssh://USER@HOST."
+            if preset.remote
+            else f"--on {options.on}: --for {options.target} measures here; only targets on another machine take it."
+        )
+    objectives = choose_objectives(options.minimize, options.maximize, preset.defaults, built_only=preset.built_only)
+    conditions = read_conditions(options.keep, options.metric, options.labels)
+    if options.budget:
+        try:
+            parse_duration_ms(options.budget)
+        except ValueError as error:
+            raise RequestError(f"--budget: {error}") from None
+    trial, found = try_with_data(model, options.data, options.shapes, progress)
+    samples = split_data(found, model, trial, folder, options.tokenizer)
+    if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
+        objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)
+    return Composer(
+        model=model,
+        options=options,
+        conditions=conditions,
+        objectives=objectives,
+        preset=preset,
+        samples=samples,
+        runtime=preset.runtimes[0],
+        trial=trial,
+    )
+
+
+def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
+    """Return the variants to try, the cheap ones first, and sentences on what is not tried."""
+    preset, samples = subject.preset, subject.samples
+    proposed: list[tuple[int, Variant]] = []
+    left_out: list[str] = [preset.unknown] if preset.unknown else []
+    if preset.runtimes != read_preset(subject.options.target).runtimes:
+        left_out.append(EXTRAS["openvino"].lack("a search in OpenVINO too"))
+    for runtime in preset.runtimes:
+        own = replace(subject, runtime=runtime)
+        label = own.label if runtime != preset.runtimes[0] else ""
+        proposed.append((0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
+        for order, each in propose_variants(own):
+            if isinstance(each, Variant):
+                proposed.append((order, each))
+            elif each not in left_out:
+                left_out.append(each)
+    if not samples.search:
+        left_out.append("Accuracy is judged on random inputs, and is only as good as these.")
+    elif sum(samples.counts) < FEW_FILES:
+        left_out.append(f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them.")
+    return [variant for _, variant in sorted(proposed, key=lambda pair: pair[0])], left_out

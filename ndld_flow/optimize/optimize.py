@@ -1,0 +1,147 @@
+"""Optimize a model: search among its variants, prove the best on held-out data, and deliver it if it is right and
+better than the source.
+
+The search and the proofs are recipes that a person can read and run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import seconds
+from ndld_flow.optimize.compose import Composer, read_model
+from ndld_flow.optimize.found import Budget, Found, prove_source, time_shares
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.optimize.proof import Proof, Prover, command_of
+from ndld_flow.optimize.race_search import RaceSearch, remove_leftovers
+from ndld_flow.optimize.sweep_search import SweepSearch
+from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, find_ending
+from ndld_flow.runner.events import Notice
+from ndld_flow.runner.export import check_output
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run_folder import write_optimization
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import make_folder, write_text_atomically
+
+_SOURCE_RUNS = 20.0
+"""The default budget is at least this many times as long as the run of the source: one process after the other starts,
+and on a busy machine each takes seconds."""
+
+
+def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
+    """Write the variants that `optimize_model` would try as a sweep.
+
+    Raises RequestError if the file exists, and as `read_model`.
+    """
+    if path.exists() and not overwrite:
+        raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
+    composer = read_model(model, options, path.with_name(f"{path.stem}-samples"))
+    _warn(composer, listener)
+    write_text_atomically(path, composer.compose_sweep(path))
+
+
+def optimize_model(model: Path, options: OptimizeOptions, request: Request, listener: Listener) -> Optimization:
+    """Find, prove, deliver and record the fastest variant of a model; `request` has the folders and the output.
+
+    It ends within its budget, and 2 s after Ctrl-C, with the best that was proved until then. Raises NdldFlowError if
+    nothing can be searched.
+    """
+    start, started_at = time.monotonic(), datetime.now(UTC)
+    if request.output is not None:
+        check_output(request.output)
+    folder = _folder(model, options, request.outputs)
+    composer = read_model(model, options, folder / "samples")
+    make_folder(folder)
+    remove_leftovers(folder)
+    budget = Budget(composer.budget_s, start)
+    if budget.seconds is not None and not options.budget:
+        listener(Notice(text=f"this takes at most about {seconds(budget.seconds)}; --budget changes it"))
+    source = prove_source(Prover(composer, folder, request, listener))
+    if budget.seconds is not None and not options.budget and _SOURCE_RUNS * source.took_s > budget.seconds:
+        budget = Budget(_SOURCE_RUNS * source.took_s, start)
+        listener(Notice(text=f"this machine is slow or busy: now at most about {seconds(budget.seconds or 0.0)}"))
+    if composer.races:
+        composer = replace(composer, shares=time_shares(source))
+    _warn(composer, listener)
+    prover = Prover(composer, folder, request, listener)
+    search = RaceSearch if composer.races else SweepSearch
+    found = search(prover, source, budget).run()
+    if not found.delivered.passed:
+        raise ModelError(f"{model}: no variant of it fits --for {options.target}: {found.delivered.why}")
+    found.delivered = prover.deliver(found.delivered)
+    assert found.delivered.finished is not None  # it passed
+    record = _describe(prover, found, source, budget, started_at)
+    write_text_atomically(folder / OPTIMIZATION_RECORD, record.to_json())
+    write_optimization(record, Path(found.delivered.finished.folder))  # on top of the page of its proof
+    return record
+
+
+def _warn(composer: Composer, listener: Listener) -> None:
+    for sentence in composer.left_out:
+        listener(Notice(text=sentence))
+
+
+def _folder(model: Path, options: OptimizeOptions, outputs: Path) -> Path:
+    """Return the folder of the recipes: one for each model and set of options."""
+    identity: list[JsonValue] = [
+        str(model.absolute()),
+        options.target,
+        *options.data,
+        "",
+        *options.keep,
+        str(options.threads),
+        [*options.minimize, *options.maximize],
+        options.fix_shapes,
+    ]
+    return outputs / "optimizations" / f"{name_recipe(model)}-{digest_json(identity)[:8]}"
+
+
+def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, started_at: datetime) -> Optimization:
+    composer, options, delivered = prover.composer, prover.composer.options, found.delivered
+    assert delivered.finished is not None  # it passed
+    faster = found.faster
+    return Optimization(
+        model=str(composer.model),
+        target=options.target,
+        objectives=tuple(each.name for each in composer.objectives),
+        keep=options.keep,
+        search_samples=composer.samples.counts[0],
+        held_samples=composer.samples.counts[1],
+        random_inputs=not composer.samples.search,
+        variants=found.variants,
+        not_tried=found.not_tried,
+        stopped_because=found.stopped_because,
+        ending=find_ending(found.variants, faster=faster),
+        delivered=delivered.variant.name,
+        runtime=delivered.variant.runtime,
+        threads=delivered.threads,
+        digest=delivered.model.digest,
+        size_bytes=sum(file.size_bytes for file in delivered.model_files),
+        source_bytes=sum(file.size_bytes for file in source.source.files),
+        file=str(composer.model if delivered.variant.is_source else delivered.file),
+        exported=delivered.exported,
+        speed=delivered.speed,
+        gains=delivered.gains,
+        front=found.front,
+        unknown=composer.preset.unknown,
+        fixed_shapes=composer.fixed_shapes if faster and not delivered.variant.is_source else "",
+        accuracy=delivered.accuracy if faster else "",
+        worst_sample=delivered.worst_sample if faster else "",
+        metrics=dict(delivered.metrics),
+        recipe=str(delivered.recipe),
+        command=command_of(delivered, prover.request),
+        run=delivered.finished.run,
+        sweep=found.sweep.sweep if found.sweep is not None else "",
+        report=delivered.finished.report,
+        budget_s=budget.seconds,
+        started_at=started_at,
+        wall_s=budget.used_s,
+    )

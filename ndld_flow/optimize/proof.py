@@ -1,0 +1,251 @@
+"""Prove a variant: it is right on samples that the search has not seen, and better than the source."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.optimize.compose import Composer
+from ndld_flow.optimize.objectives import Objective
+from ndld_flow.optimize.variant import Variant
+from ndld_flow.recipe.gates import GateError, parse_expression
+from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
+from ndld_flow.records.placement import PLACEMENT_FILE
+from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
+from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
+from ndld_flow.runner.events import Event, RunFinished
+from ndld_flow.runner.export import Export, export_results, export_source
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.request import Request
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument, Onnx
+from ndld_flow.sweep.run_request import run_request
+
+_JUDGING: Mapping[str, VariantOutcome] = {
+    "fits": "not right",
+    "held": "not right on held-out data",
+    "agree": "not right",
+}
+"""Step -> the outcome if it fails."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The outcome of the proof of a variant, and what it measured."""
+
+    variant: Variant
+    threads: int | None
+    recipe: Path
+    outcome: VariantOutcome
+    why: str
+    record: RunRecord | None = None
+    """The record of the run; None if it ended with an error."""
+    speed: Speed | None = None
+    gains: tuple[Gain, ...] = ()
+    accuracy: str = ""
+    worst_sample: str = ""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    finished: RunFinished | None = None
+    took_s: float = 0.0
+    """Seconds of its run."""
+    exported: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the variant is right and better."""
+        return self.outcome in ("delivered", "on the front")
+
+    @property
+    def source(self) -> ArtifactRecord:
+        """Return the source; only of a run that finished."""
+        assert self.record is not None
+        return self.record.source.artifact
+
+    @property
+    def model(self) -> ArtifactRecord:
+        """Return the model that was measured; only of a run that finished."""
+        assert self.record is not None
+        return self.source if self.variant.is_source else _step(self.record, self.variant.result).artifact
+
+    @property
+    def file(self) -> Path:
+        """Return the path of the model in the folder of the run; only of a run that finished, and not of the source."""
+        assert self.finished is not None
+        return find_file(Path(self.finished.folder) / self.variant.result, Onnx.main)
+
+    @property
+    def model_files(self) -> tuple[ArtifactFile, ...]:
+        """Return the files of the model, without the record of a placement beside it."""
+        return tuple(file for file in self.model.files if file.path != PLACEMENT_FILE)
+
+    def is_same_as(self, other: Proof) -> bool:
+        """Return whether both measured the same model in the same way."""
+        if self.record is None or other.record is None:
+            return False
+        mine, others = ((each.variant.runtime, each.variant.speed, each.threads) for each in (self, other))
+        return mine == others and self.model_files == other.model_files
+
+
+@dataclass(frozen=True)
+class Prover:
+    """Proves variants by recipes in a folder."""
+
+    composer: Composer
+    folder: Path
+    request: Request
+    listener: Listener
+
+    def prove(self, variant: Variant, threads: int | None, left_s: float = math.inf) -> Proof:
+        """Check a variant on held-out samples; if it is right, compare it with the source, in what is left of the
+        budget in seconds.
+
+        An error of its steps fails it, and is not raised.
+        """
+        for measured in (True,) if self.composer.races else (False, True):  # the race has judged it already
+            suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
+            recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
+            output = self.request.output or Path("fast.onnx")
+            text = self.composer.compose_proof(variant, threads, recipe, output, measured=measured, left_s=left_s)
+            try:
+                proof = self.run(variant, threads, text, recipe, measured=measured)
+            except OutputsError:
+                raise
+            except NdldFlowError as error:
+                return Proof(variant, threads, recipe, "failed", str(error))
+            if not proof.passed:
+                break
+        return proof
+
+    def deliver(self, proof: Proof) -> Proof:
+        """Export the model of a proof that passed, if a file is requested. Raises OutputsError if that fails."""
+        output = self.request.output
+        if output is None:
+            return proof
+        assert proof.finished is not None  # it passed
+        run = Path(proof.finished.folder)
+        if proof.variant.is_source:
+            return replace(proof, exported=export_source(output, run))
+        return replace(
+            proof, exported=export_results([Export(proof.variant.result, output)], read_run_record(run), run)
+        )
+
+    def run(
+        self, variant: Variant, threads: int | None, text: str, recipe: Path | None = None, *, measured: bool = False
+    ) -> Proof:
+        """Run a recipe that judges a variant; one that is `measured` compares it with the source too.
+
+        Raises NdldFlowError for the errors of its steps.
+        """
+        from ndld_flow.accuracy.accuracy_record import summarize
+
+        recipe = recipe or self.folder / "source.yaml"
+        write_text_atomically(recipe, text)
+
+        def listen(event: Event) -> None:
+            if not isinstance(event, RunFinished):
+                self.listener(event)
+
+        start = time.monotonic()
+        finished = run_request(replace(self.request, recipe=recipe, output=None), listen)
+        took_s = time.monotonic() - start
+        assert isinstance(finished, RunFinished)
+        run = Path(finished.folder)
+        record = read_run_record(run)
+        gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
+        outcome, why = _judge(record)
+        if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
+            outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
+        if outcome == "not faster" and any(gain.is_open for gain in gains):
+            outcome, why = "not proved", "; ".join(gain.describe() for gain in gains)
+        judged = [name for name in ("agree", "held") if (run / name).is_dir()]
+        documents = {name: read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in judged}
+        samples = [sample for document in documents.values() for sample in document.samples]
+        near = self.composer.conditions.near_bound(samples)
+        if outcome == "delivered" and near and not variant.is_source:
+            outcome, why = "near the bound", near
+        held = documents[judged[-1]] if judged else None
+        return Proof(
+            variant=variant,
+            threads=threads,
+            recipe=recipe,
+            outcome=outcome,
+            why=why,
+            record=record,
+            speed=_speed(run) if measured and not self.composer.preset.built_only else None,
+            gains=gains,
+            accuracy=summarize(held, dict(self.composer.conditions.accuracy)) if held is not None else "",
+            worst_sample=(held.worst_sample or "") if held is not None else "",
+            metrics=_step(record, judged[-1]).metrics if judged else {},
+            finished=finished,
+            took_s=took_s,
+        )
+
+
+def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
+    """Return the outcome of a run, and why it is not delivered."""
+    beyond = [
+        step.record.summary for step in record.steps if step.name == "fits" and step.record and not step.record.passed
+    ]
+    if beyond:
+        return "not right", beyond[0]
+    for name, outcome in _JUDGING.items():
+        wrong = [*_failures(record, name)]
+        if wrong:
+            return outcome, "; ".join(wrong)
+    if record.passed:
+        return "delivered", ""
+    failed = [gate for gate in record.gates if not gate.passed]
+    reasons = [f"{gate.gate} fails: {gate.undecided or f'{gate.left:.4g}'}" for gate in failed]
+    compared = (step.record.summary for step in record.steps if step.name == "versus" and step.record)
+    return "not faster", next(compared, "; ".join(reasons))
+
+
+def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]:
+    """Yield each objective against the source, as far as a run has its metrics."""
+    metrics = metrics_of(record.steps)
+    for objective in objectives:
+        try:
+            ratio, low, high = (
+                parse_expression(objective.gain(end)).evaluate(metrics).value for end in ("", "_low", "_high")
+            )
+        except GateError:
+            continue
+        yield Gain(objective=objective.name, ratio=ratio, low=low, high=high, evidence=objective.evidence)
+
+
+def _failures(record: RunRecord, name: str) -> Iterator[str]:
+    for step in record.steps:
+        if step.name == name and step.record is not None and not step.record.passed:
+            yield step.record.summary
+    for gate in record.gates:
+        if gate.gate.startswith(f"{name}.") and not gate.passed:
+            yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}"
+
+
+def _step(record: RunRecord, name: str) -> StepRecord:
+    return next(step.record for step in record.steps if step.name == name and step.record is not None)
+
+
+def _speed(folder: Path) -> Speed | None:
+    """Return the ratio that alternating passes gave; None if they gave none."""
+    comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
+    found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
+    return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
+
+
+def command_of(proof: Proof, request: Request) -> str:
+    """Return the command that repeats a proof, and writes its model."""
+    words = ["ndld-flow", "run", str(proof.recipe)]
+    words += ["-o", str(request.output)] if request.output is not None and not proof.variant.is_source else []
+    words += ["--outputs", str(request.outputs)] if request.outputs != Path("outputs") else []
+    return shlex.join([*words, *(["--trust"] if request.trust else [])])

@@ -1,0 +1,469 @@
+"""Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
+
+A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run; a
+pass takes 1.6 times as long as the leader's; three samples show that it is wrong; alternating passes show with 95 %
+confidence that it is slower than the leader; all samples show that it is wrong, or so near a bound that others may be.
+A leader is right on all samples.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.accuracy.accuracy_record import metrics_of
+from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_reference
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.inputs import InputSpec
+from ndld_flow.measure.worker import count_threads
+from ndld_flow.models.external_files import model_bytes
+from ndld_flow.optimize.compose import SOURCE
+from ndld_flow.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
+from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
+from ndld_flow.optimize.variant import MADE
+from ndld_flow.recipe.gates import parse_condition
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
+from ndld_flow.runner.devices import Claim, holding
+from ndld_flow.runner.executors.executor import InProcess
+from ndld_flow.runner.listener import ignore
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.run import run_steps
+from ndld_flow.runner.run_state import RunOpener
+from ndld_flow.samples.feeds import make_feeds
+from ndld_flow.step import Context
+from ndld_flow.steps.check_accuracy import CheckAccuracy
+from ndld_flow.steps.profile import ProfileModel
+from ndld_flow.store.kinds import Artifact, Onnx
+
+_HOPELESS = 1.6
+"""A variant whose pass takes this many times as long as the leader's is not judged: of what won in any grid, nothing
+was lost by that."""
+_FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
+_SLOWER = 0.03
+"""Logarithm of the ratio from which a slower variant leaves: one of equal speed may be more right."""
+_LAST_ROUNDS, _MOST_ROUNDS = 6, 18
+_EQUAL = 0.01
+"""Half the interval of the ratio to the best within which it does not matter who wins."""
+_TOLD_APART = 9
+"""Number of rounds after which the slower of two leaves although its interval does not show it."""
+_END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
+"""Time, at least that of so many passes of the leader, that is left for the last rounds and judgements: no variant
+starts then. It is at most this share of the race."""
+_FALLBACKS = 3
+"""Number of right variants that may have to be proved: fresh processes may veto the first."""
+_LOOSE = 3.0
+"""Multiple of the allowed error from which three samples show that a variant is wrong."""
+_UNRELATED = 0.95
+"""Cosine on three samples below which a variant is wrong by the default judgement."""
+
+
+@dataclass
+class Entrant:
+    """A variant in the race."""
+
+    name: str
+    runtime: str
+    recipe: Recipe
+    model: Onnx
+    racer: Racer
+    close: Callable[[], None]
+    took_s: float = 0.0
+    accuracy: Accuracy | None = None
+    """Its judgement on all samples; None before."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+
+class LostError(Exception):
+    """A variant has left the race."""
+
+    def __init__(self, outcome: VariantOutcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome: VariantOutcome = outcome
+        self.why = why
+
+
+class Race:
+    """One race."""
+
+    def __init__(self, job: RaceJob, emit: Callable[[dict[str, Any]], object]) -> None:
+        self._job, self._emit, self._start = job, emit, time.monotonic()
+        loaded = load_sweep(Path(job.recipe), trust=job.trust)
+        assert isinstance(loaded, Sweep)
+        self._sweep, self._outputs = loaded, Outputs(Path(job.outputs))
+        self._opener = RunOpener(self._outputs, ignore)
+        self._conditions = Conditions(job.accuracy)
+        self._rounds = Rounds()
+        self._entered: dict[tuple[str, str], str] = {}
+        """Digest of the model and how it is opened -> the variant."""
+        self._alive: list[Entrant] = []
+        self._wrong: set[str] = set()
+        self._source: Entrant | None = None
+        self._references: dict[str, ReferenceRun] = {}
+
+    def run(self) -> None:
+        """Run the race. Raises NdldFlowError if the source cannot be built, run or judged."""
+        with self._outputs.store.locks.working(), tempfile.TemporaryDirectory(dir=self._job.folder) as scratch:
+            self._scratch = Path(scratch)
+            self._source = self._leader = self._enter(SOURCE)
+            self._alive = [self._source]
+            # What is wrong with any of the samples is known before a variant is tried.
+            assert self._source is not None
+            step = _step(self._source.recipe, "agree")
+            self._pair(self._source, step, "all", self._given(step))
+            for name in self._job.variants[1:]:
+                # Some time is left for the end of the race.
+                passes_s = _END_PASSES * self._leader.racer.ms / 1e3
+                if self._left() <= min(max(_END_S, passes_s), _END_SHARE * self._job.seconds):
+                    self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
+                    continue
+                self._emit({"doing": name})
+                self._try(name)
+            self._emit({"doing": ""})
+            self._finish()
+
+    def _wait(self, waits_for: str) -> None:
+        self._emit({"waits": waits_for})
+
+    def _left(self) -> float:
+        return self._job.seconds - (time.monotonic() - self._start)
+
+    def _try(self, name: str) -> None:
+        """Let a variant enter; it stays if it may be the best."""
+        start, entrant, part = time.monotonic(), None, self._job.extends.get(name)
+        try:
+            if part in self._wrong:
+                raise LostError("cannot win", f"{part} quantizes less, and is not right")
+            entrant = self._enter(name)
+            self._qualify(entrant)
+        except LostError as lost:
+            self._lose(name, entrant, lost, time.monotonic() - start)
+            return
+        except NdldFlowError as error:
+            self._lose(name, entrant, LostError("failed", str(error)), time.monotonic() - start)
+            return
+        entrant.took_s = time.monotonic() - start
+        self._alive.append(entrant)
+        self._show(entrant, leads=entrant is self._leader)
+
+    def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
+        if lost.outcome == "not right":
+            self._wrong.add(name)
+        if entrant is None:
+            self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
+            return
+        entrant.close()
+        self._show(replace(entrant, took_s=took_s), lost.outcome, lost.why)
+
+    def _tell(self, variant: TriedVariant, *, leads: bool = False) -> None:
+        self._emit({"tried": variant.model_dump(mode="json"), "leads": leads})
+
+    def _show(
+        self, entrant: Entrant, outcome: VariantOutcome = "not proved", why: str = "", *, leads: bool = False
+    ) -> None:
+        """Report a variant; one that is still in the race is not proved."""
+        known_ms = math.isfinite(entrant.racer.ms)
+        variant = TriedVariant(
+            name=entrant.name,
+            runtime=entrant.runtime,
+            outcome=outcome,
+            why=why,
+            speed=self._speed(entrant),
+            metrics=dict(entrant.metrics),
+            latency=Metric(value=entrant.racer.ms, unit="ms") if known_ms else None,
+            took_s=entrant.took_s,
+        )
+        self._tell(variant, leads=leads)
+
+    def _speed(self, entrant: Entrant) -> Speed | None:
+        """Return the ratio to the source."""
+        assert self._source is not None
+        found = compare(entrant.racer, self._source.racer)
+        if not found.rounds:
+            return None
+        low, high = math.exp(max(found.low, -5)), math.exp(min(found.high, 5))
+        clock = "wall" if entrant.racer.threads > 1 else "cpu"
+        return Speed(ratio=math.exp(found.log), low=low, high=high, clock=clock)
+
+    # Building and opening
+
+    def _enter(self, name: str) -> Entrant:
+        """Build a variant and open it. Raises NdldFlowError, and LostError for one that is the same as another."""
+        recipe = self._sweep.point({"variant": name})
+        speed = _step(recipe, "speed")
+        model = self._build(recipe, speed.reads["from"])
+        assert isinstance(speed.step, ProfileModel)
+        request = speed.step.request(model, self._context(speed, {"from": model}, self._given(speed)))
+        session = request.session
+        same = self._entered.setdefault((model.digest, f"{session.runtime} {session.to_json()}"), name)
+        if same != name:
+            raise LostError("the same", f"it is the same model as {same}")
+        feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
+        before = count_threads()
+        opened = session.open(model.path)
+        try:
+            binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
+            binding.run()  # libraries start threads with the first pass
+            threads = request.options.get("threads")
+            if not isinstance(threads, int):
+                threads = count_threads() - before + 1
+            racer = Racer(name, binding.run, threads)
+            racer.measure(1, parallel=threads > 1)
+        except BaseException:
+            opened.close()
+            raise
+        return Entrant(name, session.names().backend, recipe, model, racer, opened.close)
+
+    def _build(self, recipe: Recipe, wanted: str) -> Onnx:
+        """Run the steps that make a variant; their results stay in the store, where the proof finds them."""
+        needed = _ancestors(recipe, wanted)
+        steps = tuple(step for step in recipe.steps if step.name in needed)
+        run = self._opener.open_run(replace(recipe, steps=steps, gates=()))
+        run.keeps_folder = False
+        with run.held:
+            run_steps(run, lambda: InProcess(lambda _, wait: self._wait(wait)))
+        failed = next((step.record.summary for step in run.steps if step.record and not step.record.passed), None)
+        if failed is not None:
+            raise LostError("not right", failed)
+        model = run.artifacts[wanted]
+        assert isinstance(model, Onnx)
+        if wanted == MADE and model.digest == run.artifacts["clean"].digest:
+            raise LostError("the same", "its steps change nothing: it is the same model as clean")
+        return model
+
+    def _given(self, step: RecipeStep) -> Mapping[str, InputSpec]:
+        return self._sweep.base.file.inputs if step.inputs is None else step.inputs
+
+    def _context(self, step: RecipeStep, artifacts: Mapping[str, Artifact], given: Mapping[str, InputSpec]) -> Context:
+        return Context(
+            name=step.name,
+            inputs=step.used_inputs(given),
+            artifacts=artifacts,
+            scratch=Path(tempfile.mkdtemp(dir=self._scratch)),
+            log=logging.getLogger("ndld_flow.race"),
+            progress=lambda *_: None,
+            caches=self._outputs.store.caches,
+        )
+
+    # Judging
+
+    def _qualify(self, entrant: Entrant) -> None:
+        """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
+        leader = self._leader
+        racer, parallel = entrant.racer, entrant.racer.threads > 1
+        with self._measuring():
+            if racer.ms > _HOPELESS * leader.racer.ms:
+                racer.measure(2, parallel=parallel)
+        if racer.ms > _HOPELESS * leader.racer.ms:
+            times = f"{quantity(racer.ms, 'ms')} a pass, and {leader.name} {quantity(leader.racer.ms, 'ms')}"
+            raise LostError("slower", times)
+        self._screen(entrant)
+        ratio = self._compare_first(entrant)
+        if ratio.low > 0 and ratio.log > _SLOWER:
+            raise LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {leader.name}")
+        if ratio.log < 0 and ratio.high < _SLOWER:
+            self._judge(entrant)
+            self._leader = entrant
+            self._drop_slower()
+
+    def _compare_first(self, entrant: Entrant) -> Ratio:
+        """Measure a variant against the leader until it is known who is faster, or that it does not matter."""
+        with self._measuring():
+            racers = [self._leader.racer, entrant.racer]
+            self._rounds.run(self._with_source(racers), _FIRST_ROUNDS)
+            ratio = compare(entrant.racer, self._leader.racer)
+            while abs(ratio.log) < ratio.half and ratio.rounds < _MOST_FIRST_ROUNDS and ratio.half > _EQUAL:
+                self._rounds.run(racers, 1)
+                ratio = compare(entrant.racer, self._leader.racer)
+        return ratio
+
+    def _with_source(self, racers: list[Racer]) -> list[Racer]:
+        assert self._source is not None
+        return [*racers, *([self._source.racer] if self._source.racer not in racers else [])]
+
+    def _drop_slower(self) -> None:
+        """Let those leave that are slower than the new leader, so that few models are open."""
+        for entrant in [each for each in self._alive if each not in (self._leader, self._source)]:
+            ratio = compare(entrant.racer, self._leader.racer)
+            if ratio.rounds and ratio.low > 0 and ratio.log > 2 * _SLOWER and len(self._alive) > _FALLBACKS:
+                self._alive.remove(entrant)
+                self._lose(entrant.name, entrant, _slower_than(self._leader, ratio), entrant.took_s)
+
+    def _screen(self, entrant: Entrant) -> None:
+        """Judge a variant on three samples. Raises LostError if these show that it is wrong."""
+        step = _step(entrant.recipe, "agree")
+        given = {name: _first(spec) for name, spec in self._given(step).items()}
+        if given == self._given(step):
+            return  # there are only a few
+        accuracy = self._agreement(entrant, step, "first", given)
+        metrics = {f"agree.{name}": metric for name, metric in metrics_of(accuracy).items()}
+        broken = next(
+            (
+                f"{metric} {metrics[f'agree.{metric}'].value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
+                for metric, sign, bound in self._conditions.scaled(_LOOSE)
+                if f"agree.{metric}" in metrics
+                and not parse_condition(f"agree.{metric} {sign} {bound}").decide(metrics).passed
+            ),
+            "",
+        )
+        cosine = metrics.get("agree.cosine")
+        if not self._conditions.accuracy and cosine is not None and not cosine.value >= _UNRELATED:
+            broken = f"cosine {cosine.value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
+        if broken:
+            entrant.metrics = {name.removeprefix("agree."): metric for name, metric in metrics.items()}
+            raise LostError("not right", broken)
+
+    def _judge(self, entrant: Entrant) -> None:
+        """Judge a variant on all samples, once. Raises LostError if it is wrong, or may be on other samples."""
+        if entrant.accuracy is not None or entrant is self._source:
+            return
+        step = _step(entrant.recipe, "agree")
+        accuracy = self._agreement(entrant, step, "all", self._given(step))
+        entrant.accuracy, entrant.metrics = accuracy, metrics_of(accuracy)
+        if not accuracy.passed:
+            failed = [sentence for output in accuracy.outputs for sentence in (*output.failed, output.undecided)]
+            raise LostError("not right", next(filter(None, failed), "its own metric fails"))
+        metrics = {f"agree.{name}": metric for name, metric in entrant.metrics.items()}
+        metrics["speed.model_bytes"] = Metric(value=model_bytes(entrant.model.path), unit="bytes")
+        for gate in self._sweep.constraints:
+            if not all(name in metrics for name in gate.names):
+                continue
+            result = gate.decide(metrics)
+            if not result.passed:
+                raise LostError("not right", f"{result.gate} fails: {result.left:.4g}")
+        near = self._conditions.near_bound(accuracy.samples)
+        if near:
+            raise LostError("near the bound", near)
+
+    def _agreement(self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]) -> Accuracy:
+        assert isinstance(step.step, CheckAccuracy)
+        pair, context = self._pair(entrant, step, samples, given)
+        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
+
+    def _pair(
+        self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]
+    ) -> tuple[ModelPair, Context]:
+        """Return a variant with the source, which has run on the samples."""
+        assert isinstance(step.step, CheckAccuracy)
+        assert self._source is not None
+        context = self._context(step, {"candidate": entrant.model, "reference": self._source.model}, given)
+        pair = step.step.pair(entrant.model, context)
+        if samples not in self._references:
+            folder = Path(tempfile.mkdtemp(dir=self._scratch))
+            self._references[samples] = run_reference(pair, folder, context.progress)
+        return pair, context
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Hold the device while passes are timed."""
+        step = _step(self._sweep.base, "speed")
+        claim = Claim("the race of optimize", self._wait)
+        with holding(step.step.device, self._outputs.store, claim):
+            yield
+
+    # The end
+
+    def _finish(self) -> None:
+        """Race those that are left, and report them, the best first."""
+        order = self._order()
+        self._emit({"ranking": [entrant.name for entrant in order]})
+        for entrant in order:
+            self._show(entrant, leads=entrant is order[0])
+        self._emit({"finished": True})
+
+    def _order(self) -> list[Entrant]:
+        """Return the right variants that may be the best, the best first; the source is among them."""
+        assert self._source is not None
+        while True:
+            best = self._run_rounds()
+            try:
+                self._judge(best)
+            except (LostError, NdldFlowError) as error:
+                self._remove(best, error)
+                continue
+            break
+        ranked = sorted(self._alive, key=lambda each: compare(each.racer, best.racer).log)
+        right: list[Entrant] = []
+        for entrant in ranked:
+            if len(right) == _FALLBACKS:
+                break
+            try:
+                self._judge(entrant)
+            except (LostError, NdldFlowError) as error:
+                self._remove(entrant, error)
+            else:
+                right.append(entrant)
+        for entrant in [each for each in self._alive if each not in right and each is not self._source]:
+            ratio = compare(entrant.racer, best.racer)
+            self._lose(entrant.name, entrant, _slower_than(best, ratio), entrant.took_s)
+        return right
+
+    def _remove(self, entrant: Entrant, error: LostError | NdldFlowError) -> None:
+        """Let a variant leave that is not right."""
+        lost = error if isinstance(error, LostError) else LostError("failed", str(error))
+        self._alive.remove(entrant)
+        self._lose(entrant.name, entrant, lost, entrant.took_s)
+
+    def _run_rounds(self) -> Entrant:
+        """Let all that may be the best alternate until the best is known, or it does not matter; return it."""
+        racing, rounds = list(self._alive), 0
+        by_racer = {id(each.racer): each for each in racing}
+        with self._measuring():
+            while True:
+                racers = self._with_source([each.racer for each in racing])
+                self._rounds.run(racers, _LAST_ROUNDS if not rounds else 2)
+                rounds += _LAST_ROUNDS if not rounds else 2
+                best = min(racing, key=lambda each: compare(each.racer, racing[0].racer).log)
+                ratios = {id(each.racer): compare(each.racer, best.racer) for each in racing if each is not best}
+                apart = rounds >= _TOLD_APART
+                racing = [
+                    best,
+                    *(
+                        by_racer[key]
+                        for key, ratio in ratios.items()
+                        if ratio.low <= 0 and not (apart and ratio.log > 2 * _EQUAL)
+                    ),
+                ]
+                widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
+                if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
+                    return best
+
+
+def _step(recipe: Recipe, name: str) -> RecipeStep:
+    return next(step for step in recipe.steps if step.name == name)
+
+
+def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
+    """Return a step, and the steps that it reads directly or through others."""
+    reads = {step.name: set(step.own_reads.values()) for step in recipe.steps}
+    needed, waiting = set[str](), [wanted]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += reads.get(name, ())
+    return needed
+
+
+def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
+    return LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {best.name}")
+
+
+def _first(spec: InputSpec) -> InputSpec:
+    """Return an input with three of its files, at equal distances."""
+    if not isinstance(spec.data, tuple) or len(spec.data) <= FIRST_SAMPLES:
+        return spec
+    return spec.model_copy(update={"data": first_of(spec.data)})

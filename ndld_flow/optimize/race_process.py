@@ -1,0 +1,128 @@
+"""Run a race in its process, and keep what it has found: at any time, whatever happens to that process."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.optimize import race_worker
+from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.processes.launch import CommandWorker, ProcessEnd
+from ndld_flow.records.optimization import TriedVariant
+from ndld_flow.runner.events import StepWaits, VariantTried
+from ndld_flow.runner.listener import Listener
+
+NAME = "the race"
+_END_S = 2.0
+"""Seconds that a race may take to end after its time: the passes that run, and the judgement of the leader."""
+_MOST_CRASHES = 3
+
+
+@dataclass
+class RaceResult:
+    """What a race has found so far."""
+
+    tried: dict[str, TriedVariant] = field(default_factory=dict)
+    """Variant -> the latest that is known of it."""
+    ranking: tuple[str, ...] = ()
+    """Right variants that may be the best, the best first; the leader alone if the race was ended before."""
+    finished: bool = False
+    waited: str = ""
+    """What it was waiting for at its end, such as a device that another run holds."""
+
+    def add(self, tried: TriedVariant, *, leads: bool) -> None:
+        self.tried[tried.name] = tried
+        if leads:
+            self.ranking = (tried.name, *(name for name in self.ranking if name != tried.name))
+        elif tried.outcome != "not proved":
+            self.ranking = tuple(name for name in self.ranking if name != tried.name)
+
+
+def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult) -> None:
+    """Run a race, and fill `result` while it runs, also if Ctrl-C ends it.
+
+    A variant that crashes the process has failed, and a new process goes on with the others. Raises BackendError if the
+    source does.
+    """
+    deadline = time.monotonic() + job.seconds
+    left = job.variants
+    for _ in range(_MOST_CRASHES + 1):
+        ended = _run_process(replace(job, variants=left, seconds=deadline - time.monotonic()), folder, listener, result)
+        if ended is None or result.finished or time.monotonic() > deadline:
+            return
+        crashed, reason = ended
+        if not crashed and result.tried:  # its last rounds: what it has found stays
+            return
+        if not crashed:
+            raise BackendError(f"the race of the variants ended: {reason}")
+        failed = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)
+        result.add(failed, leads=False)
+        listener(VariantTried(variant=failed))
+        # The source, those that may be the best, and those that were not tried.
+        may_win = [name for name, tried in result.tried.items() if tried.outcome == "not proved"]
+        unknown = [name for name in job.variants[1:] if name not in result.tried]
+        left = (job.variants[0], *(name for name in may_win if name != job.variants[0]), *unknown)
+
+
+def _run_process(job: RaceJob, folder: Path, listener: Listener, result: RaceResult) -> tuple[str, str] | None:
+    """Run one process to its end, or until the time is used up; return the variant that crashed it, and how.
+
+    None if it was ended. Raises BackendError for an error of the source.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix="race-") as scratch:
+        place = Path(scratch)
+        replace(job, folder=scratch).write(place)
+        with CommandWorker(race_worker.__name__, place) as worker:
+            overdue = threading.Event()
+
+            def end() -> None:
+                overdue.set()
+                worker.__exit__()
+
+            timer = threading.Timer(max(job.seconds, 0.0) + _END_S, end)
+            timer.start()
+            try:
+                return _receive(worker, listener, result, overdue.is_set)
+            finally:
+                timer.cancel()
+
+
+def _receive(
+    worker: CommandWorker, listener: Listener, result: RaceResult, is_overdue: Callable[[], bool]
+) -> tuple[str, str] | None:
+    doing = ""
+    while True:
+        line = worker.receive(doing)
+        if isinstance(line, ProcessEnd):
+            if result.finished or is_overdue():
+                return None
+            output = line.output.splitlines()
+            killed = f"it was killed by {line.signal_name}" if line.signal_name else f"exit code {line.code}"
+            return doing, killed if line.signal_name or not output else output[-1][:300]
+        message: dict[str, Any] = json.loads(line)
+        doing = message.get("doing", doing)
+        _take(message, listener, result)
+
+
+def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> None:
+    """Keep a message of the race, and pass it on. Raises BackendError for the error of the source."""
+    result.waited = message.get("waits", "")
+    if result.waited:
+        listener(StepWaits(name=NAME, waits_for=result.waited))
+    elif "error" in message:
+        raise BackendError(message["error"])
+    elif "ranking" in message:
+        result.ranking = tuple(message["ranking"])
+    elif "finished" in message:
+        result.finished = True
+    elif "tried" in message:
+        tried = TriedVariant.model_validate(message["tried"])
+        result.add(tried, leads=message["leads"])
+        listener(VariantTried(variant=tried, leads=message["leads"]))

@@ -1,0 +1,256 @@
+"""Search by a race: the cheap variants, a proof of the best, then those that take minutes to prepare, if they may win.
+
+At any time there is a best proved model. Whatever ends the search, it is delivered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ndld_flow.base.quantities import quantity
+from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
+from ndld_flow.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
+from ndld_flow.optimize.objectives import AT_LEAST
+from ndld_flow.optimize.proof import Proof, Prover
+from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.race_process import RaceResult, run_race
+from ndld_flow.optimize.variant import MADE, Variant
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
+from ndld_flow.runner.events import Notice, VariantTried
+from ndld_flow.store.files import write_text_atomically
+
+_LEAST_SHARE = 0.5
+"""Least share of what is left of the budget for the first race, however long proofs take."""
+_PROBES = 5.0
+"""Time of a proof as a multiple of that of the source's run, which starts a third of the processes; what its check is
+worth comes on top."""
+_LEAST_S = 10.0
+"""Least time for which another race is started."""
+_PAYS = 0.97
+"""Largest ratio to the time of the proved variant at which another is proved too."""
+
+
+class RaceSearch:
+    """One search; `found` is its result at any time."""
+
+    def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
+        self._prover, self._composer, self._budget = prover, prover.composer, budget
+        self._source = source
+        self._best = source
+        self._proofs: dict[str, Proof] = {}
+        self._result = RaceResult()
+        self._hopeless: dict[str, str] = {}
+        self._stopped_because = ""
+
+    def run(self) -> Found:
+        """Search until everything was tried, or the budget or Ctrl-C ends it."""
+        try:
+            if self._budget.left_s() <= 0:  # else its signal would end a process while that starts
+                raise BudgetEndedError
+            with self._budget.enforced():
+                cheap = [variant.name for variant in self._composer.variants if not variant.costly]
+                self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
+                self._prove_best()
+                self._race_others(cheap)
+                self._hopeless = self._find_hopeless()
+                costly = [variant.name for variant in self._composer.variants if variant.costly]
+                self._race_others([name for name in costly if name not in self._hopeless])
+            self._stopped_because = self._stopped_because or "all variants tried"
+        except BudgetEndedError:
+            self._stopped_because = self._budget.described
+        except KeyboardInterrupt:
+            self._stopped_because = "Ctrl-C"
+        return self._found()
+
+    def _race_others(self, names: Sequence[str]) -> None:
+        """Race the best with variants that were not tried, if a proof of one still fits into the budget."""
+        others = [name for name in names if self._is_untried(name)]
+        if others and self._time_to_race() > _LEAST_S:
+            self._race([self._best.variant.name, *others], self._time_to_race())
+            self._prove_best()
+        if any(map(self._is_untried, names)) and not self._stopped_because:
+            self._stopped_because = "what was left of the budget was too short for the others"
+
+    def _is_untried(self, name: str) -> bool:
+        tried = self._result.tried.get(name)
+        return name != SOURCE and (tried is None or tried.outcome == "not tried")
+
+    def _time_to_race(self) -> float:
+        """Return the seconds until a proof must start."""
+        worth_s = WORTH_SHARE * (self._budget.seconds or 0.0)
+        return self._budget.left_s() - _PROBES * self._source.took_s - worth_s
+
+    def _race(self, names: Sequence[str], left_s: float) -> None:
+        """Race variants, the source first, for some seconds."""
+        recipe = self._prover.folder / "search.yaml"
+        write_text_atomically(recipe, self._composer.compose_sweep(recipe))
+        request = self._prover.request
+        job = RaceJob(
+            recipe=str(recipe),
+            outputs=str(request.outputs),
+            trust=request.trust,
+            variants=tuple(dict.fromkeys((SOURCE, *names))),
+            extends={each.name: each.extends for each in self._composer.variants if each.extends},
+            accuracy=self._composer.conditions.accuracy,
+            seconds=min(left_s, 1e6),
+            folder="",
+        )
+        self._result.finished = False
+        self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))
+        run_race(job, self._prover.folder, self._prover.listener, self._result)
+
+    def _prove_best(self) -> None:
+        """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster."""
+        for name in self._result.ranking:
+            tried = self._result.tried.get(name)
+            if name == SOURCE or not self._may_be_better(tried):
+                return
+            if name in self._proofs:
+                continue
+            variant = next(variant for variant in self._composer.variants if variant.name == name)
+            self._prover.listener(
+                Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
+            )
+            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s())
+            if proof.passed:
+                self._best = proof
+                return
+            self._prover.listener(VariantTried(variant=self._describe(name)))
+            if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
+                self._stopped_because = TOO_NOISY
+                return
+
+    def _may_be_better(self, tried: TriedVariant | None) -> bool:
+        """Return whether a variant was faster in the race than the source, or than the best that is proved.
+
+        One that is at most 3 % faster, and perhaps no faster at all, is not worth the time of a proof.
+        """
+        if tried is None or tried.speed is None:
+            return False
+        best = self._speed_of_best
+        if best is None:
+            is_surely_close = tried.speed.low > _PAYS and tried.speed.high > AT_LEAST
+            return tried.speed.ratio < AT_LEAST and not is_surely_close
+        return tried.speed.ratio < best.ratio * _PAYS
+
+    @property
+    def _speed_of_best(self) -> Speed | None:
+        """Return the speed that the proved variant had in the race; None for the source."""
+        tried = self._result.tried.get(self._best.variant.name)
+        return tried.speed if tried is not None and self._best is not self._source else None
+
+    def _find_hopeless(self) -> dict[str, str]:
+        """Return the costly variants that cannot win -> the reason."""
+
+        def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
+            named = {f"agree.{name}": metric for name, metric in metrics.items()}
+            return bool(named) and self._composer.conditions.is_comfortable(named, "agree")
+
+        return find_hopeless(self._composer.variants, self._result.tried, is_comfortable)
+
+    # The result
+
+    def _found(self) -> Found:
+        names = [variant.name for variant in self._composer.variants]
+        described = [self._describe(name) for name in names]
+        return Found(
+            delivered=self._best,
+            variants=tuple(sorted(described, key=_order)),
+            stopped_because=self._stopped_because,
+            not_tried=(
+                *self._composer.left_out,
+                *(f"{name} is not tried: {why}." for name, why in self._hopeless.items()),
+            ),
+        )
+
+    def _describe(self, name: str) -> TriedVariant:
+        """Return what is known of a variant."""
+        variant = next(variant for variant in self._composer.variants if variant.name == name)
+        tried = self._result.tried.get(name)
+        if name == SOURCE:
+            outcome: VariantOutcome = "delivered" if self._best is self._source else "slower"
+            return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome)
+        if tried is None:
+            why = self._hopeless.get(name, self._result.waited and f"the race was waiting for {self._result.waited}")
+            outcome = "cannot win" if name in self._hopeless else "not tried"
+            return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
+        proof = self._proofs.get(name)
+        speed = proof.speed if proof is not None and proof.speed is not None else tried.speed
+        tried = tried.model_copy(update={"runtime": variant.runtime, "speed": speed})
+        if name == self._best.variant.name:
+            return tried.model_copy(update={"outcome": "delivered", "why": ""})
+        if proof is not None:
+            passed = {"outcome": "slower", "why": "; ".join(gain.describe() for gain in proof.gains)}
+            return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
+        if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
+            outcome = "not faster" if self._best is self._source else "slower"
+            compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source in the race"
+            best = self._speed_of_best
+            if best is not None:  # its proof may measure another ratio, by another clock
+                compared += f", {self._best.variant.name} {1 / best.ratio:.2f}x"
+            return tried.model_copy(update={"outcome": outcome, "why": compared})
+        return tried
+
+
+def _order(tried: TriedVariant) -> tuple[bool, float]:
+    """Return a sort key: the delivered one first, then by speed."""
+    return tried.outcome != "delivered", tried.speed.ratio if tried.speed is not None else float("inf")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the folders of races that were killed."""
+    for each in folder.glob("race-*"):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+_BY_PLACEMENT = 1.5
+"""A model with all suitable layers in INT8 becomes at most this much faster if some stay in floats: depthwise layers of
+small nets are the extreme case that was measured."""
+_BY_INT8 = 4.0
+"""Largest gain by INT8: a vector register, or a byte read from memory, has four times as many values as in FP32."""
+_WRONG = ("not right", "not right on held-out data", "near the bound", "failed")
+
+
+def find_hopeless(
+    variants: Sequence[Variant],
+    tried: Mapping[str, TriedVariant],
+    is_comfortable: Callable[[Mapping[str, Metric]], bool],
+) -> dict[str, str]:
+    """Return the names of the costly variants that cannot win, as those that were tried show -> the reason;
+    `tried` are these by name.
+
+    `is_comfortable` returns whether the metrics of a variant keep a margin to all conditions.
+    """
+    right = {name for name, each in tried.items() if each.outcome not in _WRONG and is_comfortable(each.metrics)}
+    cheap = [variant for variant in variants if not variant.costly]
+    reasons = {}
+    for variant in (each for each in variants if each.costly):
+        equal = next((name for name in variant.unless if name in right), None)
+        why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
+        if why:
+            reasons[variant.name] = why
+    return reasons
+
+
+def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, TriedVariant]) -> str:
+    """Return the reason if variants of the same runtime bound the latency of a costly one, and another is faster."""
+    known = {each.name: each.latency.value for each in tried.values() if each.latency is not None}
+    own = [variant.name for variant in cheap if variant.runtime == costly.runtime]
+    here = {name: known[name] for name in own if name in known}
+    right = {
+        name: ms
+        for name, ms in known.items()
+        if tried[name].outcome not in _WRONG and (tried[name].metrics or name == SOURCE)  # else nobody judged it
+    }
+    if not here or not right:
+        return ""
+    near, fastest = min(here, key=lambda name: here[name]), min(right, key=lambda name: right[name])
+    is_quantized = any(MADE in variant.steps and variant.name in here for variant in cheap)
+    bound = _BY_PLACEMENT if is_quantized else _BY_INT8
+    if here[near] <= bound * right[fastest]:
+        return ""
+    both = f"{near} takes {quantity(here[near], 'ms')} and {fastest} takes {quantity(right[fastest], 'ms')}"
+    return f"{both}, and it is at most {bound:g} times as fast as the first of these"

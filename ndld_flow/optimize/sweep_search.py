@@ -1,0 +1,285 @@
+"""Search by a sweep: for several objectives, several numbers of threads, engines, and targets on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
+from ndld_flow.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
+from ndld_flow.optimize.proof import Proof, Prover, command_of
+from ndld_flow.optimize.variant import Variant
+from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import FrontPoint, TriedVariant, VariantOutcome
+from ndld_flow.records.outcomes import PointOutcome
+from ndld_flow.records.run_folder import read_sweep_record
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
+from ndld_flow.runner.request import Request
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.sweep.run_request import run_request
+from ndld_flow.sweep_search.search import Direction
+
+_MOST_NOT_FASTER = 2
+"""Number of variants that may turn out not better than the source: those that follow were worse in the search."""
+_MOST_OF_FRONT = 4
+"""Number of models on the Pareto front that are proved."""
+_MOST_CLOSE = 3
+"""Number of models that are proved for a single objective, to deliver the best of them."""
+_WITHIN = 0.03
+"""A variant is proved too if it may be better than the best that passed by more than this, at 95 % confidence."""
+_CLOSE = 1.2
+"""Without such an interval, it is proved if it was at most this many times as slow."""
+
+
+@dataclass
+class Point:
+    """A point of the search, as known when it ended or was interrupted."""
+
+    number: int
+    variant: Variant
+    threads: int | None
+    outcome: PointOutcome
+    why: str
+    latency: Metric | None
+    rank: float = 0.0
+    objectives: Mapping[str, Metric] = field(default_factory=dict)
+    on_front: bool = False
+    ratio_to_best: tuple[float, float] | None = None
+    """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
+
+    @property
+    def name(self) -> str:
+        return name_variant(self.variant.name, self.threads)
+
+
+def name_variant(name: str, threads: int | None) -> str:
+    """Return `INT8, minmax, 2 threads`, or the name alone if the number of threads is not part of the search."""
+    return name if threads is None else f"{name}, {counted(threads, 'thread')}"
+
+
+class SweepSearch:
+    """One search."""
+
+    def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
+        self._prover, self._composer, self._budget, self._source = prover, prover.composer, budget, source
+        self._variants = {variant.name: variant for variant in prover.composer.variants}
+        self._points: list[Point] = []
+        self._seen: dict[int, PointFinished] = {}
+        self._proofs: dict[int, Proof] = {}
+        self._finished: SweepFinished | None = None
+        self._stopped_because = ""
+
+    def run(self) -> Found:
+        """Search until everything was tried, or the budget or Ctrl-C ends it."""
+        try:
+            with self._budget.enforced():
+                self._sweep()
+                self._prove()
+        except BudgetEndedError:
+            self._end(self._budget.described)
+        except KeyboardInterrupt:
+            self._end("Ctrl-C")
+        several = len(self._composer.objectives) > 1
+        proofs = choose(self._proofs, self._composer.variants, several=several)
+        best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
+        delivered = best or self._source
+        described = describe(self._points, proofs, delivered, best is not None)
+        untried = describe_untried(self._composer, self._points)
+        return Found(
+            delivered=delivered,
+            variants=(*described, *untried),
+            stopped_because=self._stopped_because,
+            not_tried=tuple(self._composer.left_out),
+            front=tuple(_front(self._points, proofs, self._prover.request)) if several else (),
+            sweep=self._finished,
+        )
+
+    def _end(self, reason: str) -> None:
+        """Keep what was known when the search was interrupted."""
+        self._stopped_because = reason
+        if not self._points:
+            goal = self._composer.objectives[0].direction
+            self._points = [self._interrupted_point(event, goal) for event in self._seen.values()]
+
+    def _sweep(self) -> None:
+        recipe = self._prover.folder / "search.yaml"
+        limit_s = self._budget.left_s(SEARCH_SHARE)
+        limit_ms = None if self._budget.seconds is None else max(limit_s, 1.0) * 1e3
+        write_text_atomically(recipe, self._composer.compose_sweep(recipe, limit_ms=limit_ms))
+        request = replace(self._prover.request, recipe=recipe, output=None)
+        finished = run_request(request, self._listen)
+        assert isinstance(finished, SweepFinished)
+        record = read_sweep_record(Path(finished.folder))
+        self._finished, self._stopped_because = finished, record.stopped_because
+        self._points = sorted(self._read_points(record), key=lambda point: point.rank)
+
+    def _listen(self, event: Event) -> None:
+        if isinstance(event, SweepFinished):
+            return
+        if isinstance(event, PointFinished):
+            self._seen[event.number] = event
+        self._prover.listener(event)
+
+    def _read_points(self, record: SweepRecord) -> Iterator[Point]:
+        for point in record.points:
+            latest = point.again or point
+            measured = zip(self._composer.objectives, latest.objectives, record.objectives, strict=False)
+            values = {
+                objective.name: Metric(value=value, unit=described.unit)
+                for objective, value, described in measured
+                if value is not None
+            }
+            yield Point(
+                number=point.number,
+                variant=self._variants[str(point.values["variant"])],
+                threads=_threads_of(point.values.get("speed.threads")),
+                outcome=point.outcome,
+                why=point.reason,
+                latency=latest.metrics.get("speed.latency.min"),
+                rank=float("inf") if point.rank is None else point.rank,
+                objectives=values,
+                on_front=point.on_front,
+                ratio_to_best=_ratio_to_best(point),
+            )
+
+    def _interrupted_point(self, event: PointFinished, goal: Direction) -> Point:
+        """Return a point as its event describes it."""
+        latency = event.objectives.get("speed.latency.min")
+        first = next(iter(event.objectives.values()), None)
+        rank = float("inf") if first is None else first.value if goal == "minimize" else -first.value
+        threads = _threads_of(event.values.get("speed.threads"))
+        variant = self._variants[str(event.values["variant"])]
+        return Point(event.number, variant, threads, event.outcome, event.reason, latency, rank)
+
+    def _prove(self) -> None:
+        """Prove points from the best on.
+
+        For one objective, variants close to the first that passes are proved too, and the best by alternating passes
+        is delivered; for several, the first that passes, and others of the front are proved.
+        """
+        first: Point | None = None
+        for point in self._points:
+            if point.outcome != "passed" or self._composer.is_base(point.variant, point.threads):
+                continue
+            passed = sum(proof.passed for proof in self._proofs.values())
+            if first is not None and not is_worth_proving(point, first, passed, self._composer):
+                continue
+            against = "the engine of" if self._composer.preset.built_only else "alternating passes with"
+            how = f"held-out samples, then {against} the source"
+            self._prover.listener(Notice(text=f"proving {point.name}: {how}"))
+            proof = self._proofs[point.number] = self._prover.prove(point.variant, point.threads)
+            first = first or (point if proof.passed else None)
+            outcome = "right and better" if proof.passed else proof.outcome
+            self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
+            if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
+                break
+        if first is None and any(proof.outcome == "not proved" for proof in self._proofs.values()):
+            self._stopped_because = TOO_NOISY
+
+
+def is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:
+    """Return whether a point is proved although a better one of the search has passed."""
+    if len(composer.objectives) > 1:
+        return point.on_front and passed < _MOST_OF_FRONT
+    (objective,) = composer.objectives
+    found = [each.objectives.get(objective.name) for each in (first, point)]
+    if passed >= _MOST_CLOSE or objective.evidence != "alternating passes" or None in found:
+        return False
+    if point.ratio_to_best is not None and first.ratio_to_best == (1.0, 1.0):
+        low, high = point.ratio_to_best
+        return (low if objective.direction == "minimize" else 1 / high) < 1 - _WITHIN
+    low, high = sorted(metric.value for metric in found if metric is not None)
+    return 0 < high <= _CLOSE * low
+
+
+def choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several: bool) -> dict[int, Proof]:
+    """Return the proofs with one of those that passed as `delivered`: the first for several objectives, else the one
+    with the largest gain.
+
+    If several variants have its model, as `INT8 where it pays` does if nothing pays, the first in `variants` is
+    delivered.
+    """
+    passed = [number for number, proof in proofs.items() if proof.passed]
+    best = min(passed, key=lambda number: 0 if several else proofs[number].gains[0].ratio, default=None)
+    if best is not None:
+        equal = [number for number in passed if number == best or proofs[number].is_same_as(proofs[best])]
+        best = min(equal, key=lambda number: variants.index(proofs[number].variant))
+    chosen = dict(proofs)
+    for number in passed:
+        if number != best:
+            gained = "; ".join(gain.describe() for gain in proofs[number].gains)
+            chosen[number] = replace(proofs[number], outcome="on the front" if several else "slower", why=gained)
+    return chosen
+
+
+def _front(points: Sequence[Point], proofs: dict[int, Proof], request: Request) -> Iterator[FrontPoint]:
+    """Yield the proved points of the front, the best in the first objective first."""
+    for point in points:
+        proof = proofs.get(point.number)
+        if proof is not None and proof.passed:
+            delivered = proof.outcome == "delivered"
+            output = request.output if delivered else Path(f"{name_recipe(Path(f'{point.variant.name}.onnx'))}.onnx")
+            command = command_of(proof, replace(request, output=output))
+            yield FrontPoint(name=point.name, gains=proof.gains, command=command, delivered=delivered)
+
+
+def describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
+    """Return all variants that were tried, the fastest first, each with the reason why it lost."""
+    described = []
+    # Those after variants that are not faster were worse in the search; otherwise the budget ended the proofs.
+    unproved = not faster and sum(proof.outcome == "not faster" for proof in proofs.values()) < _MOST_NOT_FASTER
+    for point in points:
+        proof = proofs.get(point.number)
+        outcome, why = (proof.outcome, proof.why) if proof is not None else _lost(point)
+        if outcome == "slower" and proof is None and unproved:
+            outcome = "not proved"
+        if not faster and point.variant == delivered.variant and point.threads == delivered.threads:
+            outcome, why = "delivered", ""
+        described.append(
+            TriedVariant(
+                name=point.name,
+                runtime=point.variant.runtime,
+                outcome=outcome,
+                why=why,
+                latency=point.latency,
+                objectives=dict(point.objectives),
+                on_front=point.on_front,
+            )
+        )
+    return described
+
+
+def describe_untried(composer: Composer, points: Sequence[Point]) -> Iterator[TriedVariant]:
+    """Yield the variants that the search did not reach."""
+    threads: Sequence[int | None] = composer.options.threads if len(composer.options.threads) > 1 else (None,)
+    tried = {(point.variant.name, point.threads) for point in points}
+    for variant in composer.variants:
+        for count in threads:
+            if (variant.name, count) not in tried and not composer.is_base(variant, count):
+                name = name_variant(variant.name, count)
+                yield TriedVariant(name=name, runtime=variant.runtime, outcome="not tried")
+
+
+def _lost(point: Point) -> tuple[VariantOutcome, str]:
+    """Return the outcome of a point that was not proved."""
+    if point.outcome == "passed":
+        values = ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
+        return "slower", f"{values} in the search" if values else ""
+    return ("not right" if point.outcome != "failed" else "failed"), point.why
+
+
+def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:
+    again = point.again
+    if again is None:
+        return None
+    if again.standing == "best":
+        return 1.0, 1.0
+    return (again.ratio_low, again.ratio_high) if again.ratio_low and again.ratio_high else None
+
+
+def _threads_of(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,70 @@
+"""INT8 with ranges measured on samples, in the forms that differ in speed: which one wins depends on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.optimize.variant import Subject, Variant
+
+ORDER = 30
+DENSE = "INT8, dense layers"
+"""The form that quantizes least."""
+_MORE = ("INT8, all operators", "INT8, all layers", "INT8, integer operators", "INT8, one scale for each weight")
+"""Forms that quantize the dense layers too, in the same way or coarser."""
+_LAYERS = ("Conv", "MatMul", "Gemm")
+_LEAST_TIME = 0.15
+_ALL_OPERATORS = (
+    "Add", "AveragePool", "Clip", "Concat", "Conv", "Flatten", "Gather", "Gemm", "GlobalAveragePool", "LeakyRelu",
+    "MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze",
+    "Transpose", "Unsqueeze", "Where",
+)  # fmt: skip
+"""Operators that ONNX Runtime's `quantize_static` quantizes by default, and has integer kernels for; without Softmax,
+whose small probabilities vanish."""
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield the forms, with real samples, if layers that INT8 makes faster take some of the time."""
+    if not subject.samples.search:
+        yield "INT8 is not tried: it needs real samples, for ranges and to be judged; give --data."
+        return
+    if not subject.allows("QuantizeLinear", "DequantizeLinear"):
+        yield "INT8 is not tried: the target has no QuantizeLinear and DequantizeLinear."
+        return
+    if not may_pay(subject):
+        share = subject.time_in(*_LAYERS)
+        yield f"INT8 is not tried: Conv, MatMul and Gemm take {share:.0%} of the time."
+        return
+    for name, settings in _forms(subject):
+        made = f"{{{subject.quantize}{subject.quantize_target}{settings}}}"
+        extends = f"{DENSE}{subject.label}" if name in _MORE else ""
+        yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
+    if subject.runtime == "openvino":
+        dense = f"{{{subject.quantize}, target: openvino, min_intensity: 64}}"
+        own = "{backend: openvino, inference_precision: default}"
+        yield Variant(f"INT8 in dense layers, the rest as OpenVINO chooses{subject.label}", own, {"made": dense})
+
+
+def may_pay(subject: Subject) -> bool:
+    """Return whether layers that INT8 makes faster take some of the time, or may do so."""
+    return subject.pays_in(_LEAST_TIME, *_LAYERS, weights=0)
+
+
+def _forms(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Yield the name and the settings of each form."""
+    if not subject.runs_in_onnxruntime:
+        yield "INT8, minmax", ", method: minmax"
+        if subject.preset.engine:
+            yield "INT8, percentile", ", method: percentile"
+        return
+    # Grouped convolutions, such as depthwise ones, are slower in INT8: where there are some, they stay in floats.
+    own = "" if subject.has_groups else ", min_intensity: 0"
+    operators = ", ".join(name for name in _ALL_OPERATORS if name in subject.operators)
+    yield "INT8, all operators", f", op_types: [{operators}], min_intensity: 0"  # measures the ranges of all others
+    yield DENSE, ""
+    yield "INT8, all layers", ", min_intensity: 0"
+    if subject.pays_in(_LEAST_TIME, "Conv", weights=0.1) and subject.pays_in(0.03, "MatMul", "Gemm", weights=0.1):
+        yield "INT8, convolutions only", f", op_types: [Conv]{own}"
+    yield "INT8, not the first and last layer", f", exclude: {{first: 1, last: 1}}{own}"
+    if subject.allows("QLinearConv", "QLinearMatMul"):
+        yield "INT8, integer operators", f", format: qoperator{own}"
+    yield "INT8, one scale for each weight", f", per_channel: false{own}"

@@ -1,0 +1,31 @@
+"""INT8 except the layers that it breaks, which a search finds: the most expensive family, and so the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.optimize.conditions import tolerance_of
+from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.optimize.variants.int8 import DENSE, may_pay
+
+ORDER = 90
+_LONGEST_MS = 120_000.0
+_SHARE = 0.15
+"""Share of the budget that the search for exceptions may take."""
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield one variant, with real samples."""
+    quantized = subject.allows("QuantizeLinear", "DequantizeLinear")
+    if not subject.samples.search or not quantized or not may_pay(subject):
+        return
+    time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
+    target = subject.quantize_target
+    found = (
+        f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
+        f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:g} ms}}"
+    )
+    made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
+    name = f"INT8 except what it breaks{subject.label}"
+    plain = tuple(f"{each}{subject.label}" for each in (DENSE, "INT8, minmax", "INT8 of smoothed activations"))
+    yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=plain)

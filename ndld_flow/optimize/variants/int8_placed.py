@@ -1,0 +1,30 @@
+"""INT8 where it pays: a region is quantized only if the target is faster with it, and the outputs stay right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.optimize.conditions import tolerance_of
+from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.optimize.variants.int8 import may_pay
+
+ORDER = 95
+_LONGEST_MS = 60_000.0
+_SHARE = 0.2
+"""Share of the budget that the placement may take."""
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield one variant, with real samples, for runtimes that measure here."""
+    quantized = subject.allows("QuantizeLinear", "DequantizeLinear") and may_pay(subject)
+    if not subject.samples.search or not quantized or subject.preset.engine or subject.preset.remote:
+        return
+    time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
+    threads = subject.options.threads
+    own = f", threads: {threads[0]}" if len(threads) == 1 else ""
+    placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
+    target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
+    judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
+    scheme = f"method: percentile{subject.quantize_target}"
+    made = f"{{step: quantize, from: clean, {scheme}, optimize: {placed}{judged}{target}}}"
+    yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)

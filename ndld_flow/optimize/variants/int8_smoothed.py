@@ -1,0 +1,21 @@
+"""INT8 after SmoothQuant, for models that are mostly matrix products, as transformers are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.optimize.variants.int8 import DENSE
+
+ORDER = 85
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield one variant, with real samples."""
+    quantized = subject.allows("QuantizeLinear", "DequantizeLinear", "Mul")
+    if not subject.samples.search or not quantized or not subject.pays_in(0.3, "MatMul", "Gemm"):
+        return
+    smoothed = "{step: smooth_activations, from: clean}"
+    made = f"{{step: quantize, from: found, method: percentile{subject.quantize_target}}}"
+    steps, plain = {"found": smoothed, "made": made}, f"{DENSE}{subject.label}"
+    yield Variant(f"INT8 of smoothed activations{subject.label}", subject.runtime, steps, costly=True, unless=(plain,))

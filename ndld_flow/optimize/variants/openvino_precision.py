@@ -1,0 +1,17 @@
+"""The precision that OpenVINO chooses on this CPU: bfloat16 on some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.optimize.variant import Subject, Variant
+
+ORDER = 20
+
+
+def propose(subject: Subject) -> Iterator[Variant | str]:
+    """Yield the source and the cleaned model in OpenVINO's own precision: what it fuses decides what it rounds."""
+    if subject.runtime == "openvino":
+        own = "{backend: openvino, inference_precision: default}"
+        yield Variant(f"source in the precision that OpenVINO chooses{subject.label}", own, is_source=True)
+        yield Variant(f"clean in the precision that OpenVINO chooses{subject.label}", own)

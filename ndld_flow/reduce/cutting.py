@@ -1,0 +1,289 @@
+"""Cut a part out of a model, with the values of its inputs: captured from a run of the model, or generated.
+
+Tensors that the nodes read from others become inputs, so that the part computes what it computes inside the model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.graph.edit.edit_file import sort_model
+from ndld_flow.graph.edit.edited_model import EditedModel, values_of
+from ndld_flow.graph.edit.extracting import Part, keep_only, part_of_nodes
+from ndld_flow.graph.edit.graph_edits import is_used
+from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_model
+from ndld_flow.models.nodes import node_label, read_values
+from ndld_flow.models.tensors import Array
+from ndld_flow.reduce.captured import Captured, read_array
+from ndld_flow.reduce.part import MODEL, CaptureError, Cut, CutError, CutPart, NodeFacts, Values, Whole
+from ndld_flow.samples.feeds import make_feeds
+from ndld_flow.samples.generated_values import is_float, is_integer, random_stream
+
+_VALUES = "values"
+_LARGEST_STORED = 2**24
+"""Size in bytes up to which what a constant node computes is stored instead of the node."""
+_FEWEST_REPLACED = 16
+"""Weights of fewer elements are sizes, axes and scales: they are kept."""
+
+
+def open_whole(path: Path) -> EditedModel:
+    """Return a model with sorted nodes, so that indices of nodes are the same each time."""
+    edited = EditedModel(load_model(path), path)
+    sort_model(edited.model)
+    return edited
+
+
+def list_nodes(path: Path) -> Iterator[NodeFacts]:
+    """Yield the nodes of the model's main graph, in their order, except constants."""
+    model = open_whole(path).model
+    for index, node in enumerate(model.graph):
+        if node.op_type != "Constant":
+            has_bodies = node.op_identifier() in model.functions or any(
+                attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+                for attribute in node.attributes.values()
+            )
+            outputs = tuple(str(value.name) for value in node.outputs if value.name)
+            yield NodeFacts(
+                index=index,
+                op_type=node.op_type,
+                name=node_label(node),
+                inputs=tuple(str(value.name) for value in read_values(node)),
+                outputs=outputs,
+                bodies=has_bodies,
+            )
+
+
+def count_nodes(path: Path) -> int:
+    """Return the number of nodes of a model, with those in bodies and functions, without constants."""
+    return sum(node.op_type != "Constant" for graph in all_graphs(load_model(path)) for node in graph)
+
+
+def cut_part(whole: Whole, cut: Cut, folder: Path) -> CutPart:
+    """Write the part of some nodes to a folder: `model.onnx` and the values of its inputs.
+
+    Raises `CutError` if the nodes cannot be a model, and `CaptureError` if the model that they are cut from cannot run.
+    """
+    try:
+        return _cut(whole, cut, folder)
+    except CutError:
+        raise
+    except NdldFlowError as error:
+        raise CutError(str(error)) from error
+
+
+def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
+    edited, kept = open_whole(whole.path), frozenset(cut.kept)
+    captured = Captured(whole)
+    if whole.capture:
+        captured.files([])
+    chosen = [node for index, node in enumerate(edited.model.graph) if index in kept]
+    part = part_of_nodes(edited, chosen)
+    states = _states(whole, part) if cut.feedback else {}
+    inside = [str(value.name) for value in part.inputs]
+    files = _capture(captured, inside, part) if whole.capture else {}
+    keep_only(edited, part, _edge_types(whole, part, captured))
+    if whole.capture:
+        _store_constants(edited.model.graph, frozenset(chosen), captured)
+    names = [str(value.name) for value in edited.model.graph.inputs if not value.is_initializer()]
+    labels = _replace_weights(edited.model, cut.original)
+    save_model(edited.model, folder / MODEL)
+    values = _Values(folder, _generate(whole, names, folder) if not whole.capture else files)
+    count = len(next(iter(values.files.values()), [])) or captured.samples or 1
+    values.choose(cut.chosen)
+    labels += values.replace(names, cut.original)
+    return CutPart(
+        inputs={name: tuple(values.write(place, name)) for place, name in enumerate(names)},
+        shapes=values.shapes,
+        states={name: output for name, output in states.items() if name in names},
+        replaceable=tuple(labels),
+        is_captured=whole.capture,
+        samples=count,
+        names=tuple(sorted(_names_in(edited.model))),
+    )
+
+
+def _capture(captured: Captured, inside: Sequence[str], part: Part) -> Values:
+    """Return the values of a part's inputs; those of its outputs have the types that may not be inferred."""
+    made = [str(value.name) for value in part.outputs if value.shape is None or value.type is None]
+    try:
+        files = captured.files([*inside, *made])
+    except CaptureError:
+        raise
+    except CutError:  # sequences and optionals have no values to capture
+        return captured.files(inside)
+    return {name: files[name] for name in inside}
+
+
+def _edge_types(whole: Whole, part: Part, captured: Captured) -> dict[str, str]:
+    """Return the types of a part's inputs and outputs, as far as they are known.
+
+    If all are, the shapes of the whole model need not be inferred, which takes longer than all the rest for a large
+    one. An engine for a range of shapes needs inferred ones.
+    """
+    edges = {str(value.name): value for value in (*part.inputs, *part.outputs)}
+    has_ranges = any(spec.opt is not None for spec in whole.inputs.values())
+    if has_ranges or not all(name in captured.types for name in edges):
+        unknown = [name for name, value in edges.items() if value.shape is None or value.type is None]
+        return {name: captured.types[name] for name in unknown if name in captured.types}
+    return {name: _declared(value, captured.types[name]) for name, value in edges.items()}
+
+
+def _declared(value: ir.Value, found: str) -> str:
+    """Return the declared type of an input of the model, else the found one."""
+    if not value.is_graph_input() or value.shape is None:
+        return found
+    dims = ("?" if isinstance(dim, ir.SymbolicDim) and dim.value is None else str(dim) for dim in value.shape)
+    return f"{found.partition('[')[0]}[{', '.join(dims)}]"
+
+
+def _store_constants(graph: ir.Graph, chosen: Collection[ir.Node], captured: Captured) -> None:
+    """Replace nodes that came along because they depend on no input by weights with their values."""
+    along = [node for node in graph if node not in chosen and node.op_type != "Constant"]
+    read = [value for node in along for value in node.outputs if value.name and _is_read(value, along)]
+    if any(value.is_graph_output() for value in read):
+        return
+    try:
+        files = captured.files([str(value.name) for value in read])
+    except CutError:  # sequences and optionals are no weights
+        return
+    for value in read:
+        name, values = str(value.name), read_array(files[str(value.name)][0])
+        if values.nbytes > _LARGEST_STORED or values.dtype.kind == "O":
+            continue
+        stored = ir.Value(name=f"{name}_stored", type=value.type, shape=value.shape, const_value=ir.tensor(values))
+        assert stored.const_value is not None
+        stored.const_value.name = stored.name
+        graph.register_initializer(stored)
+        value.replace_all_uses_with(stored)
+    drop_unused(graph)
+
+
+def _is_read(value: ir.Value, along: Collection[ir.Node]) -> bool:
+    return any(user not in along for user, _ in value.uses())
+
+
+def drop_unused(graph: ir.Graph) -> None:
+    """Remove nodes that nothing reads."""
+    for node in reversed(list(graph)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
+    unused = [value for value in graph.initializers.values() if not is_used(value)]
+    graph.inputs[:] = [value for value in graph.inputs if value not in unused]  # in IR version 3, all are inputs too
+    for value in unused:
+        del graph.initializers[value.name or ""]
+
+
+def _names_in(model: ir.Model) -> set[str]:
+    values = {value.name for value in values_of(model.graph) if value.name}
+    return values | {node_label(node) for node in model.graph}
+
+
+def _states(whole: Whole, part: Part) -> dict[str, str]:
+    """Return the states that a part both reads and computes."""
+    inputs, outputs = ({value.name for value in values} for values in (part.inputs, part.outputs))
+    fed = {name: spec.fed_from for name, spec in whole.inputs.items() if spec.fed_from is not None}
+    return {name: output for name, output in fed.items() if name in inputs and output in outputs}
+
+
+def _generate(whole: Whole, names: Sequence[str], folder: Path) -> dict[str, list[Path]]:
+    """Write generated values for the part's inputs to its folder."""
+    given = {name: whole.inputs[name] for name in names if name in whole.inputs}
+    found: dict[str, list[Path]] = {}
+    (folder / _VALUES).mkdir(exist_ok=True)
+    for place, (name, feed) in enumerate(make_feeds(model_inputs(folder / MODEL), given).items()):
+        found[name] = [folder / _VALUES / f"generated_{place}.pb"]
+        found[name][0].write_bytes(numpy_helper.from_array(feed.values, name).SerializeToString())
+    return found
+
+
+class _Values:
+    """The values of a part's inputs: files to copy, or arrays that replace them."""
+
+    def __init__(self, folder: Path, files: Values) -> None:
+        self._folder = folder
+        self.files = {name: list(paths) for name, paths in files.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._replaced: dict[str, list[Array]] = {}
+
+    def choose(self, chosen: Sequence[int] | None) -> None:
+        """Keep the samples of these numbers."""
+        if chosen is not None:
+            self.files = {
+                name: [paths[index] for index in chosen if index < len(paths)] for name, paths in self.files.items()
+            }
+
+    def replace(self, names: Sequence[str], original: Sequence[str] | None) -> list[str]:
+        """Replace values of inputs that need not be original; return the labels of all that can be replaced."""
+        labels = []
+        for name in names:
+            if name not in self.files:
+                raise CutError(f"there are no values for the input {name!r}")
+            arrays = [read_array(path) for path in self.files[name]]
+            shapes = {array.shape for array in arrays}
+            if len(shapes) == 1:
+                self.shapes[name] = shapes.pop()
+            label = f"input {name}"
+            random = [_random_like(array, f"{label} {number}") for number, array in enumerate(arrays)]
+            drawn = [values for values in random if values is not None]
+            if len(drawn) < len(random):
+                continue
+            labels.append(label)
+            if original is not None and label not in original:
+                self._replaced[name] = drawn
+        return labels
+
+    def write(self, place: int, name: str) -> Iterator[str]:
+        """Write the values of an input to the part's folder, and yield its files."""
+        (self._folder / _VALUES).mkdir(exist_ok=True)
+        for number, path in enumerate(self.files[name]):
+            file = f"{_VALUES}/input_{place}_{number}.pb"
+            if name in self._replaced:
+                tensor = numpy_helper.from_array(self._replaced[name][number], name)
+                (self._folder / file).write_bytes(tensor.SerializeToString())
+            elif path.is_relative_to(self._folder):
+                path.rename(self._folder / file)
+            else:
+                shutil.copyfile(path, self._folder / file)
+            yield file
+
+
+def _replace_weights(model: ir.Model, original: Sequence[str] | None) -> list[str]:
+    """Replace weights that need not be the original ones; return the labels of all that can be replaced."""
+    labels = []
+    for name, value in sorted(model.graph.initializers.items()):
+        if value.const_value is None or value.const_value.size < _FEWEST_REPLACED:
+            continue
+        label = f"weight {name}"
+        random = _random_like(value.const_value.numpy(), label)
+        if random is None:
+            continue
+        labels.append(label)
+        if original is not None and label not in original:
+            value.const_value = ir.Tensor(random, dtype=value.const_value.dtype, name=name)
+    return labels
+
+
+def _random_like(values: Array, label: str) -> Array | None:
+    """Return seeded values of the same mean, deviation and range; None for other types, and for non-finite values."""
+    stream = random_stream(label, 0)
+    if not values.size:
+        return None
+    drawn: Array
+    if is_float(values.dtype):
+        wide = values.astype(np.float64)
+        if not np.isfinite(wide).all():
+            return None
+        drawn = np.clip(stream.normal(wide.mean(), wide.std(), wide.shape), wide.min(), wide.max())
+    elif is_integer(values.dtype):
+        whole = values.astype(np.int64)
+        drawn = stream.integers(whole.min(), whole.max(), whole.shape, endpoint=True)
+    else:
+        return None
+    return drawn.astype(values.dtype)

@@ -1,1 +1,0 @@
-"""Reduction of a model to the nodes and values that a failure needs."""

@@ -1,1 +1,0 @@
-"""`optimize`: the fastest variant of a model that is still right."""

@@ -1,0 +1,499 @@
+"""Plan a sweep: its points, the steps that they share, the results that are stored, and the duration of the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import FormatError, NdldFlowError, Problem, RecipeError, RequestError
+from ndld_flow.base.quantities import seconds
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.document import DAMAGE, Record, read_tree
+from ndld_flow.records.run_folder import read_run_record, read_sweep_record
+from ndld_flow.records.run_record import StepRecord
+from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
+from ndld_flow.runner.events import Notice
+from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
+from ndld_flow.runner.expected_times import hardware_of, is_this_machine
+from ndld_flow.runner.listener import Listener
+from ndld_flow.runner.open_run import open_cache
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.plan import Reason, Unit, arrange_steps
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run_state import RunOpener, choose_forced
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.hidden_credentials import hide_in_values
+from ndld_flow.store.store import Store
+from ndld_flow.sweep.state import Goals, PointRun, SweepState, describe_trial, judge_point
+from ndld_flow.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
+from ndld_flow.sweep.winners import choose_finalists, is_measured, measure_again
+from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import Assignment, excluded_count
+
+_ASSUMED_SPREAD = 0.5
+"""Assumed relative standard deviation of a step that ran once: the effect of other settings is unknown."""
+_LEAST_SPREAD = 0.1
+_MOST_FILES = 300
+"""Maximum number of records of the store that are read, the newest first: a plan must be quick."""
+_ENOUGH = 10
+"""Maximum number of records of one step type that are read; older ones add little."""
+
+Pending: TypeAlias = "Mapping[str, tuple[str, float]]"
+"""Step's name -> its type, and how many times it must run."""
+Durations: TypeAlias = "Mapping[tuple[str, str], Sequence[float]]"
+"""Step's name (or empty, for any) and its type -> its durations in seconds."""
+
+
+class Estimate(Record):
+    """Estimated duration of steps that run one after another."""
+
+    seconds: float
+    low_s: float
+    """With `high_s` the 95 % interval, if points are like earlier ones."""
+    high_s: float
+    step_type_count: int
+    unknown: tuple[str, ...] = ()
+    """Step types that never ran here: their time is not included."""
+
+    @property
+    def text(self) -> str:
+        """Return the estimate as text."""
+        about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
+        if not self.unknown:
+            return about
+        return f"{about}; {len(self.unknown)} of {self.step_type_count} step types never ran here"
+
+
+def estimate_seconds(pending: Pending, recipe: str, outputs: Outputs) -> Estimate | None:
+    """Estimate the duration of pending steps; None if no such step ever ran here.
+
+    A step is expected to take as long as in this recipe's latest run and sweep; a step that was in neither, as long as
+    the newest of its type in the store.
+    """
+    durations = dict(read_own_times(recipe, outputs))
+    missing = {step for name, (step, count) in pending.items() if count > 0 and (name, step) not in durations}
+    return add_up(pending, {**durations, **read_times_of_types(missing, outputs.store)})
+
+
+def add_up(pending: Pending, durations: Durations) -> Estimate | None:
+    """Add up the durations of all steps, with a 95 % interval.
+
+    The prediction of a sum of `count` durations from `n` observed ones has a standard error of the standard deviation
+    times sqrt(count + count² / n). Errors of steps are independent; the interval is two standard errors on each side.
+    """
+    total, variance = 0.0, 0.0
+    types = {step for step, count in pending.values() if count > 0}
+    unknown: dict[str, None] = {}
+    for name, (step, count) in pending.items():
+        times = durations.get((name, step)) or durations.get(("", step)) or ()
+        if count <= 0:
+            continue
+        if not times:
+            unknown[step] = None
+            continue
+        mean = statistics.fmean(times)
+        total += count * mean
+        least = _LEAST_SPREAD * mean
+        deviation = _ASSUMED_SPREAD * mean if len(times) < 2 else max(statistics.stdev(times), least)
+        variance += deviation**2 * (count + count**2 / len(times))
+    if types == set(unknown):
+        return None
+    off = 2 * math.sqrt(variance)
+    return Estimate(
+        seconds=total,
+        low_s=max(total - off, 0.0),
+        high_s=total + off,
+        step_type_count=len(types),
+        unknown=tuple(unknown),
+    )
+
+
+def read_own_times(recipe: str, outputs: Outputs) -> Durations:
+    """Return the durations of the steps of a recipe's latest run and sweep on this machine."""
+    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for name, step, wall_s in (*_times_of_run(outputs.latest(recipe)), *_times_of_sweep(outputs.latest_sweep(recipe))):
+        durations[name, step].append(wall_s)
+    return durations
+
+
+def _times_of_run(folder: Path | None) -> Iterator[tuple[str, str, float]]:
+    try:
+        run = read_run_record(folder) if folder is not None else None
+    except RequestError:
+        return
+    for step in run.steps if run is not None else ():
+        if step.record is not None and is_this_machine(step.record.parts.machine):
+            yield step.name, step.step, step.record.wall_s
+
+
+def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
+    """Yield the durations of steps that the sweep computed itself."""
+    try:
+        sweep = read_sweep_record(folder) if folder is not None else None
+    except RequestError:
+        return
+    if sweep is None or hardware_of(sweep.machine) != hardware_of(describe_machine()):
+        return
+    for point in sweep.points:
+        yield from ((step.name, step.step, step.wall_s) for step in point.steps if step.outcome == "done")
+
+
+def read_times_of_types(types: set[str], store: Store) -> Durations:
+    """Return the durations in the newest records of these step types on this machine, under an empty name."""
+    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for path in _newest_records(store) if types else ():
+        if all(len(durations["", step]) >= _ENOUGH for step in types):
+            break
+        try:
+            record: dict[str, Any] = read_tree(path)
+            step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
+        except (OSError, FormatError, *DAMAGE):
+            continue
+        if step in types and len(durations["", step]) < _ENOUGH and is_this_machine(machine):
+            durations["", step].append(wall_s)
+    return {key: times for key, times in durations.items() if times}
+
+
+def _newest_records(store: Store) -> list[Path]:
+    dated = []
+    for path in (store.root / "records").glob("*/*.json"):
+        try:
+            dated.append((path.stat().st_mtime, path.name, path))
+        except OSError:
+            continue  # removed in the meantime
+    return [path for *_, path in sorted(dated, reverse=True)[:_MOST_FILES]]
+
+
+@dataclass
+class CountedStep:
+    """A step over all points, counted by the inputs on which its result depends."""
+
+    step: str
+    """Its type."""
+    uses: int = 0
+    """Number of points that have it."""
+    distinct: set[str] = field(default_factory=set)
+    there: set[str] = field(default_factory=set)
+    cached: set[str] = field(default_factory=set)
+    """Those of `there` that only the shared cache has."""
+
+
+@dataclass
+class _Counter:
+    """Counts the steps of the points of one batch."""
+
+    counted: dict[str, CountedStep]
+    digests: dict[tuple[int, str], str] = field(default_factory=dict)
+    """Point's number and step's name -> the digest of everything that its result depends on."""
+
+    def count(self, units: Sequence[tuple[PointRun, Unit]]) -> None:
+        """Count steps that run at the same time: a measurement depends on all others of its session."""
+        alone = {(point.number, step.name): self._digest(point, step) for point, unit in units for step in unit}
+        groups = defaultdict[Hashable, set[str]](set)
+        for point, unit in units:
+            groups[_session_of(unit[0])] |= {alone[point.number, step.name] for step in unit}
+        for point, unit in units:
+            together: list[JsonValue] = [*sorted(groups[_session_of(unit[0])])] if _session_of(unit[0]) else []
+            for step in unit:
+                own = alone[point.number, step.name]
+                self.digests[point.number, step.name] = digest_json([own, together]) if len(together) > 1 else own
+                self._note(point, step)
+
+    def _digest(self, point: PointRun, step: RecipeStep) -> str:
+        models = point.run.models
+        reads: dict[str, JsonValue] = {
+            key: models[name].record.digest if name in models else self.digests[point.number, name]
+            for key, name in step.reads.items()
+        }
+        used = step.used_inputs(point.run.recipe.file.inputs)
+        inputs: dict[str, JsonValue] = {name: part.model_dump(mode="json") for name, part in used.items()}
+        return digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
+
+    def _note(self, point: PointRun, step: RecipeStep) -> None:
+        done = point.run.done.get(step.name)
+        if done is not None and done.record is None:
+            return  # skipped after a failure
+        counted_step = self.counted.setdefault(step.name, CountedStep(step.type.name))
+        counted_step.uses += 1
+        counted_step.distinct.add(self.digests[point.number, step.name])
+        if done is not None:
+            counted_step.there.add(self.digests[point.number, step.name])
+            if done.reason == Reason.CACHED.text:
+                counted_step.cached.add(self.digests[point.number, step.name])
+
+
+def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
+    """Count each step of the recipe over all points, as far as is known without running them.
+
+    `batches`: points that run together.
+    """
+    counted: dict[str, CountedStep] = {}
+    for batch in batches:
+        points = [point for point in batch if point.failure is None]
+        counter = _Counter(counted)
+        for units in zip_longest(*(arrange_steps(point.run.recipe) for point in points)):
+            counter.count([(point, unit) for point, unit in zip(points, units, strict=True) if unit is not None])
+    return counted
+
+
+def _session_of(step: RecipeStep) -> Hashable:
+    """Return the common properties of the steps of a session; empty for steps that do not measure."""
+    return (step.type.name, step.step.device, step.target) if step.type.cls.takes_turns else ()
+
+
+MOST_POINTS = 2000
+"""Maximum number of points that are examined; further ones are only counted."""
+
+
+@dataclass(frozen=True)
+class PlannedPoint:
+    """One point, as far as it is known in advance."""
+
+    number: int
+    values: Assignment
+    waiting: tuple[str, ...]
+    """Names of the steps without a stored result."""
+    problem: str = ""
+    """The contradiction between its settings that prevents its run; empty without one."""
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of the recipe over all known points."""
+
+    name: str
+    step: str
+    uses: int
+    """Number of points that have it."""
+    distinct: int
+    """Number of different computations: each runs once."""
+    stored: int
+    """Number of these whose results are in the store, or in the shared cache."""
+    cached: int = 0
+    """Number of these that only the shared cache has."""
+
+
+class SweepPlan(Record):
+    """The work of a sweep."""
+
+    method: str
+    """The search, such as `grid`."""
+    point_count: int | None
+    """Upper bound of the points to try; None where it is unknown."""
+    excluded_count: int | None
+    """Points that `exclude:` removes; None where it is unknown."""
+    points: tuple[PlannedPoint, ...]
+    """Points that are known in advance: the next points of some searches depend on results."""
+    steps: tuple[PlannedStep, ...]
+    """The steps of the recipe over all known points."""
+    remeasured: tuple[int, ...] | None
+    """Points that will be measured again at the end; empty if their results are stored or none will be, None where they
+    are not known yet."""
+    estimate: Estimate | None
+    """Duration of the work that is not stored; None when no such step ever ran here."""
+
+
+class _NotStoredError(Exception):
+    """A result that a plan needs is not in the store."""
+
+
+class _StoreOnly:
+    """An executor that computes nothing, for plans."""
+
+    slots = 1
+
+    def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
+        raise _NotStoredError
+
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
+
+def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
+    """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
+    outputs = Outputs(request.outputs)
+    targets = open_targets(
+        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+    )
+    cache = open_cache(request, outputs.store, listener, looks_only=True)
+    state = SweepState(
+        outputs,
+        lambda event: listener(event) if isinstance(event, Notice) else None,  # such as downloads
+        choose_forced(request.force, sweep.base),
+        cache=cache,
+        targets=targets,
+        on=request.on,
+        looks_only=True,
+        executor=_StoreOnly(),
+        goals=Goals(sweep.objectives, sweep.constraints),
+        section=sweep.section,
+    )
+    with contextlib.ExitStack() as opened:
+        for each in (cache, targets):
+            if each is not None:
+                opened.callback(each.close)
+        return _plan(sweep, state)
+
+
+def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
+    state.open_run(sweep.base)
+    search = make_search(sweep.space, sweep.options)
+    batches: list[list[PointRun]] = []
+    points: list[PointRun] = []
+    for batch in ask_batches(sweep, search):
+        opened = open_points(sweep, state, batch)
+        points += opened
+        batches.append(opened)
+        _advance_over_store(opened, state)
+        if len(points) >= MOST_POINTS or (depends_on_results(sweep) and not all(point.finished for point in opened)):
+            break
+        if depends_on_results(sweep):
+            search.tell([describe_trial(point, judge_point(point, state.goals)) for point in opened])
+    if not all(point.finished for point in points):
+        refuse_wrong_inputs_of_points(sweep, state)
+    points.sort(key=lambda point: point.number)
+    counted = count_steps(batches)
+    return SweepPlan(
+        method=sweep.section.method,
+        point_count=search.size,
+        excluded_count=excluded_count(sweep.space),
+        points=tuple(_describe(point) for point in points),
+        steps=tuple(
+            PlannedStep(
+                name,
+                counted_step.step,
+                counted_step.uses,
+                len(counted_step.distinct),
+                len(counted_step.there),
+                len(counted_step.cached),
+            )
+            for name, counted_step in counted.items()
+        ),
+        remeasured=_plan_again(sweep, points, state),
+        estimate=_estimate(counted, len(points), search.size, state.outputs, sweep),
+    )
+
+
+def _advance_over_store(points: Sequence[PointRun], state: SweepState) -> None:
+    """Advance points as far as the store has their results."""
+    advanced = True
+    while advanced:
+        for point in points:
+            _take_found(point, state)
+        unfinished = [point for point in points if not point.finished]
+        advanced = (
+            bool(unfinished) and all(_measures(point) for point in unfinished) and _find_session(unfinished, state)
+        )
+
+
+def _take_found(point: PointRun, state: SweepState) -> None:
+    while point.waiting and not _measures(point):
+        try:
+            [decision] = point.run.planner.decide(point.waiting[0], point.run.digests)
+        except NdldFlowError as error:
+            point.fail(point.waiting[0][0], error)
+            return
+        if decision.record is None:
+            return
+        state.place_found(point, [decision], [decision.record])
+
+
+def _find_session(points: Sequence[PointRun], state: SweepState) -> bool:
+    """Place the stored results of the next session of these points; return whether there are any."""
+    try:
+        run_session(points, state)
+    except _NotStoredError:
+        return False
+    return True
+
+
+def _plan_again(sweep: Sweep, points: Sequence[PointRun], state: SweepState) -> tuple[int, ...] | None:
+    if not sweep.section.winners or not any(is_measured(objective, sweep) for objective in sweep.objectives):
+        return ()
+    if len(points) >= MOST_POINTS or not all(point.finished for point in points):
+        return None
+    tried = TriedPoints(list(points), [judge_point(point, state.goals) for point in points])
+    numbers = choose_finalists(tried, sweep)
+    winners = [point for point in points if point.number in numbers]
+    try:
+        measure_again(winners, sweep, state)
+    except _NotStoredError:
+        return tuple(point.number for point in winners)
+    return ()
+
+
+def _measures(point: PointRun) -> bool:
+    return point.waiting[0][0].type.cls.takes_turns
+
+
+def _describe(point: PointRun) -> PlannedPoint:
+    waiting = tuple(step.name for unit in point.waiting for step in unit)
+    values = hide_in_values(point.point)
+    return PlannedPoint(point.number, values, waiting, str(point.failure) if point.failure is not None else "")
+
+
+def _estimate(
+    counted: Mapping[str, CountedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
+) -> Estimate | None:
+    """Estimate the steps that are not stored, with unknown points counted like known ones."""
+    scale = max(point_count or known, known) / known if known else 0.0
+    pending = {
+        name: (counted_step.step, scale * (len(counted_step.distinct) - len(counted_step.there)))
+        for name, counted_step in counted.items()
+    }
+    return estimate_seconds(pending, sweep.base.name, outputs)
+
+
+_NAMING = ("inputs", "model", "models")
+"""Words in the key of an axis that changes the names of inputs, or those of the model."""
+
+
+def refuse_wrong_inputs_of_points(sweep: Sweep, opener: RunOpener) -> None:
+    """Raise RecipeError with all inputs of all points known in advance that their models do not have or accept.
+
+    Points beyond `MOST_POINTS`, and those that depend on results, are checked when they run.
+    """
+    known: dict[Path, Inputs | None] = {}
+    problems: dict[Problem, None] = {}
+    for recipe in _differing_recipes(sweep):
+        try:
+            models = opener.find_models(recipe)
+        except NdldFlowError:
+            continue  # the point that names a missing model fails alone
+        paths = {name: model.artifact.path for name, model in models.items()}
+        problems |= dict.fromkeys(find_wrong_inputs(recipe, paths, known))
+    if problems:
+        raise RecipeError(list(problems))
+
+
+def _differing_recipes(sweep: Sweep) -> Iterator[Recipe]:
+    """Yield the recipes of points that may differ in the names of inputs; the base recipe if none do."""
+    naming = [axis.name for axis in sweep.axes if any(set(key.split(".")) & set(_NAMING) for key in axis.keys)]
+    if not naming:
+        yield sweep.base
+        return
+    seen = set()
+    batches = ask_batches(sweep, make_search(sweep.space, sweep.options))
+    known = islice(batches, 1) if depends_on_results(sweep) else batches
+    for _, point in islice(chain.from_iterable(known), MOST_POINTS):
+        values = digest_json([point[name] for name in naming])
+        if values in seen:
+            continue
+        seen.add(values)
+        try:
+            yield sweep.point(point)
+        except NdldFlowError:
+            continue  # its settings contradict each other: it fails alone

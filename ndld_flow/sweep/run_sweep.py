@@ -1,0 +1,409 @@
+"""Run a sweep, and write its folder: the records and reports of all points, and a command that repeats each."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.quantities import counted
+from ndld_flow.recipe.apply_point import apply_point
+from ndld_flow.recipe.compose import WITHOUT_SWEEP
+from ndld_flow.recipe.config_files import finds_the_same
+from ndld_flow.recipe.places import find_value, split_key
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
+from ndld_flow.records.run_record import RunFailure, RunRecord
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.run_page import draw_documents
+from ndld_flow.report.sweep.outcome import summarize_sweep
+from ndld_flow.report.sweep.page import draw_sweep
+from ndld_flow.runner.events import Notice, SweepFinished, SweepStarted
+from ndld_flow.runner.executors.choose_executor import open_executor
+from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
+from ndld_flow.runner.listener import Listener, synchronized
+from ndld_flow.runner.open_run import open_cache
+from ndld_flow.runner.outputs import Outputs, name_folder
+from ndld_flow.runner.request import Request
+from ndld_flow.runner.run import pushing_results
+from ndld_flow.runner.run_folder import (
+    draw_inspected,
+    link_stored,
+    recording_failure,
+    write_artifact,
+    write_recipe_and_command,
+    write_step_texts,
+    write_texts,
+)
+from ndld_flow.runner.run_record import Ended as EndedRun
+from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, find_artifacts, log_line
+from ndld_flow.runner.run_state import choose_forced
+from ndld_flow.runner.verify import find_sweep_damage
+from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
+from ndld_flow.store.kinds import LOG_FILE
+from ndld_flow.store.store import Store
+from ndld_flow.sweep.conclude_sweep import Ended, describe_sweep
+from ndld_flow.sweep.plan_sweep import refuse_wrong_inputs_of_points
+from ndld_flow.sweep.state import Goals, PointRun, SweepState, describe_failure
+from ndld_flow.sweep.try_points import TriedPoints, try_points
+from ndld_flow.sweep.winners import Finalist, choose_finalists, measure_again
+from ndld_flow.sweep_search.searches import make_search
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_WORDS = {"true", "false", "null", "nan", "inf"}
+_WORD_OF_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
+_KEY_OF_MAPPING = re.compile(r"[A-Za-z_/]([A-Za-z0-9_./: -]*[A-Za-z0-9_./:-])?")
+
+
+class NoOverrideError(ValueError):
+    """Hydra's grammar cannot express a key."""
+
+
+def point_overrides(changes: Mapping[str, JsonValue], recipe: dict[str, JsonValue]) -> tuple[str, ...]:
+    """Return overrides that give a recipe a point's values: `steps.speed.threads=2`.
+
+    `recipe` shows which keys contain dots. Raises NoOverrideError for a key that cannot be written.
+    """
+    return tuple(override for key, value in changes.items() for override in _write_change(key, value, recipe))
+
+
+def write_value(value: JsonValue) -> str:
+    """Return a value in Hydra's override grammar. Raises NoOverrideError."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_write_key(key)}:{write_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(write_value, value)) + "]"
+    if isinstance(value, str):
+        return _write_text(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _write_change(key: str, value: JsonValue, recipe: dict[str, JsonValue]) -> Iterator[str]:
+    path = list(_split_path(key.split("."), recipe))
+    plain = next((place for place, word in enumerate(path) if not _WORD_OF_PATH.fullmatch(word)), len(path))
+    inside = plain < len(path)
+    if not plain or (inside and (isinstance(value, dict) or not _leads_through_mappings(path, plain, recipe))):
+        raise NoOverrideError(key)
+    for word in reversed(path[plain:]):
+        value = {word: value}
+    written = ".".join(path[:plain])
+    if isinstance(value, dict) and not inside:
+        yield f"{written}=null"  # Hydra merges mappings; this one replaces the old value
+    yield f"{written}={write_value(value)}"
+
+
+def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
+    """Yield the keys of a path; a key that contains dots is one."""
+    rest = words
+    while rest:
+        if isinstance(recipe, dict):
+            key, left = split_key(recipe, rest)
+        else:
+            key, left = rest[0], rest[1:]
+        yield key
+        recipe, rest = find_value(recipe, [key]), list(left)
+
+
+def _leads_through_mappings(path: list[str], begin: int, recipe: JsonValue) -> bool:
+    """Return whether a path leads through mappings only, from position `begin` on: only these are merged."""
+    for place, word in enumerate(path[:-1]):
+        recipe = recipe.get(word) if isinstance(recipe, dict) else find_value(recipe, [word])
+        if place >= begin and not isinstance(recipe, dict | None):
+            return False
+    return True
+
+
+def _write_key(key: str) -> str:
+    if not _KEY_OF_MAPPING.fullmatch(key) or key.lower() in _WORDS:
+        raise NoOverrideError(key)
+    return re.sub("([: ])", r"\\\1", key)
+
+
+def _write_text(text: str) -> str:
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    # In Hydra's grammar a backslash is an escape only in front of a quote.
+    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
+    return f"'{escaped}'"
+
+
+MARK = "# The best of sweep "
+"""First line of a file that `--best` wrote: only such files are overwritten."""
+
+
+def check_target(sweep: Sweep, request: Request) -> None:
+    """Raise RequestError, before anything runs, if `--best` could not write the best point at the end."""
+    target = request.apply
+    if target is None:
+        return
+    if request.given is not None:
+        raise RequestError(f"--best {target}: it needs a recipe file, whose text the new recipe keeps.")
+    if not sweep.objectives:
+        raise RequestError(
+            f"--best {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
+        )
+    if target.exists() and not _is_ours(target):
+        raise RequestError(f"--best {target}: the file exists and was not written by a sweep. Choose another name.")
+    folder = request.recipe.absolute().parent
+    values = sweep.variations.composed.file.values
+    steps_from = "steps_from" in values and target.absolute().parent != folder
+    if steps_from or not finds_the_same(values, request.recipe, target):
+        key = "steps_from" if steps_from else "defaults"
+        raise RequestError(
+            f"--best {target}: the recipe's `{key}:` names files relative to it, so write the new one next to it: "
+            f"{folder / target.name}."
+        )
+
+
+def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: Request) -> str:
+    """Write the recipe of the best point; return its path, or an empty string without a request or a best point.
+
+    It gets the point's true values: those of the record are without credentials, and the recipe is the user's own.
+    Raises OutputsError if it cannot be written.
+    """
+    best = next((point for point in tried.points if point.number == record.best), None)
+    if request.apply is None or best is None:
+        return ""
+    heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --best`.\n"
+    chosen, settings = sweep.variations.split_choices(best.changes)
+    text = heading + apply_point(request.recipe, settings, [*sweep.plain_overrides, *chosen])
+    try:
+        write_bytes_atomically(request.apply, text.encode())
+    except OSError as error:
+        raise OutputsError(f"--best {request.apply}: it cannot be written: {error.strerror}.") from None
+    return str(request.apply)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
+    """Write a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact.
+
+    Nothing is copied. `folder` is the final path of `built`, to which links are relative. Raises OSError.
+    """
+    built.mkdir(parents=True)
+    for step in run.steps:
+        if step.record is not None:
+            target = built / step.name
+            target.mkdir()
+            kept = store.object_folder(step.record.artifact.digest)
+            try:
+                link_stored(kept, target, folder / step.name)
+            except OSError:  # a system without links
+                write_artifact(step.record.artifact, kept, target)
+            write_step_texts(step.record, target)
+    write_texts(run, built, folder)
+    (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
+    documents = read_stored_documents(run, store.object_folder)
+    draw_documents(documents, built)
+    draw_inspected(documents, built, store)
+
+
+def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
+    """Write all reports and tables into `sweeps/<recipe>/<id>/`, and let `latest` point to it."""
+    outputs = ended.state.outputs
+    parent = outputs.sweeps / record.recipe_name
+    make_folder(parent)
+    folder = parent / record.id
+    with outputs.store.building() as aside:
+        built = aside / record.id
+        built.mkdir()
+        for point, run in zip(record.points, ended.tried.points, strict=True):
+            if point.folder:
+                final = ended.finalists.get(point.number)
+                command = _repeat_point(record, point, ended, folder)
+                ended_well = final is not None and final.judgement.outcome != "failed"
+                shown = final.point if final and ended_well else run
+                described = _describe_point(shown, f"{record.id}#{point.number}", command)
+                write_point(described, built / point.folder, folder / point.folder, outputs.store)
+        write_recipe_and_command(record, "sweep", built, folder)
+        (built / LOG_FILE).write_text("\n".join(_log_lines(record)) + "\n", encoding="utf-8")
+        write_text_atomically(built / SWEEP_RECORD, record.to_json())
+        draw_sweep(record, built, outputs.store.object_folder, write_sweep_exports(record, built))
+        outputs.publish(built, folder)
+    return folder
+
+
+def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
+    """Return the record of a point's run, finished or failed."""
+    run, error = replace(point.run, id=run_id, command=command), point.failure
+    if error is None:
+        return describe_run(run)
+    lines = tuple(map(log_line, run.logs.get(point.failed_step, ())))
+    failure = RunFailure(
+        steps=(point.failed_step,),
+        message=describe_failure(point),
+        exit_code=error.exit_code,
+        log_lines={point.failed_step: lines} if lines else {},
+    )
+    steps = tuple(
+        step.model_copy(update={"outcome": "failed", "reason": "failed"}) if step.name == point.failed_step else step
+        for step in run.steps
+    )
+    gates = decide_gates(run, as_far_as_known=True)
+    return describe_ended(run, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
+
+
+def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
+    """Return the command that runs a point alone: with overrides, or with its own recipe if Hydra cannot write a
+    key."""
+    own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
+    try:
+        chosen, settings = ended.sweep.variations.split_choices(point.changes)
+        changes = (*chosen, *point_overrides(settings, sweep.recipe))
+        has_file = ended.sweep.variations.composed.file.has_file
+        plain = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
+        repeated = (*plain, *changes) if has_file else own_recipe
+    except NoOverrideError:
+        repeated = own_recipe
+    outputs = ended.state.outputs.root
+    elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
+    trust = ("--trust",) if "--trust" in sweep.command else ()
+    return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
+
+
+def _log_lines(sweep: SweepRecord) -> list[str]:
+    lines = [f"sweep {sweep.id} of {sweep.recipe_name}, {sweep.started_at.isoformat()}, {sweep.wall_s:.3f} s"]
+    for point in sweep.points:
+        values = ", ".join(f"{name} {value}" for name, value in point.values.items())
+        lines.append(f"point {point.number} ({values}): {point.outcome} {point.reason}".rstrip())
+    for session in sweep.sittings:
+        began, ended = session.started_at.isoformat(), session.ended_at.isoformat()
+        points = ", ".join(map(str, session.points))
+        lines.append(
+            f"session {session.number} on {session.device or 'no device'}: {began} to {ended}: points {points}"
+        )
+    return [*lines, f"stopped: {sweep.stopped_because}"]
+
+
+def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:
+    """Run a sweep and write its folder and report; call it inside `working_on`.
+
+    Results in the store are reused, so an interrupted sweep continues. Raises NdldFlowError for an error of the whole
+    sweep, which leaves the folder of a failed run; a point that fails is a result.
+    """
+    outputs, listener = Outputs(request.outputs), synchronized(listener)
+    check_target(sweep, request)
+    outputs.store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
+    with _open_state(sweep, request, outputs, listener) as state:
+        # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
+        base = state.open_run(sweep.base)
+        base.command = request.command_in(outputs.sweeps / sweep.base.name / base.id)
+        with recording_failure(base):
+            search = make_search(sweep.space, sweep.options)
+            state.check_names = cache(partial(refuse_wrong_inputs_of_points, sweep, state))
+            listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
+            with pushing_results(state.cache, state.known.values):
+                tried = try_points(sweep, search, state)
+                finalists = _measure_winners(sweep, tried, state)
+    ended = Ended(sweep, state, tried, finalists, base)
+    record = describe_sweep(ended)
+    finished = _find_equal(record, ended)
+    if finished is None:
+        ended.state.listener(Notice(text=f"writing the reports of {counted(len(record.points), 'point')}"))
+        finished = _describe_end(record, write_sweep_folder(record, ended), ended, nothing_to_do=False)
+    return finished.model_copy(update={"applied": apply_best(record, ended.tried, ended.sweep, request)})
+
+
+@contextlib.contextmanager
+def _open_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
+    """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
+    forced = choose_forced(request.force, sweep.base)
+    targets = open_targets(
+        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+    )
+    cache = open_cache(request, outputs.store, listener)
+    chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
+    try:
+        yield SweepState(
+            outputs=outputs,
+            executor=chosen.executor,
+            machine_of=chosen.machine_of,
+            cache=cache,
+            targets=targets,
+            on=request.on,
+            listener=listener,
+            goals=Goals(sweep.objectives, sweep.constraints),
+            section=sweep.section,
+            forced=forced,
+        )
+    finally:
+        chosen.executor.close()
+        if targets is not None:
+            targets.close()
+        if cache is not None:
+            cache.close()
+
+
+def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
+    """Measure the best points again, in turns; return them by number."""
+    numbers = choose_finalists(tried, sweep)
+    winners = [point for point in tried.points if point.number in numbers]
+    if sum(point.session is not None for point in winners) > (0 if sweep.short else 1):
+        numbers_text = ", ".join(str(point.number) for point in winners)
+        state.listener(Notice(text=f"measuring the best again, in turns: points {numbers_text}"))
+    return dict(measure_again(winners, sweep, state))
+
+
+def _find_equal(record: SweepRecord, ended: Ended) -> SweepFinished | None:
+    """Return the latest sweep of this recipe if it is identical and nothing had to be computed for this one."""
+    outputs, listener = ended.state.outputs, ended.state.listener
+    latest = outputs.latest_sweep(record.recipe_name)
+    if latest is None or record.steps_done:
+        return None
+    try:
+        earlier = read_sweep_record(latest)
+    except RequestError:
+        return None
+    if earlier.identity != record.identity:
+        return None
+    damage = find_sweep_damage(earlier, latest)
+    if damage:
+        text = f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"
+        listener(Notice(text=text, warning=True))
+        return None
+    folder = outputs.sweeps / latest.parent.name / latest.name  # relative to the outputs folder as the user wrote it
+    outputs.mend_latest(folder)
+    return _describe_end(earlier, folder, ended, nothing_to_do=True)
+
+
+def _describe_end(record: SweepRecord, folder: Path, ended: Ended, *, nothing_to_do: bool) -> SweepFinished:
+    """Return the event of a sweep's end. The points of an equal earlier sweep are those of this one."""
+    best = next((point for point in record.points if point.number == record.best), None)
+    run = next((point.run for point in ended.tried.points if point.number == record.best), None)
+    metrics = {} if best is None else best.again.metrics if best.again is not None else best.metrics
+    return SweepFinished(
+        passed=record.passed,
+        exit_code=ENDINGS[
+            judge(failed=not (record.passed or record.inconclusive), undecided=record.inconclusive)
+        ].exit_code,
+        nothing_to_do=nothing_to_do,
+        sweep=f"{record.recipe_name}/{record.id}",
+        folder=str(folder),
+        report=str(folder / "report.html"),
+        verdict=tuple(summarize_sweep(record)),
+        best=record.best,
+        too_noisy=record.too_noisy is not None,
+        outcomes=dict(Counter(point.outcome for point in record.points)),
+        metrics=metrics,
+        artifacts=find_artifacts(run, folder / best.folder) if best is not None and run is not None else {},
+        wall_s=time.perf_counter() - ended.base.start,
+    )

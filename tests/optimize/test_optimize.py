@@ -1,0 +1,340 @@
+"""`optimize`: what it composes and refuses, and what it delivers from models that would fool it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from ndld_flow import api
+from ndld_flow.measure.trial_pass import InputTrial
+from ndld_flow.models.likely_inputs import LikelyInput
+from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.optimize.compose import Composer, read_model
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.recipe.sample_files import Samples, find_data, split_data
+from ndld_flow.records.optimization import Optimization
+from ndld_flow.runner.events import Event, Notice, PointFinished, StepStarted
+from tests.support import pages
+from tests.support.models import make_cnn
+
+SIDE = 48
+CHANNELS = 64
+
+
+def write_model(path: Path, *, layers: int = 4, last: str = "Relu", channels: int = CHANNELS) -> Path:
+    """Write a chain of convolutions, which INT8 makes faster on a CPU with VNNI."""
+    rng = np.random.default_rng(0)
+    nodes, weights, name, width = [], [], "x", 3
+    for layer in range(layers):
+        weight = rng.normal(0, (2 / (width * 9)) ** 0.5, (channels, width, 3, 3)).astype(np.float32)
+        weights.append(numpy_helper.from_array(weight, f"w{layer}"))
+        nodes.append(helper.make_node("Conv", [name, f"w{layer}"], [f"c{layer}"], f"conv{layer}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu" if layer < layers - 1 else last, [f"c{layer}"], [f"r{layer}"]))
+        name, width = f"r{layer}", channels
+    nodes[-1].output[0] = "y"
+    shape = [1, 3, SIDE, SIDE]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, channels, SIDE, SIDE])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def write_data(folder: Path, count: int = 12, *, scale_of_held: float = 1.0) -> Path:
+    """Write samples as .npy; every third, which is held out, has another scale."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for index in range(count):
+        scale = scale_of_held if index % 3 == 2 else 1.0
+        np.save(folder / f"{index:02}.npy", rng.uniform(-scale, scale, (1, 3, SIDE, SIDE)).astype(np.float32))
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trial(**shapes: tuple[int, ...]) -> InputTrial:
+    specs = (LikelyInput(TensorSpec(name, "float32", shape), shape) for name, shape in shapes.items())
+    return InputTrial(tuple(specs))
+
+
+def split(data: tuple[str, ...], tried: InputTrial) -> Samples:
+    return split_data(find_data(data, tried), Path("model.onnx"), tried, Path("samples"))
+
+
+def read(model: Path, **options: object) -> Composer:
+    return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(here: Path) -> None:
+    with pytest.raises(api.RequestError, match=r"cosin.*did you mean \"cosine\""):
+        api.optimize("nowhere.onnx", OptimizeOptions(keep=("cosin >= 0.9",)))
+    with pytest.raises(api.RequestError, match="--keep 'cosine': "):
+        api.optimize("nowhere.onnx", OptimizeOptions(keep=("cosine",)))
+    with pytest.raises(api.RequestError, match="both --metric and --labels"):
+        api.optimize("nowhere.onnx", OptimizeOptions(metric=Path("m.py")))
+    with pytest.raises(api.RequestError, match="--budget"):
+        api.optimize("nowhere.onnx", OptimizeOptions(budget="soon"))
+    assert not Path("outputs").exists()
+
+
+def test_a_third_of_the_data_is_held_out(here: Path) -> None:
+    folder = write_data(here / "my photos", 12)
+    samples = split((str(folder),), trial(x=(1, 3, SIDE, SIDE)))
+    assert samples.counts == (8, 4)
+    assert samples.held["x"] == [f"my photos/{index:02}.npy" for index in (2, 5, 8, 11)]
+    assert not set(samples.search["x"]) & set(samples.held["x"])
+    few = split((str(folder / "00.npy"), str(folder / "01.npy")), trial(x=(1, 3, SIDE, SIDE)))
+    assert few.counts == (1, 1)
+
+
+def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
+    write_model(here / "model.onnx", layers=1)
+    one, two = write_data(here / "one", 1), write_data(here / "two", 4)
+    tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
+    with pytest.raises(api.RequestError, match=r"00.npy is the only sample"):
+        split((f"x={one}",), trial(x=(1, 3, SIDE, SIDE)))
+    with pytest.raises(api.RequestError, match="the model has 2 inputs; write x=PATH or z=PATH"):
+        split((str(two),), tried)
+    with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):
+        split((f"x={one}", f"z={two}"), tried)
+    with pytest.raises(api.RequestError, match="'zz' is not an input"):
+        split((f"zz={two}",), tried)
+
+
+def test_a_search_is_written_and_can_be_read(here: Path) -> None:
+    model = write_model(here / "my model.onnx", layers=1)
+    data = write_data(here / "my data", 6)
+    options = OptimizeOptions(data=(str(data),), keep=("cosine >= 0.99",), threads=(1, 2), budget="10 min")
+    heard: list[Event] = []
+    assert api.optimize(model, options, write="my search.yaml", listener=heard.append) is None
+    assert any(isinstance(event, Notice) and "Only 6 samples of data" in event.text for event in heard)
+    assert isinstance(api.plan("my search.yaml"), api.SweepPlan)
+    text = Path("my search.yaml").read_text()
+    assert "agree.cosine >= 0.99" in text
+    assert "speed.threads: [1, 2]" in text
+    assert "time: 300000 ms" in text, "the rest of the budget is for the proofs"
+    assert "slices: off, cosine: 0.99" in text, "the search for exceptions has the same bound"
+    with pytest.raises(api.RequestError, match="the file exists"):
+        api.optimize(model, options, write="my search.yaml")
+
+
+def test_without_data_int8_is_not_tried_and_the_reason_is_given(here: Path) -> None:
+    composer = read(write_model(here / "model.onnx", layers=1), target="any")
+    assert not any("INT8" in variant.name for variant in composer.variants)
+    assert any("INT8 is not tried: it needs real samples" in sentence for sentence in composer.left_out)
+    assert any("only as good as these" in sentence for sentence in composer.left_out)
+    proof = composer.compose_proof(composer.variants[1], None, Path("p.yaml"), Path("o.onnx"))
+    assert "seed: 1000" in proof, "held-out inputs are others"
+
+
+def test_a_source_that_does_not_run_is_refused(here: Path) -> None:
+    model = onnx.load(write_model(here / "model.onnx", layers=1))
+    model.graph.node.append(helper.make_node("Reshape", ["y", "shape"], ["z"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([7, 7], np.int64), "shape"))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    onnx.save(model, here / "broken.onnx")
+    with pytest.raises(api.ModelError, match=r"broken.onnx: it does not run, so that nothing can be compared"):
+        api.optimize("broken.onnx")
+
+
+def test_a_file_that_no_export_wrote_is_not_replaced(here: Path) -> None:
+    model = write_model(here / "model.onnx", layers=1)
+    before = model.read_bytes()
+    with pytest.raises(api.RequestError, match="it exists, and is not a file that an earlier run exported"):
+        api.optimize(model, output=model)
+    with pytest.raises(api.RequestError, match=r"a model's file ends in .onnx"):
+        api.optimize(model, output="fast.engine")
+    assert model.read_bytes() == before
+
+
+def optimize(model: Path, data: Path | None, **options: object) -> Optimization:
+    given: Mapping[str, object] = {"data": (str(data),) if data else (), **options}
+    found = api.optimize(model, OptimizeOptions(**given), output="fast.onnx")  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def outcomes(found: Optimization) -> dict[str, str]:
+    return {variant.name: variant.outcome for variant in found.variants}
+
+
+def exported_digests() -> dict[str, str]:
+    digests: dict[str, str] = json.loads(Path("fast.onnx.json").read_text())["sha256"]
+    return digests
+
+
+@pytest.mark.slow
+def test_the_fastest_right_model_is_delivered_and_its_recipe_reproduces_it(here: Path) -> None:
+    model, data = write_model(here / "my model.onnx"), write_data(here / "my data")
+    found = optimize(model, data, keep=("cosine >= 0.99",))
+    assert found.faster and found.speed is not None and found.speed.high < 0.99
+    assert outcomes(found)[found.delivered] == "delivered"
+    assert found.metrics["cosine"].value >= 0.99
+    assert len(found.conclude()) == 5
+    digest = exported_digests()["fast.onnx"]
+    again = api.run(found.recipe, output="fast.onnx")
+    assert isinstance(again, api.RunFinished) and again.passed
+    assert exported_digests()["fast.onnx"] == digest, "the file is the measured one"
+    page = Path(found.report).read_text(encoding="utf-8")
+    assert 'id="optimization"' in page and "that the search has not seen" in page
+
+
+@pytest.mark.slow
+def test_a_candidate_that_fails_on_held_out_data_is_not_delivered(here: Path) -> None:
+    model = write_model(here / "model.onnx")
+    found = optimize(model, write_data(here / "data", scale_of_held=30.0), keep=("cosine >= 0.99",))
+    assert "not right on held-out data" in outcomes(found).values()
+    assert not found.delivered.startswith("INT8")
+    assert "not right on held-out data" in found.conclude()[3]
+
+
+@pytest.mark.slow
+def test_a_bound_that_int8_violates_leaves_the_float_model(here: Path) -> None:
+    model = write_model(here / "model.onnx")
+    found = optimize(model, write_data(here / "data"), keep=("cosine >= 0.9999999",))
+    assert {outcomes(found)[name] for name in outcomes(found) if name.startswith("INT8, ")} == {"not right"}
+    refused = next(variant for variant in found.variants if variant.name == "INT8, all layers")
+    assert refused.latency is None, "a wrong model is not measured"
+    if not found.faster:
+        assert exported_digests()["fast.onnx"] and Path("fast.onnx").read_bytes() == model.read_bytes()
+        assert "Nothing pays" in found.conclude()[1]
+
+
+@pytest.mark.slow
+def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
+    """Of a model of microseconds, conversions cost more than INT8 saves."""
+    model = make_cnn(here / "small net.onnx")
+    found = optimize(model, pages.ROOT / "pipelines/images/pages", keep=("cosine >= 0.9",))
+    if found.faster:  # by 1 % at least, at 95 % confidence
+        assert found.speed is not None and found.speed.high <= 0.99
+    else:
+        assert outcomes(found)["source"] == "delivered"
+        assert Path("fast.onnx").read_bytes() == model.read_bytes()
+        assert "Nothing pays" in found.conclude()[1]
+
+
+@pytest.mark.thorough
+def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(here: Path) -> None:
+    model, data = write_model(here / "model.onnx", layers=1), write_data(here / "data", 4)
+    (here / "metric.py").write_text("def metric(outputs, label):\n    return {'accuracy': float(label == 1)}\n")
+    (here / "labels.csv").write_text("file,label\n" + "".join(f"{index:02}.npy,1\n" for index in range(4)))
+    heard: list[Event] = []
+    options = OptimizeOptions(
+        data=(str(data),), keep=("acuracy >= 0.9",), metric=Path("metric.py"), labels=Path("labels.csv")
+    )
+    with pytest.raises(api.RequestError, match=r"metric.py returns no such metric, .*did you mean \"accuracy\""):
+        api.optimize(model, options, trust=True, listener=heard.append)
+    assert not any(isinstance(event, PointFinished) for event in heard)
+    with pytest.raises(api.RecipeError, match="trust"):
+        api.optimize(model, replace(options, keep=("accuracy >= 0.9",)))
+
+
+@pytest.mark.thorough
+def test_a_model_with_operators_that_the_target_lacks_is_refused_by_their_names(here: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {y = HardSwish(x)}'
+    onnx.save(onnx.parser.parse_model(text), here / "swish.onnx")
+    with pytest.raises(api.ModelError, match=r"swish.onnx: no variant of it fits --for browser_webgpu: .*HardSwish"):
+        api.optimize("swish.onnx", OptimizeOptions(target="browser_webgpu"), output="web.onnx")
+    assert not Path("web.onnx").exists()
+
+
+@pytest.mark.slow
+def test_several_objectives_prove_a_front_and_deliver_the_best_in_the_first(here: Path) -> None:
+    model, data = write_model(here / "model.onnx"), write_data(here / "data")
+    found = optimize(model, data, keep=("cosine >= 0.99",), minimize=("size", "latency"))
+    assert found.faster and found.objectives == ("size", "latency")
+    size = found.gains[0]
+    assert size.objective == "size" and size.evidence == "exact" and size.low == size.high
+    assert size.ratio == pytest.approx(found.size_bytes / found.source_bytes)
+    assert Path("fast.onnx").stat().st_size == found.size_bytes
+    delivered = [point for point in found.front if point.delivered]
+    assert [point.name for point in delivered] == [found.delivered]
+    assert all(any(gain.proved for gain in point.gains) for point in found.front)
+    assert min(point.gains[0].ratio for point in found.front) == size.ratio
+    assert len(found.describe_front()) == len(found.front)
+
+
+@pytest.mark.slow
+def test_a_smaller_model_that_is_slower_needs_leave(here: Path) -> None:
+    """Of a model of microseconds, weights in 8 bits are smaller, and conversions make it slower."""
+    path = here / "net.onnx"
+    weight = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 256])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 256])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.save("rows.npy", np.random.default_rng(1).normal(size=(24, 256)).astype(np.float32))
+    keep = ("cosine >= 0.99", "latency <= 100x")
+    found = optimize(path, here / "rows.npy", minimize=("size",), keep=keep)
+    assert found.faster and found.size_bytes < found.source_bytes / 2
+    strict = optimize(path, here / "rows.npy", minimize=("size",), keep=keep[:1])
+    if strict.faster:
+        assert strict.speed is not None and strict.speed.high <= 1.03
+    else:
+        assert Path("fast.onnx").read_bytes() == path.read_bytes()
+
+
+def test_the_source_with_other_threads_is_no_base(here: Path) -> None:
+    composer = read(write_model(here / "model.onnx", layers=1), threads=(1, 2))
+    source = composer.variants[0]
+    assert composer.is_base(source, None)
+    assert not composer.is_base(source, 1), "it must be compared"
+    proof = composer.compose_proof(source, 1, Path("p.yaml"), Path("o.onnx"))
+    assert "speed: {step: profile, from: source, threads: 1}" in proof
+    assert "ratio_high <= 0.99" in proof
+
+
+@pytest.mark.thorough
+def test_a_source_that_returns_only_nan_is_not_delivered(here: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {e = Exp(x) n = Neg(e) y = Sqrt(n)}'
+    )
+    onnx.save(onnx.parser.parse_model(text), here / "nan.onnx")
+    with pytest.raises(api.ModelError, match="the source does not pass its own check"):
+        api.optimize("nan.onnx", output="fast.onnx")
+    assert not Path("fast.onnx").exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_search_concludes_with_the_best_so_far(here: Path) -> None:
+    model, data = write_model(here / "model.onnx"), write_data(here / "data")
+    heard: list[Event] = []
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        if sum(isinstance(each, PointFinished) for each in heard) == 2 and isinstance(event, PointFinished):
+            raise KeyboardInterrupt
+
+    found = api.optimize(model, OptimizeOptions(data=(str(data),)), output="fast.onnx", listener=listen)
+    assert found is not None and found.stopped_because == "Ctrl-C" and not found.sweep
+    first = [event for event in heard if isinstance(event, PointFinished)]
+    assert len(found.variants) == 2 and Path("fast.onnx").exists()
+    assert any(isinstance(each, Notice) and "best so far" in each.text for each in heard)
+    heard.clear()
+    resumed = api.optimize(model, OptimizeOptions(data=(str(data),)), output="fast.onnx", listener=heard.append)
+    assert resumed is not None
+    assert resumed.sweep
+    assert len(resumed.variants) == 6
+    texts = [event.text if isinstance(event, Notice) else "" for event in heard]
+    searching = heard[: next(place for place, text in enumerate(texts) if text.startswith("measuring the best again"))]
+    measured = {event.name for event in searching if isinstance(event, StepStarted) and event.name.startswith("speed#")}
+    assert not measured & {f"speed#{event.number}" for event in first}, "what was measured is not measured again"

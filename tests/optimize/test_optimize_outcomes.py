@@ -1,0 +1,230 @@
+"""What `optimize` concludes from a search: which variants are proved, which is delivered, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from ndld_flow.optimize.found import TOO_NOISY, Budget
+from ndld_flow.optimize.objectives import choose_objectives
+from ndld_flow.optimize.proof import Proof, Prover
+from ndld_flow.optimize.race_search import find_hopeless
+from ndld_flow.optimize.sweep_search import (
+    Point,
+    SweepSearch,
+    choose,
+    describe,
+    describe_untried,
+    is_worth_proving,
+)
+from ndld_flow.optimize.variant import Variant
+from ndld_flow.records.key_parts import ArtifactFile
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
+from ndld_flow.runner.request import Request
+from tests.optimize.test_optimize_parts import ROWS, read, write
+from tests.support.run_fixtures import StepSketch, run_record
+
+
+def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered", *, digest: str = "") -> Proof:
+    gain = Gain(objective="latency", ratio=ratio, low=ratio, high=ratio, evidence="alternating passes")
+    variant = Variant(name, "onnxruntime", is_source=True)
+    record = run_record([StepSketch("agree", "check_accuracy")]) if digest else None
+    if record is not None:
+        model = ArtifactFile(path="model.onnx", digest=digest * 64, size_bytes=9)
+        beside = ArtifactFile(path="placement.json", digest=blake3(name.encode()).hexdigest(), size_bytes=5)
+        files = (model, beside) if name == "placed" else (model,)
+        artifact = record.source.artifact.model_copy(
+            update={"digest": blake3(name.encode()).hexdigest(), "files": files}
+        )
+        record = record.model_copy(update={"source": record.source.model_copy(update={"artifact": artifact})})
+    return Proof(variant, None, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
+
+
+def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None:
+    wrong = proved("c", 0.5, "not right on held-out data")
+    proofs = {3: proved("a", 0.9), 1: proved("b", 0.7), 2: wrong, 4: proved("d", 0.8)}
+    variants = [proof.variant for proof in proofs.values()]
+    found = choose(proofs, variants, several=False)
+    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", wrong.outcome, "slower"]
+    front = choose(proofs, variants, several=True)
+    assert [proof.passed for proof in front.values()] == [True, True, False, True]
+    assert front[3].outcome == "delivered", "the first objective decided the order"
+    assert choose({}, [], several=False) == {}
+
+
+def searched(number: int, **objectives: float) -> Point:
+    metrics = {name: Metric(value=value) for name, value in objectives.items()}
+    return Point(number, Variant("v", "onnxruntime"), None, "passed", "", None, objectives=metrics)
+
+
+def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: Path) -> None:
+    composer = read(write(ROWS))
+    first = searched(1, latency=10.0, size=10.0)
+    assert is_worth_proving(searched(2, latency=11.9), first, 1, composer)
+    assert not is_worth_proving(searched(2, latency=12.1), first, 1, composer), "too slow"
+    assert not is_worth_proving(searched(2, latency=10.1), first, 3, composer), "enough were proved"
+    assert not is_worth_proving(searched(2), first, 1, composer), "it was not measured"
+    smaller = replace(composer, objectives=choose_objectives(("size",), (), ()))
+    assert not is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
+
+
+@pytest.mark.representatives("latency-interval0-True", "latency-interval2-False")
+@pytest.mark.parametrize(
+    ("objective", "interval", "worthwhile"),
+    [
+        ("latency", (0.96, 1.2), True),
+        ("latency", (0.98, 1.01), False),  # better by 2 % at most
+        ("latency", (1.1, 1.3), False),
+        ("throughput", (0.8, 1.05), True),
+        ("throughput", (0.8, 1.02), False),
+    ],
+)
+def test_only_a_variant_that_may_be_better_by_3_percent_is_proved_too(
+    in_folder: Path, objective: str, interval: tuple[float, float], worthwhile: bool
+) -> None:
+    composer = read(write(ROWS), maximize=(objective,) if objective == "throughput" else ())
+    best = replace(searched(1, **{objective: 10.0}), ratio_to_best=(1.0, 1.0))
+    second = replace(searched(2, **{objective: 10.2}), ratio_to_best=interval)
+    assert is_worth_proving(second, best, 1, composer) == worthwhile
+
+
+def timed(name: str, latency: float, outcome: VariantOutcome = "slower", *, near: bool = False) -> TriedVariant:
+    metrics = {"near": Metric(value=near)}
+    latency_ms = Metric(value=latency, unit="ms")
+    return TriedVariant(name=name, runtime="", outcome=outcome, latency=latency_ms, metrics=metrics)
+
+
+def test_costly_variants_that_cannot_win_are_not_tried() -> None:
+    variants = [
+        Variant("source", "onnxruntime", is_source=True),
+        Variant("source in OpenVINO", "openvino", is_source=True),
+        Variant("INT8", "onnxruntime", {"made": "{step: quantize}"}),
+        Variant("INT8 except", "onnxruntime", costly=True, unless=("INT8",)),
+        Variant("INT8 where", "onnxruntime", costly=True),
+        Variant("INT8 where in OpenVINO", "openvino", costly=True),
+    ]
+
+    def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
+        return bool(metrics) and not metrics["near"].value
+
+    def hopeless(*tried: TriedVariant) -> list[str]:
+        found = find_hopeless(variants, {each.name: each for each in tried}, is_comfortable)
+        return [*found]
+
+    floats = (timed("source", 10), timed("source in OpenVINO", 3))
+    assert hopeless(*floats) == [], "INT8 may be four times as fast"
+    assert hopeless(timed("source", 13), floats[1]) == ["INT8 except", "INT8 where"]
+    unjudged = floats[1].model_copy(update={"metrics": {}})
+    assert hopeless(timed("source", 13), unjudged) == [], "a fast one that nobody has judged may be wrong"
+    assert hopeless(*floats, timed("INT8", 5)) == ["INT8 except", "INT8 where"]
+    assert hopeless(*floats, timed("INT8", 4, "not right")) == [], "a wrong one is not what exceptions would be"
+    assert hopeless(*floats, timed("INT8", 4)) == ["INT8 except"], "the same model as INT8"
+    assert hopeless(*floats, timed("INT8", 4, near=True)) == [], "its proof may fail on other samples"
+
+
+def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
+    """Nothing pays in `placed`, so that it is `clean`, measured twice."""
+    clean, placed = proved("clean", 0.62, digest="1"), proved("placed", 0.6, digest="1")
+    other = proved("other", 0.61, digest="2")
+    variants = [clean.variant, other.variant, placed.variant]
+    found = choose({1: placed, 2: clean, 3: other}, variants, several=False)
+    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", "slower"]
+    assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
+
+
+def concluded(*variants: TriedVariant) -> str:
+    """Return the line on the gain of a record without one."""
+    return Optimization(
+        model="model.onnx", target="onnxruntime", search_samples=8, held_samples=4, random_inputs=False,
+        variants=variants, stopped_because="the time limit of 1 s was reached", delivered="source",
+        ending=find_ending(variants, faster=False), runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2,
+        file="m.onnx", recipe="r.yaml", command="ndld-flow run r",
+        run="r/1", started_at=datetime(2026, 11, 27, tzinfo=UTC), wall_s=60.0,
+    ).conclude()[1]  # fmt: skip
+
+
+def variant_with(name: str, outcome: VariantOutcome) -> TriedVariant:
+    return TriedVariant(name=name, runtime="onnxruntime", outcome=outcome)
+
+
+def test_nothing_pays_only_if_everything_was_tried() -> None:
+    source, slow = variant_with("source", "delivered"), variant_with("clean", "not faster")
+    hopeless_one = variant_with("INT8 where it pays", "cannot win")
+    assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
+    assert "INT8 is near a bound" in concluded(source, slow, variant_with("INT8", "near the bound"))
+    for outcome in ("not tried", "not proved"):
+        some = concluded(source, slow, variant_with("INT8", outcome))
+        assert some.startswith("Not decided")
+        assert f"INT8 ({outcome})" in some
+        assert "the time limit of 1 s" in some
+    for known in ((source,), ()):
+        assert concluded(*known, variant_with("INT8", "not tried")).startswith("Not decided")
+
+
+def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> None:
+    composer = read(write(ROWS), threads=(1, 2))
+    (first, second, *_) = composer.variants
+    points = [Point(1, first, 1, "passed", "", None)]
+    listed = {each.name: each.outcome for each in describe_untried(composer, points)}
+    assert f"{first.name}, 1 thread" not in listed
+    assert listed[f"{first.name}, 2 threads"] == "not tried"
+    assert listed[f"{second.name}, 1 thread"] == "not tried"
+    one = replace(composer, options=replace(composer.options, threads=(4,)))
+    assert first.name not in {each.name for each in describe_untried(one, [])}, "the source itself"
+
+
+def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
+    points = [Point(number, Variant(f"v{number}", "onnxruntime"), None, "passed", "", None) for number in range(4)]
+    source = proved("source", 1.0)
+
+    def outcomes(proofs: dict[int, Proof]) -> list[str]:
+        return [each.outcome for each in describe(points, proofs, source, faster=False)]
+
+    assert outcomes({0: proved("v0", 1.0, "not right on held-out data")}) == [
+        "not right on held-out data", "not proved", "not proved", "not proved"
+    ]  # fmt: skip
+    two = {number: proved(f"v{number}", 1.0, "not faster") for number in range(2)}
+    assert outcomes(two)[2:] == ["slower", "slower"], "they were slower in the search than what is not faster"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stopped_because", "ending"),
+    [("not proved", TOO_NOISY, "not decided"), ("not faster", "the only point tried", "nothing pays")],
+)
+def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, stopped_because: str, ending: str
+) -> None:
+    composer = read(write(ROWS), minimize=("latency", "size"))
+    variant = next(each for each in composer.variants if not each.is_source)
+    monkeypatch.setattr(Prover, "prove", lambda *_: proved(variant.name, 1.0, outcome))
+    search = SweepSearch(
+        Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
+    )
+    search._points, search._stopped_because = [Point(0, variant, None, "passed", "", None)], "the only point tried"
+    monkeypatch.setattr(search, "_sweep", lambda: None)
+    found = search.run()
+    assert found.stopped_because == stopped_because
+    assert find_ending(found.variants[:1], faster=False) == ending
+
+
+@pytest.mark.representatives("0.99-0.95-1.033-True")
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "is_open"),
+    [
+        (0.99, 0.95, 1.033, True),
+        (1.02, 0.96, 1.08, True),  # as likely slower, but a gain of 4 % is not ruled out
+        (1.0, 0.99, 1.01, False),  # equal
+        (0.985, 0.975, 0.995, False),  # less than 3 %
+        (0.9, 0.85, 0.95, False),  # proved
+        (0.96, 0.96, 0.96, False),  # without an interval, it is no measurement in turns
+    ],
+)
+def test_noise_that_hides_a_gain_is_not_called_not_faster(ratio: float, low: float, high: float, is_open: bool) -> None:
+    gain = Gain(objective="latency", ratio=ratio, low=low, high=high, evidence="alternating passes")
+    assert gain.is_open == is_open

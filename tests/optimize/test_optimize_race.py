@@ -1,0 +1,389 @@
+"""The race of `optimize`: budgets, crashes, interruptions, and what it delivers, on real models in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.optimize import race
+from ndld_flow.optimize.compose import read_model
+from ndld_flow.optimize.found import Budget
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.optimize.proof import Proof, Prover
+from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.race_search import RaceSearch
+from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
+from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
+from ndld_flow.runner.events import Event, Notice, VariantTried
+from ndld_flow.runner.request import Request
+
+CHANNELS = 32
+SIDE = 24
+RANKED = {"best": -0.5, "wrong": -0.4, "second": -0.3, "source": 0.0, "fourth": 0.1}
+"""Variant -> the logarithm of its time."""
+
+
+def make_net(path: Path) -> Path:
+    """Write a small convolutional net whose INT8 is right."""
+    dice = np.random.default_rng(3)
+    nodes, weights, last = [], [], "x"
+    for number in range(4):
+        channels = CHANNELS if number else 3
+        kernel = dice.normal(0, 1 / np.sqrt(9 * channels), (CHANNELS, channels, 3, 3)).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
+        nodes += [
+            helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], f"conv{number}", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"c{number}"], [f"r{number}"], f"relu{number}"),
+        ]
+        last = f"r{number}"
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, [1, CHANNELS, SIDE, SIDE])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def make_project(folder: Path) -> Path:
+    """Write a model, and 12 samples in `data`."""
+    (folder / "data").mkdir()
+    dice = np.random.default_rng(4)
+    for number in range(12):
+        np.save(folder / "data" / f"{number:02}.npy", dice.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
+    return make_net(folder / "net.onnx")
+
+
+@pytest.fixture
+def net(in_folder: Path) -> Path:
+    return make_project(in_folder)
+
+
+def options(**more: object) -> OptimizeOptions:
+    given = {"target": "onnxruntime", "data": ("data",), "keep": ("cosine >= 0.98",), "threads": (1,), **more}
+    return OptimizeOptions(**given)  # type: ignore[arg-type]
+
+
+def run(model: Path, **more: object) -> tuple[Optimization, list[Event]]:
+    events: list[Event] = []
+    found = api.optimize(model, options(**more), output=Path("fast.onnx"), listener=events.append)
+    assert found is not None
+    return found, events
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A race from its beginning to its end, and its folder."""
+
+    folder: Path
+    found: Optimization
+    tried: list[TriedVariant]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A race of a model that lists its weights as inputs."""
+    folder = tmp_path_factory.mktemp("race")
+    net = make_project(folder)
+    model = onnx.load(net)
+    for weight in model.graph.initializer:
+        model.graph.input.append(helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
+    onnx.save(model, net)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found, events = run(net, budget="3 min")
+    return Ran(folder, found, [event.variant for event in events if isinstance(event, VariantTried)])
+
+
+@pytest.mark.thorough
+def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
+    """Which one wins depends on the CPU: the record, the file and the page agree in any case."""
+    found, fast = ran.found, ran.folder / "fast.onnx"
+    assert fast.is_file()
+    (delivered,) = [each for each in found.variants if each.outcome == "delivered"]
+    assert delivered.name == found.delivered
+    assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
+    if found.faster:
+        assert found.metrics["cosine"].value >= 0.98
+    else:
+        assert fast.read_bytes() == (ran.folder / "net.onnx").read_bytes()
+    report = ran.folder / found.report
+    assert json.loads((report.parent / "optimization.json").read_text())["delivered"] == found.delivered
+    assert found.conclude()[0] in report.read_text().replace("&#39;", "'")
+
+
+@pytest.mark.thorough
+def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
+    assert any("weights as inputs" in sentence for sentence in ran.found.not_tried)
+    assert [each.why for each in ran.tried if each.outcome == "failed"] == []
+    assert [each.name for each in ran.tried if each.name.startswith("INT8") and each.metrics], "INT8 was judged"
+
+
+@pytest.mark.thorough
+def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(net: Path) -> None:
+    found, events = run(net, budget="1 ms")
+    assert not any(isinstance(event, Notice) and event.text.startswith("racing") for event in events)
+    assert (found.ending, found.delivered) == ("not decided", "source")
+    assert {each.outcome for each in found.variants} == {"delivered", "not tried"}
+    assert "budget" in found.stopped_because
+    assert Path("fast.onnx").read_bytes() == net.read_bytes()
+
+
+@pytest.mark.thorough
+def test_the_default_budget_is_printed_before_anything_runs(net: Path) -> None:
+    events: list[Event] = []
+    with pytest.raises(KeyboardInterrupt):  # its first line is enough
+        api.optimize(net, options(), listener=lambda event: _interrupt_after_notice(event, events))
+    assert isinstance(events[-1], Notice)
+    assert "--budget" in events[-1].text
+
+
+def _interrupt_after_notice(event: Event, events: list[Event]) -> None:
+    events.append(event)
+    if isinstance(event, Notice):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_delivers_what_was_proved_until_then(net: Path) -> None:
+    command = [sys.executable, "-m", "ndld_flow", "optimize", "net.onnx", "--data", "data", "--for", "onnxruntime"]
+    with subprocess.Popen(
+        [*command, "--threads", "1", "-o", "fast.onnx"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("racing"):
+                time.sleep(0.5)
+                process.send_signal(signal.SIGINT)
+    text = "".join(lines)
+    assert process.returncode == 0, text
+    assert "Not decided (Ctrl-C)" in text
+    assert Path("fast.onnx").read_bytes() == net.read_bytes()
+    assert not list(Path("outputs/optimizations").glob("*/race-*")), "nothing is left"
+
+
+@pytest.mark.thorough
+def test_data_of_the_wrong_kind_is_one_error_before_any_variant(net: Path) -> None:
+    for path in Path("data").iterdir():
+        np.save(path, np.zeros((1, 5, 7), np.float32))
+    events: list[Event] = []
+    with pytest.raises(RequestError):
+        api.optimize(net, options(), listener=events.append)
+    assert not any(isinstance(event, VariantTried) for event in events)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_a_variant_that_crashes_the_process_has_failed_and_the_others_go_on(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that kills its process stands for a library that crashes."""
+    Path("variants").mkdir()
+    Path("variants/sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'ndld_flow.optimize.race_worker' in sys.orig_argv:\n"
+        "    import ndld_flow.steps.quantize as quantize\n"
+        "    def crash(*_):\n"
+        "        os.kill(os.getpid(), 11)\n"
+        "    quantize.Quantize.run = crash\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
+    found, _ = run(net, budget="2 min")
+    failed = [each for each in found.variants if each.outcome == "failed"]
+    assert failed
+    assert "SIGSEGV" in failed[0].why
+    assert next(each for each in found.variants if each.name == "clean").outcome != "not tried"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("executed_workers")
+def test_a_crash_in_the_last_rounds_keeps_what_was_found(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, forms that quantize more than a wrong one were not built."""
+    Path("variants").mkdir()
+    Path("variants/sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'ndld_flow.optimize.race_worker' in sys.orig_argv:\n"
+        "    from ndld_flow.optimize import race\n"
+        "    race.Race._finish = lambda _: os.kill(os.getpid(), 11)\n"
+        "    qualify = race.Race._qualify\n"
+        "    def refuse(self, entrant):\n"
+        "        if entrant.name == 'INT8, dense layers':\n"
+        "            raise race.LostError('not right', 'as this test says')\n"
+        "        qualify(self, entrant)\n"
+        "    race.Race._qualify = refuse\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
+    found, _ = run(net, budget="2 min")
+    outcomes = {each.name: each.outcome for each in found.variants}
+    assert outcomes["INT8, dense layers"] == "not right"
+    assert outcomes["INT8, all layers"] == outcomes["INT8, integer operators"] == "cannot win"
+    assert outcomes["INT8, not the first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
+    assert found.ending == "faster" or Path("fast.onnx").read_bytes() == net.read_bytes()
+
+
+def raced(name: str, ratio: float, half: float = 0.005) -> TriedVariant:
+    speed = Speed(ratio=ratio, low=ratio - half, high=ratio + half, clock="cpu")
+    return TriedVariant(name=name, runtime="onnxruntime", outcome="not proved", speed=speed)
+
+
+def search_after(net: Path, proved: str, *tried: TriedVariant) -> RaceSearch:
+    """Return a search in which a variant was proved, or none."""
+    composer = read_model(net, options(target="any"), Path("samples"))
+    source = Proof(composer.variants[0], None, Path("s.yaml"), "delivered", "")
+    search = RaceSearch(Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), source, Budget(None))
+    search._result.tried.update({each.name: each for each in tried})
+    if proved:
+        variant = next(each for each in composer.variants if each.name == proved)
+        search._best = Proof(variant, None, Path("p.yaml"), "delivered", "")
+    return search
+
+
+def test_a_gain_of_two_percent_is_proved_and_not_called_slower(net: Path) -> None:
+    search = search_after(net, "", raced("clean", 0.98), raced("clean in OpenVINO", 0.995))
+    outcomes = {each.name: each.outcome for each in search._found().variants}
+    assert search._may_be_better(search._result.tried["clean"])
+    assert (outcomes["clean"], outcomes["clean in OpenVINO"]) == ("not proved", "not faster")
+
+
+def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Path) -> None:
+    """It is the model itself, and still the best that is proved."""
+    search = search_after(net, "source in OpenVINO", raced("source in OpenVINO", 0.6), raced("clean", 0.8))
+    assert not search._may_be_better(search._result.tried["clean"])
+    assert {each.name: each.outcome for each in search._found().variants}["clean"] == "slower"
+
+
+def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None:
+    """A race is short: a later one may call the proved variant slower than the source."""
+    search = search_after(net, "clean", raced("clean", 1.03))
+    search._best = search._proofs["clean"] = replace(
+        search._best, speed=Speed(ratio=0.8, low=0.7, high=0.9, clock="cpu")
+    )
+    delivered = search._found().variants[0]
+    assert (delivered.name, delivered.outcome, delivered.speed and delivered.speed.ratio) == ("clean", "delivered", 0.8)
+
+
+@pytest.mark.thorough
+def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
+    composer = read_model(net, options(), Path("samples"))
+    variant = next(each for each in composer.variants if each.name == "clean")
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), measured=False)
+    proof = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None).run(variant, None, text)
+    gated, _, rest = proof.accuracy.partition("; ")
+    assert gated.startswith("cosine "), "--keep judges it"
+    assert "max abs" in rest.partition(": not judged")[0] and "not judged" in rest
+
+
+def racer(name: str, logs: dict[int, float]) -> Racer:
+    return Racer(name, lambda: None, 1, 1.0, logs)
+
+
+def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best three are judged, so that a fourth is slower than they are; one of them that is wrong is only that."""
+
+    def entrant(name: str, log: float) -> race.Entrant:
+        nothing: Any = None
+        return race.Entrant(name, "", nothing, nothing, racer(name, dict.fromkeys(range(4), log)), lambda: None)
+
+    def judge(_: race.Race, judged: race.Entrant) -> None:
+        if judged.name == "wrong":
+            raise race.LostError("not right", "as this test says")
+
+    messages: list[dict[str, Any]] = []
+    entrants = [entrant(name, log) for name, log in RANKED.items()]
+    running = race.Race.__new__(race.Race)
+    running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), messages.append
+    monkeypatch.setattr(race.Race, "_judge", judge)
+    monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
+    assert [each.name for each in running._order()] == ["best", "second", "source"]
+    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [
+        ("wrong", "not right"),
+        ("fourth", "slower"),
+    ]
+
+
+def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
+    text = "g (float[1,4,8,8] x, float[4,1,3,3] c) => (float[1,4,6,6] y) {h = Conv<group = 4>(x, c) y = Relu(h)}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 11]> {text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 1, 3, 3), np.float32), "c"))
+    del model.graph.input[1:]
+    onnx.save(model, "depthwise.onnx")
+    np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
+    composer = read_model(Path("depthwise.onnx"), options(data=("x.npy",)), Path("samples"))
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    messages: list[dict[str, Any]] = []
+    job = RaceJob(
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", "INT8, dense layers"), extends={},
+        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
+    )  # fmt: skip
+    race.Race(job, messages.append).run()
+    assert {each["tried"]["name"]: each["tried"]["outcome"] for each in messages if "tried" in each} == {
+        "INT8, dense layers": "the same",
+        "source": "not proved",
+    }
+
+
+def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out() -> None:
+    drift = np.linspace(0, 2, 12)
+    base = racer("a", dict(enumerate(drift)))
+    faster = racer("b", {number: value - 0.1 + (5 if number == 3 else 0) for number, value in enumerate(drift)})
+    found = compare(faster, base)
+    assert found.rounds == 12
+    assert found.log == pytest.approx(-0.1, abs=1e-6)
+    assert found.high < 0
+
+
+def test_an_interval_covers_the_truth_in_95_percent_of_cases() -> None:
+    dice = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        noise = dice.normal(0.02, 0.05, 9)
+        found = estimate(dict(enumerate(noise)), dict.fromkeys(range(9), 0.0))
+        inside += found.low <= 0.02 <= found.high
+    assert 0.92 < inside / 2000 < 0.985
+
+
+def test_too_few_rounds_show_nothing() -> None:
+    assert estimate({0: 0.5}, {0: 0.0}).half > 5
+    assert estimate({}, {0: 0.0}).rounds == 0
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (11, 2.201)])
+def test_quantiles_of_students_t(freedom: int, quantile: float) -> None:
+    assert t_95(freedom) == pytest.approx(quantile, abs=2e-3)
+
+
+def test_each_racer_has_a_turn_in_each_round() -> None:
+    racers = [Racer(str(number), lambda: sum(range(2000)), 1) for number in range(3)]
+    for each in racers:
+        each.measure(1, parallel=False)
+    rounds = Rounds()
+    rounds.run(racers, 4)
+    rounds.run(racers[:2], 1)
+    assert [sorted(each.logs) for each in racers] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
+
+
+def test_what_is_surely_close_to_the_source_is_not_worth_a_proof(net: Path) -> None:
+    close, wide = raced("clean", 0.985, 0.012), raced("clean in OpenVINO", 0.985, 0.1)
+    search = search_after(net, "", close, wide)
+    assert not search._may_be_better(close)
+    assert search._may_be_better(wide)
