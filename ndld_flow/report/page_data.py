@@ -441,7 +441,6 @@ class ComparisonPayload(TypedDict):
 class AgainPayload(TypedDict):
     """A point that was measured again."""
 
-    objectives: list[OptionalNumber]
     standing: str
     ratio: list[OptionalNumber]
 
@@ -457,6 +456,7 @@ class DimensionPayload(TypedDict):
     log: bool
     is_default: bool
     numbers: list[OptionalNumber] | None
+    again: list[OptionalNumber] | None
     texts: NotRequired[list[TextPlace]]
     levels: NotRequired[list[int]]
 

@@ -59,8 +59,8 @@ def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
 def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
     assert said(made.session()) == (
         "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
-        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), by the first measurement; "
-        "points 17 and 22 tie."
+        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), by the first measurement: 8.59 ms "
+        "against 14.0 ms; points 17 and 22 tie."
     )
 
 
@@ -114,6 +114,24 @@ def test_every_surface_of_a_sweep_prints_the_same_numbers() -> None:
         assert f"{shown.goals[0].decides}, first {shown.goals[0].first}" in markdown
         assert shown.ratio in markdown
     assert view.rows[0].goals[0].decides in next(summarize_sweep(record))
+
+
+def test_all_charted_quantities_of_a_point_are_of_the_measurement_that_ranks_it() -> None:
+    record = made.session()
+    (point,) = (point for point in record.points if point.number == 21)
+    assert point.again is not None
+    again = point.again.model_copy(update={"metrics": {"speed.latency.p99": made.ms(99.0)}})
+    changed_record = changed(record, 21, again=again)
+    dimensions = {one.label: one for one in collect_dimensions(changed_record) if one.kind != "axis"}
+    row = record.points.index(point)
+    goal, tail = dimensions["speed.latency.min"], dimensions["speed.latency.p99"]
+    assert goal.numbers is not None
+    assert tail.numbers is not None
+    assert goal.finals[row] == pytest.approx(point.again.objectives[0], rel=1e-4) != goal.numbers[row]
+    assert tail.finals[row] == 99.0 != tail.numbers[row]
+    once = [place for place, each in enumerate(record.points) if each.again is None]
+    assert once
+    assert all(goal.finals[place] == goal.numbers[place] for place in once)
 
 
 def test_the_front_is_named_with_several_objectives() -> None:
@@ -172,7 +190,8 @@ def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     best = next(point for point in record.points if point.number == 21)
     assert best.again is not None
     record = changed(record, 21, objectives=(8.59,), again=best.again.model_copy(update={"objectives": (4.0,)}))
-    assert "4.00 ms, 2.00× faster than the recipe's own settings (point 9), by the first measurement" in said(record)
+    first = "by the first measurement: 8.59 ms against 17.2 ms;"
+    assert f"4.00 ms, 2.00× faster than the recipe's own settings (point 9), {first}" in said(record)
 
 
 WORSE = {"standing": "worse"}
@@ -335,10 +354,7 @@ def test_reapplying_a_sweep_keeps_one_suffix() -> None:
 def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
     winners = collect_page(made.session()).winners
     assert winners is not None
-    assert winners.result == (
-        "Measured again in turns, point 21 is best; points 22 and 17 cannot be distinguished from it: "
-        "the difference is within the noise."
-    )
+    assert winners.once == ""
     first, second = winners.rows[:2]
     assert (first.comparison, second.comparison, winners.rows[3].comparison) == ("best", "tie", "")
     assert first.plot is not None
@@ -360,8 +376,9 @@ def test_inconclusive_and_worse_winners_are_distinguished() -> None:
     )
     winners = collect_page(record).winners
     assert winners is not None
-    assert "point 17 is inconclusive: more process runs are needed; point 22 is worse." in winners.result
-    row = next(one for one in winners.rows if one.number == 22)
+    rows = {row.number: row for row in winners.rows}
+    assert (rows[17].comparison, rows[22].comparison) == ("inconclusive", "worse")
+    row = rows[22]
     assert (row.plot, row.ratio, row.interval) == (None, "", "")
 
 
@@ -501,11 +518,11 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
     assert view is not None
     assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
     assert [row.tied for row in view.rows] == [False, True]
-    assert view.result == "The deciding objective is exact, so nothing was measured again."
+    assert view.once == "The deciding objective is exact, so nothing was measured again."
     for other in (many, unmeasured.model_copy(update={"objectives": (goal[0].model_copy(update={"unit": "s"}),)})):
         view = collect_page(other).winners
         assert view is not None
-        assert view.result.startswith("These points were not measured again: "), "what is measured once proves little"
+        assert view.once.startswith("These points were not measured again: "), "what is measured once proves little"
     assert " and 3 more | " in sweep_markdown(unmeasured)
     assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
     assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None

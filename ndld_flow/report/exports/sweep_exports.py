@@ -107,12 +107,12 @@ def sweep_parts(record: SweepRecord, *, has_picture: bool = False) -> Iterator[s
     took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
     yield f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
     yield _winners(winners) if winners else ""
-    yield f"![points by their first measurement]({PICTURE})\n" if has_picture else ""
+    yield f"![points]({PICTURE})\n" if has_picture else ""
     yield from map(_effects, collect_effects(record))
     groups = collect_failures(record)
     rows = [[group.outcome, code(group.step), prose(group.reason), points_words(group.points)] for group in groups]
     count = sum(len(group.points) for group in groups)
-    summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
+    summary = f"{counted(count, 'point')} did not pass"
     yield details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
 
 
@@ -124,7 +124,8 @@ def _winners(view: WinnersView) -> str:
     rows = [_winner(row, view) for row in view.rows]
     # No line can end a code block: each begins with a key, and YAML does not break values.
     lines = "\n".join(f"Point {row.number}:\n\n```yaml\n{row.lines}\n```\n" for row in view.rows[:3])
-    return f"{prose(view.result)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
+    once = f"{prose(view.once)}\n\n" if view.once else ""
+    return f"{once}{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
 
 
 def _winner(winner: WinnerView, view: WinnersView) -> list[str]:

@@ -48,7 +48,7 @@ def sweep_drawing(record: SweepRecord) -> Callable[[], Figure] | None:
     if curves and len(record.objectives) < 2:
         return lambda: _labelled(_curve(curves[0]), record)
     pair = _pair(dimensions)
-    return None if pair is None else lambda: _labelled(_trade_off(record, *pair), record)
+    return None if pair is None else lambda: _trade_off(record, *pair)
 
 
 # --- trade-off ---
@@ -61,7 +61,7 @@ def _pair(dimensions: Sequence[Dimension]) -> tuple[Dimension, Dimension] | None
     if not objectives or len(objectives + metrics) < 2:
         return None
     across, up = [*objectives, *metrics][1], objectives[0]
-    rows = zip(across.numbers or (), up.numbers or (), strict=True)
+    rows = zip(across.finals, up.finals, strict=True)
     return (across, up) if sum(None not in row for row in rows) > 1 else None
 
 
@@ -69,11 +69,12 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     figure = new_figure(4.4)
     axes = figure.add_axes((0.1, 0.15, 0.87, 0.76))
     plain_axes(axes)
-    rows = [row for row in range(len(record.points)) if None not in (across.at(row), up.at(row))]
+    xs, ys = across.finals, up.finals
+    rows = [row for row in range(len(record.points)) if None not in (xs[row], ys[row])]
     kinds = [_kind(record, row) for row in rows]
     for kind, style in _MARKS.items():
         own = [row for row, own_kind in zip(rows, kinds, strict=True) if own_kind == kind]
-        axes.plot([across.at(row) for row in own], [up.at(row) for row in own], ls="none", **style)  # type: ignore[arg-type]
+        axes.plot([xs[row] for row in own], [ys[row] for row in own], ls="none", **style)  # type: ignore[arg-type]
     _number(axes, record, [row for row, kind in zip(rows, kinds, strict=True) if kind in _NUMBERED], across, up)
     _scaled(axes.xaxis, across)
     _scaled(axes.yaxis, up)
@@ -113,26 +114,20 @@ _MARKS: dict[str, dict[str, object]] = {
 def _number(axes: Axes, record: SweepRecord, rows: Sequence[int], across: Dimension, up: Dimension) -> None:
     """Draw the numbers of points where there is room, the best first."""
     xs, ys = _fractions(across), _fractions(up)
+    places = list(zip(across.finals, up.finals, strict=True))
     taken: list[tuple[float, float]] = []
     for row in sorted(rows, key=lambda row: record.points[row].rank or len(record.points) + 1):
         x, y = xs[row] or 0.0, ys[row] or 0.0
         if any(abs(x - spot[0]) < 0.04 and abs(y - spot[1]) < 0.05 for spot in taken):
             continue
         taken.append((x, y))
-        place = (across.at(row), up.at(row))
-        axes.annotate(
-            str(record.points[row].number),
-            place,
-            (7, 4),
-            textcoords="offset points",
-            size=9,
-            color=INK,
-        )
+        number_text = str(record.points[row].number)
+        axes.annotate(number_text, places[row], (7, 4), textcoords="offset points", size=9, color=INK)
 
 
 def _fractions(dimension: Dimension) -> list[float | None]:
     """Return positions from 0 to 1 for all points; None for unknown values."""
-    values: Sequence[float | None] = dimension.levels if dimension.numbers is None else dimension.numbers
+    values: Sequence[float | None] = dimension.levels if dimension.numbers is None else dimension.finals
     known = [value for value in values if value is not None]
     log = dimension.log and min(known, default=0) > 0
     turned = [None if value is None else math.log(value) if log else float(value) for value in values]
@@ -152,7 +147,7 @@ def _scaled(axis: Axis, dimension: Dimension) -> None:
     """Format the axis' numbers with their unit."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if dimension.log and min((value for value in dimension.numbers or () if value is not None), default=0) > 0:
+    if dimension.log and min((value for value in dimension.finals if value is not None), default=0) > 0:
         axis._set_axes_scale("log")  # type: ignore[attr-defined]
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: picture_text(quantity(value, dimension.unit), 0.9, 9.5)))

@@ -403,7 +403,6 @@ interface ComparisonPayload {
 
 /** A point that was measured again. */
 interface AgainPayload {
-  objectives: OptionalNumber[];
   standing: string;
   ratio: OptionalNumber[];
 }
@@ -418,6 +417,7 @@ interface DimensionPayload {
   log: boolean;
   is_default: boolean;
   numbers: OptionalNumber[] | null;
+  again: OptionalNumber[] | null;
   texts?: TextPlace[];
   levels?: number[];
 }

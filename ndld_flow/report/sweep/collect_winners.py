@@ -13,7 +13,6 @@ from ndld_flow.report.sweep.points import (
     final,
     link,
     objective_words,
-    points_words,
     recipe_lines,
     short_names,
     value_words,
@@ -77,8 +76,8 @@ class WinnersView:
     rows: tuple[WinnerView, ...]
     ticks: tuple[tuple[float, str], ...]
     measured_again: bool
-    result: str
-    """Result of the second measurement."""
+    once: str
+    """The reason why there is no second measurement, or what that means; empty if there is one."""
     objectives: tuple[str, ...]
     """Names of the objectives; ratios are of the first."""
     left_out: int
@@ -97,7 +96,7 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
         rows=tuple(_winner(point, record, scale, measured_again=measured_again) for point in chosen),
         ticks=_fitting_ticks(scale.ticks()),
         measured_again=measured_again,
-        result=_result(chosen, record.objectives[0].unit),
+        once=_once(chosen, record.objectives[0].unit),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         left_out=len(worth) - len(chosen),
     )
@@ -164,26 +163,10 @@ def _fitting_ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str
     return tuple(sorted(kept))
 
 
-def _result(points: list[SweepPoint], unit: str) -> str:
-    """Return a description of ties."""
-    again = [point for point in points if point.again is not None]
-    if not again and unit not in _TIMES and not any(point.sitting for point in points):
+def _once(points: list[SweepPoint], unit: str) -> str:
+    """Return why these points have one measurement only, or what that means; empty if some were measured again."""
+    if any(point.again for point in points):
+        return ""
+    if unit not in _TIMES and not any(point.sitting for point in points):
         return "The deciding objective is exact, so nothing was measured again."
-    if not again:
-        return "These points were not measured again: the first is best only by its first measurement."
-    numbers = {
-        word: [point.number for point in again if point.again and point.again.standing == word] for word in _MARKS
-    }
-    if not numbers["best"]:
-        return f"Measured again in turns: {points_words([point.number for point in again])}."
-    clauses = [f"Measured again in turns, point {numbers['best'][0]} is best"]
-    if numbers["tie"]:
-        clauses.append(
-            f"{points_words(numbers['tie'])} cannot be distinguished from it: the difference is within the noise"
-        )
-    if numbers["inconclusive"]:
-        verb = "are" if len(numbers["inconclusive"]) > 1 else "is"
-        clauses.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs are needed")
-    if numbers["worse"]:
-        clauses.append(f"{points_words(numbers['worse'])} {'are' if len(numbers['worse']) > 1 else 'is'} worse")
-    return "; ".join(clauses) + "."
+    return "These points were not measured again: the first is best only by its first measurement."

@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from ndld_flow.base.metric_directions import which_is_better
 from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import short_name, shortened
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.sweep.points import is_number, key_of, short_names, value_words
@@ -40,7 +41,9 @@ class Dimension:
     label: str
     kind: Literal["axis", "objective", "metric"]
     numbers: tuple[float | None, ...] | None
-    """None for an axis without numbers."""
+    """The first measurements; None for an axis without numbers."""
+    again: tuple[float | None, ...] = ()
+    """The second ones, None for points that were not measured again; empty for an axis."""
     unit: str = ""
     direction: str = ""
     """`minimize` or `maximize`; empty if there is no preference."""
@@ -52,9 +55,11 @@ class Dimension:
     is_default: bool = False
     """True if it is shown by default."""
 
-    def at(self, row: int) -> float | None:
-        """Return the number of one point; None if unknown or NaN."""
-        return self.numbers[row] if self.numbers is not None else None
+    @property
+    def finals(self) -> tuple[float | None, ...]:
+        """The measurements that rank the points: the second ones where there are any."""
+        pairs = zip(self.numbers or (), self.again or self.numbers or (), strict=True)
+        return tuple(first if again is None else again for first, again in pairs)
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,10 @@ def _objectives(record: SweepRecord) -> list[Dimension]:
                 label=short_name(objective.text, 100),
                 kind="objective",
                 numbers=numbers,
+                again=tuple(
+                    _finite(point.again.objectives[place : place + 1]) if point.again else None
+                    for point in record.points
+                ),
                 unit=short_name(objective.unit, 20),
                 direction=objective.direction,
                 log=_is_wide(numbers),
@@ -157,13 +166,14 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
 def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
     metrics = [point.metrics.get(name) for point in points]
     unit = next((metric.unit for metric in metrics if metric is not None), "")
-    numbers = tuple(_finite((metric.value,)) if metric is not None else None for metric in metrics)
+    numbers = tuple(map(_value, metrics))
     better = which_is_better(name, unit)
     return Dimension(
         key="",
         label=short_name(name, 100),
         kind="metric",
         numbers=numbers,
+        again=tuple(_value(point.again.metrics.get(name)) if point.again else None for point in points),
         unit=short_name(unit, 20),
         direction={"lower": "minimize", "higher": "maximize"}.get(better, ""),
         log=_is_wide(numbers),
@@ -172,6 +182,10 @@ def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
 
 def _varies(dimension: Dimension) -> bool:
     return len({number for number in dimension.numbers or () if number is not None}) > 1
+
+
+def _value(metric: Metric | None) -> float | None:
+    return _finite((metric.value,)) if metric is not None else None
 
 
 def _finite(values: Sequence[float | None]) -> float | None:

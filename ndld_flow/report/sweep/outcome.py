@@ -45,7 +45,7 @@ class SweepVerdict:
     sentence: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
-    """`1.42x faster than the recipe's own settings (point 1)`, or why it is unknown; empty for the recipe itself."""
+    """`1.42x faster than the recipe's own settings (point 1)`; empty if the best has them, or no point."""
     is_noisy: bool = False
     """Points passed, but their measurements do not rank them."""
 
@@ -63,18 +63,18 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         return SweepVerdict(record.passed, record.inconclusive, _too_noisy(record, record.too_noisy), is_noisy=True)
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
-    gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
+    gain = _gain(best, own, record.objectives[0]) if own and not is_own else ""
     trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
     decided_by = f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
     tied = [point.number for point in record.points if point.tied]
     unsure = [point.number for point in record.points if point.again and point.again.standing == "inconclusive"]
     parts = [
         f"Point {best.number} is best{decided_by}{', the recipe unchanged' if is_own else ''}: {values_words(best)}",
-        ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain if own else ""])),
+        ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain])),
         f"{points_words(tied)} {'tie' if len(tied) > 1 else 'ties'}" if tied else "",
         f"{points_words(unsure)} may be as good" if unsure else "",
         _front(record),
-        "" if own else gain,
+        "" if own else "no point has the recipe's own settings",
     ]
     return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".", gain)
 
@@ -143,9 +143,13 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
         return ""
     ahead, behind = (old, new) if objective.direction == "minimize" else (new, old)
     ratio = ahead / behind if behind > 0 else 0.0  # above 1 if the new value is better
+    # The value before this text is of the second measurement if there is one, and no ratio may mix the two.
+    first = f"{objective_words(new, objective)} " if best.again else ""
+    against = f"against {objective_words(old, objective)}"
     if ratio >= 1 and change(1, ratio) != "±0 %":
-        return f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
-    return f"against {objective_words(old, objective)} of {name}, by the first measurement"
+        text = f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
+        return f"{text}: {first}{against}" if first else text
+    return f"{first}{against} of {name}, by the first measurement"
 
 
 def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:

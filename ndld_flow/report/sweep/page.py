@@ -265,9 +265,7 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
                 number=point.number,
                 report=link(point),
                 values=tuple(value_words(point.values.get(axis.name)) for axis in record.axes),
-                objectives=tuple(
-                    objective_words(a, b) for a, b in zip(point.objectives, record.objectives, strict=False)
-                ),
+                objectives=tuple(map(objective_words, final(point), record.objectives)),
                 outcome=point.outcome,
                 reason=short_name(point.reason, 200),
                 rank=str(point.rank or ""),

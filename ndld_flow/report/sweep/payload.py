@@ -65,12 +65,11 @@ def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
 
 
 def _again(point: SweepPoint) -> AgainPayload | None:
-    """Return objectives, verdict, ratio and interval; null if not measured again."""
+    """Return verdict, ratio and interval; null if not measured again."""
     if point.again is None:
         return None
     again = point.again
     return {
-        "objectives": _numbers(again.objectives),
         "standing": again.standing,
         "ratio": _numbers((again.ratio, again.ratio_low, again.ratio_high)),
     }
@@ -86,6 +85,7 @@ def _dimension(dimension: Dimension, texts: Texts) -> DimensionPayload:
         "log": dimension.log,
         "is_default": dimension.is_default,
         "numbers": list(dimension.numbers) if dimension.numbers is not None else None,
+        "again": list(dimension.again) if any(value is not None for value in dimension.again) else None,
     }
     if dimension.kind == "axis":
         shown["texts"] = texts.places(dimension.texts)

@@ -61,7 +61,7 @@ export class CurvePlot {
     svg.append(...this.grid(points.flat(), at, width), ...lines.map((line, place) => this.line(points[place], line, place, at)));
     const spots = points.flat().map((point) => ({
       x: at.x(point.x), y: at.y(point.y), row: point.row,
-      text: [this.data.title(point.row), this.data.settings(point.row), `${this.dimension.short} ${this.dimension.text(point.row)}`, ...this.data.againWords(point.row)].join("\n"),
+      text: [this.data.title(point.row), this.data.settings(point.row), `${this.dimension.short} ${quantityText(point.y, this.dimension.unit)}`].join("\n"),
     }));
     new Spots(svg, spots, { pick: this.pick });
     this.room.replaceChildren(svg);
@@ -70,7 +70,7 @@ export class CurvePlot {
   /** @param {CurveLinePayload} line */
   words({ label, rows, x, saturated }) {
     const end = saturated === null ? "not saturated" : `saturated at ${x[saturated]}`;
-    return `${label ? `${label}: ` : ""}${this.dimension.text(rows[0])} to ${this.dimension.text(rows[rows.length - 1])}, ${end}.`;
+    return `${label ? `${label}: ` : ""}${[rows[0], rows[rows.length - 1]].map((row) => quantityText(this.dimension.numbers[row], this.dimension.unit)).join(" to ")}, ${end}.`;
   }
 
   /**

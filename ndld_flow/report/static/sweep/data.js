@@ -9,9 +9,8 @@ export class Dimension {
   /**
    * @param {DimensionPayload} column
    * @param {string[]} texts
-   * @param {(number | null)[]} again the second measurement
    */
-  constructor(column, texts, again) {
+  constructor(column, texts) {
     this.key = column.key;
     this.label = column.label;
     this.kind = column.kind;
@@ -25,7 +24,7 @@ export class Dimension {
     this.isText = column.numbers === null;
     this.short = this.label;
     /** The second measurement where there is one, which decides the rank; `numbers` are the first. */
-    this.finals = this.numbers.map((number, row) => again[row] ?? number);
+    this.finals = this.numbers.map((number, row) => column.again?.[row] ?? number);
     const known = [...this.numbers, ...this.finals].filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -138,8 +137,7 @@ export class SweepData {
     this.curves = payload.curves;
     this.length = payload.number.length;
     this.payload = payload;
-    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts,
-      column.kind === "objective" ? payload.again.map((again) => again?.objectives[Number(column.key.split("_")[1])] ?? null) : []));
+    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts));
     this.shorten();
   }
 

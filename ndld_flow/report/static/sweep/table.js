@@ -57,8 +57,8 @@ function againColumns(data) {
   const columns = data.of("objective").map((objective, place) => ({
     key: `again_${place}`, label: `${shortened(objective.short, 20)} again`, longLabel: `${shortened(objective.label, 50)} again`, csvLabel: `${objective.label} again${objective.unit ? ` ${objective.unit}` : ""}`,
     width: `minmax(${wideEnough(`${shortened(objective.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: objective.direction === "minimize", hidden: place > 0,
-    value: (row) => data.again[row]?.objectives[place] ?? null,
-    format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
+    value: (row) => (data.again[row] ? objective.finals[row] : null),
+    format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => (data.again[row] ? objective.finals[row] ?? "" : ""),
   }));
   const interval = (/** @type {number} */ row) => data.again[row]?.ratio ?? [null, null, null];
   const reasonOf = (/** @type {number} */ row) => {
