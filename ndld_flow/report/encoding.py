@@ -7,7 +7,11 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import fields, is_dataclass
+from itertools import chain
+from operator import attrgetter, sub
+from types import NoneType
+from typing import Any, TypeAlias
 
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import TensorInfo
@@ -18,10 +22,70 @@ from ndld_flow.report.value_text import shape_text
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
 
 
-def packed(data: Mapping[str, object]) -> str:
-    """Encode data as JSON, gzip and base64, which cannot close an HTML tag. Equal data give equal bytes."""
-    plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+def packed(data: object) -> str:
+    """Encode data as JSON, gzip and base64, which cannot close an HTML tag. Equal data give equal bytes.
+
+    Data are dataclasses, dictionaries, lists and plain values; `static/unpack.js` reads them. Nobody declares how a
+    list is written: a list of dataclasses becomes a column for each field, each distinct text is written once, and
+    integers that mostly increase become the differences of neighbours.
+    """
+    packer = _Packer()
+    value = packer.value(data)
+    plain = json.dumps([list(packer.texts), value], separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
+
+
+class _Packer:
+    """Values as JSON with one table of texts. A list becomes the name of its form, and the parts of that form."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+
+    def value(self, value: object) -> object:
+        if isinstance(value, float):  # JSON has no NaN and no infinity
+            return value if math.isfinite(value) else ["number", str(value).replace("inf", "Infinity")]
+        if isinstance(value, list | tuple):
+            return self.column(value)
+        if isinstance(value, Mapping):
+            return {name: self.value(item) for name, item in value.items()}
+        if is_dataclass(value):
+            return {field.name: self.value(getattr(value, field.name)) for field in fields(value)}
+        return value
+
+    def column(self, items: Sequence[Any]) -> list[object]:
+        kinds = set(map(type, items))
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        if kind in _PLAIN and items.count(items[0]) == len(items) > 1:
+            return ["repeated", len(items), self.value(items[0])]
+        if kinds <= {int, NoneType}:
+            return _integers(items)
+        if kinds <= {str, NoneType}:
+            return ["texts", self.column(self._positions(items))]
+        if kind in (list, tuple):
+            return ["lists", self.column(list(map(len, items))), self.column(list(chain.from_iterable(items)))]
+        if kind is not None and is_dataclass(kind):
+            names = [field.name for field in fields(kind)]
+            return ["rows", {name: self.column(list(map(attrgetter(name), items))) for name in names}]
+        return ["items", *map(self.value, items)]
+
+    def _positions(self, texts: Sequence[str | None]) -> list[int | None]:
+        # Columns have many repeats: each distinct text is looked up once, and repeats run in C.
+        known = self.texts
+        positions = {
+            text: None if text is None else known.setdefault(text, len(known)) for text in dict.fromkeys(texts)
+        }
+        return list(map(positions.__getitem__, texts))
+
+
+_PLAIN = {str, int, float, bool, NoneType}
+
+
+def _integers(items: Sequence[int | None]) -> list[object]:
+    """Return integers, or the difference of each to the one before, whichever is shorter."""
+    known = [item for item in items if item is not None]
+    differences = map(sub, known, [0, *known])
+    sums = [None if item is None else next(differences) for item in items]
+    return min(["items", *items], ["sums", *sums], key=lambda form: len(json.dumps(form)))
 
 
 def rounded(value: float, digits: int = 5) -> float:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-import re
 import subprocess
 import sys
 import zipfile
@@ -29,6 +26,7 @@ from ndld_flow.reduce.part import Cut, Whole
 from ndld_flow.runner.events import Event, Notice
 from tests.support.command_line import ndld_flow
 from tests.support.models import func_model
+from tests.support.page_data import data_of
 
 REFUSE = '''
 """Refuses a model, or crashes on it, if it has certain operators."""
@@ -167,9 +165,7 @@ def test_exactly_the_needed_nodes_remain(
     assert (reduced.nodes, reduced.nodes_before, reduced.minimal) == (len(needs), 2 * len(operators), True)
     assert reduced.trials <= 10 * len(needs)
     assert Path(reduced.page) == chained / "small.html"
-    found = re.search(r'id="page-data">([^<]+)', Path(reduced.page).read_text("utf-8"))
-    assert found is not None
-    data = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    data = data_of(Path(reduced.page).read_text("utf-8"))
     operators_drawn = [data["texts"][place] for place in data["nodes"]["operator"]]
     assert sorted(operator for operator in operators_drawn if operator != "Constant") == sorted(needs)
     inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == 1]

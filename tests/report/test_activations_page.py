@@ -39,6 +39,7 @@ from ndld_flow.report.run_page import draw_report
 from tests.report.test_report import Tags
 from tests.support import activation_samples as made
 from tests.support.models import save, tensor
+from tests.support.page_data import data_of, unpack
 from tests.support.run_fixtures import StepSketch, run_record, write_run
 
 FULL = 2**32
@@ -76,11 +77,6 @@ def letters_of(packed: PackedMaps) -> tuple[int, int]:
 def page_of(folder: Path, budget: int = FULL) -> ActivationsPage:
     record = read_activations(folder)
     return collect_page(record, pack_maps(record, folder, budget), "")
-
-
-def payload_of(page: ActivationsPage) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(page.payload)))
-    return loaded
 
 
 def codes_of(packed: PackedMaps, one: PackedMap) -> Any:
@@ -208,7 +204,7 @@ def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> 
         document["tensors"][0]["channels"][0] |= {"mean": "-Infinity"}
 
     page = page_of(changed(small, tmp_path / "odd", change))
-    first = payload_of(page)["tensors"][0]
+    first = unpack(page.payload)["tensors"][0]
     assert first["divergence"]["metrics"]["snr_db"] == "Infinity"
     assert first["divergence"]["metrics"]["cosine"] == "NaN"
     assert first["channels"]["mean"][0] == "-Infinity"
@@ -329,7 +325,7 @@ def test_file_names_cannot_leave_the_folder(small: Path, tmp_path: Path, name: s
 
     page = page_of(changed(small, tmp_path / "out", change))
     assert len(page.notes) == (1 if name == "" else 2)
-    assert payload_of(page)["tensors"][1]["maps"][0]["array"] == ""
+    assert unpack(page.payload)["tensors"][1]["maps"][0]["array"] == ""
 
 
 def test_a_folder_of_maps_outside_the_run_is_not_read(pair: Path, tmp_path: Path) -> None:
@@ -367,7 +363,7 @@ def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path)
         document["range_format"] = "bf16"
 
     page = page_of(changed(small, tmp_path / "bf16", change))
-    assert payload_of(page)["format"] == "bf16"
+    assert unpack(page.payload)["format"] == "bf16"
     assert "Beyond bf16" in [one.title for one in page.figures]
     assert all(trouble.endswith(" beyond bf16") for row in page.rows for trouble in row.troubles)
 
@@ -386,7 +382,7 @@ def test_paths_are_shortened_to_their_label(small: Path, tmp_path: Path, label: 
     def change(document: dict[str, Any]) -> None:
         document["samples"][0] |= {"label": label, "inputs": {"x": how}}
 
-    assert payload_of(page_of(changed(small, tmp_path / "p", change)))["samples"][0]["inputs"] == [["x", shown]]
+    assert unpack(page_of(changed(small, tmp_path / "p", change)).payload)["samples"][0]["inputs"] == [["x", shown]]
 
 
 # --- what is written ---
@@ -414,7 +410,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert not set(text) & {"\u202e", "\x1b"}
     assert "&lt;/script&gt;" in text
-    (shown,) = payload_of(page_of(folder))["tensors"]
+    (shown,) = unpack(page_of(folder).payload)["tensors"]
     assert shown["name"].startswith("</script><img")
     links = {one.link for one in page_of(folder).figures if one.link}
     assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}
@@ -457,8 +453,7 @@ def test_maps_that_were_not_copied_are_read_in_place(pair: Path, tmp_path: Path)
     """The store keeps what is large; arrays are linked to there."""
     (tmp_path / "stored").symlink_to(pair, target_is_directory=True)
     page = draw_activations(tmp_path)
-    packed = page.read_text("utf-8").split('id="page-data">')[1].split("<", maxsplit=1)[0]
-    first = json.loads(gzip.decompress(base64.b64decode(packed)))["tensors"][0]
+    first = data_of(page.read_text("utf-8"))["tensors"][0]
     assert next(one["array"] for one in first["maps"] if one["array"]).startswith("stored/arrays/")
     assert page.parent == tmp_path
 

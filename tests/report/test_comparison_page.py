@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -30,6 +26,7 @@ from tests.report.test_report import Tags
 from tests.support import comparison_fixtures as made
 from tests.support.a100_exports import a100_exports
 from tests.support.comparison_fixtures import Compared
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import HOSTILE_NAMES
 
 Make = Callable[[], Compared]
@@ -41,12 +38,6 @@ def page_of(compared: Compared) -> ComparisonPage:
 
 def draw(compared: Compared, folder: Path) -> str:
     return draw_comparison(compared.comparison, compared.profiles, folder / "compare.html").read_text("utf-8")
-
-
-def payload_of(text: str) -> dict[str, Any]:
-    packed = text.split('id="page-data">')[1].split("<", maxsplit=1)[0]
-    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
-    return loaded
 
 
 # --- what is collected ---
@@ -279,7 +270,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert "<svg/onload" not in text
     assert "\x00" not in text
-    assert {visible_name(name) for name in HOSTILE_NAMES} <= set(payload_of(text)["texts"])
+    assert {visible_name(name) for name in HOSTILE_NAMES} <= set(data_of(text)["texts"])
 
 
 def test_equal_comparisons_give_equal_bytes(tmp_path: Path) -> None:
@@ -287,14 +278,14 @@ def test_equal_comparisons_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_the_page_has_verdicts_for_every_ordered_pair(tmp_path: Path) -> None:
-    profiles = payload_of(draw(made.three(), tmp_path))["profiles"]
+    profiles = data_of(draw(made.three(), tmp_path))["profiles"]
     verdicts = profiles[0]["verdicts"]
     pairs = {*zip(verdicts["base"], verdicts["candidate"], strict=True)}
     assert pairs == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
 
 
 def test_every_layer_of_every_report_is_in_one_row(tmp_path: Path) -> None:
-    (profile,) = payload_of(draw(made.pair(), tmp_path))["profiles"]
+    (profile,) = data_of(draw(made.pair(), tmp_path))["profiles"]
     for cells, count in zip(profile["rows"]["layers"], (60, 61), strict=True):
         places = [place for cell in cells for place in (cell if isinstance(cell, list) else [cell])]
         assert sorted(places) == list(range(count))
@@ -306,7 +297,7 @@ def test_non_finite_values_are_null_in_the_payload(tmp_path: Path) -> None:
     broken = one.verdicts[0].model_copy(update={"ratio": math.nan, "low": math.inf})
     profile = one.model_copy(update={"verdicts": (broken, *one.verdicts[1:])})
     comparison = compared.comparison.model_copy(update={"profiles": (profile,)})
-    verdicts = payload_of(draw(Compared(comparison, compared.profiles), tmp_path))["profiles"][0]["verdicts"]
+    verdicts = data_of(draw(Compared(comparison, compared.profiles), tmp_path))["profiles"][0]["verdicts"]
     assert (verdicts["ratio"][0], verdicts["low"][0]) == (None, None)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import os
 import re
@@ -37,17 +35,11 @@ from tests.support.models import (
     tensor,
 )
 from tests.support.models_engine import constrain
+from tests.support.page_data import data_of
 
 
 def document(path: Path, **reading: Any) -> ModelDocument:
     return read_document(path, Reading(**reading))
-
-
-def payload_of(page: str) -> dict[str, Any]:
-    found = re.search(r'id="page-data">([^<]*)<', page)
-    assert found is not None
-    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
-    return data
 
 
 def named(read: ModelDocument, name: str) -> ModelNode:
@@ -232,7 +224,7 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
     path = api.draw(make_ctrl(in_folder / "ctrl.onnx"), "new/ctrl.html")
     page = path.read_text("utf-8")
     assert "default-src 'none'" in page and not re.search(r'(src|href)="https?:', page)
-    data = payload_of(page)
+    data = data_of(page)
     read = document(in_folder / "ctrl.onnx")
     assert [one["address"] for one in data["scopes"]] == [one.address for one in read.scopes]
     assert len(data["nodes"]["name"]) == len(read.nodes)
@@ -250,7 +242,7 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
 
 def test_edges_join_what_reads_with_what_writes(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.onnx")
-    (graph,) = (one["graph"] for one in payload_of(api.draw(path, tmp_path / "m.html").read_text("utf-8"))["scopes"])
+    (graph,) = (one["graph"] for one in data_of(api.draw(path, tmp_path / "m.html").read_text("utf-8"))["scopes"])
     sources, targets = np.cumsum(graph["source"]).tolist(), np.cumsum(graph["target"]).tolist()
     labels = ["add", "clip", "shape", "filled", "sub", "max", "same", "x", "-> y", "-> z"]
     joins = {(labels[one], labels[two]) for one, two in zip(sources, targets, strict=True)}
@@ -272,10 +264,10 @@ def test_without_values_no_tensor_contents_are_in_the_page(tmp_path: Path) -> No
     whole = api.draw(path, tmp_path / "whole.html").read_text("utf-8")
     bare = api.draw(path, tmp_path / "bare.html", reading=Reading(values=False, constants=True)).read_text("utf-8")
     for secret in ("0.123456", "classified", "6.625", "0.5625", "0.875"):
-        assert secret in whole + json.dumps(payload_of(whole))
-        assert secret not in bare + json.dumps(payload_of(bare))
-    assert all("range" not in one and one["first"] == [] for one in payload_of(bare)["held"])
-    assert all(one["unread"] == "this page was written without values" for one in payload_of(bare)["held"])
+        assert secret in whole + json.dumps(data_of(whole))
+        assert secret not in bare + json.dumps(data_of(bare))
+    assert all("range" not in one and one["first"] == [] for one in data_of(bare)["held"])
+    assert all(one["unread"] == "this page was written without values" for one in data_of(bare)["held"])
     assert "their values are not in this page" in bare and "their values are not" not in whole
     svg = api.draw(path, tmp_path / "bare.svg", reading=Reading(values=False, constants=True)).read_text("utf-8")
     assert "6.625" in api.draw(path, tmp_path / "m.svg").read_text("utf-8") and "6.625" not in svg
@@ -290,7 +282,7 @@ def test_hostile_names_stay_text(in_folder: Path) -> None:
     save(model, in_folder / "<i>&.onnx")
     page = api.draw("<i>&.onnx", "m.html").read_text("utf-8")
     assert "<img" not in page and "<i>&." not in page and "\x07" not in page and "\u202e" not in page
-    data = payload_of(page)
+    data = data_of(page)
     assert not any("\x07" in text or "\u202e" in text for text in data["texts"])
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import math
 import os
 import subprocess
@@ -49,6 +46,7 @@ from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import describe_results, summarize_run
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
     STARTED,
@@ -72,12 +70,6 @@ def page_of(folder: Path) -> RunPage:
 
 def verdict_of(folder: Path) -> list[str]:
     return summarize_run(read_run(folder).run, folder)
-
-
-def payload_of(text: str) -> dict[str, object]:
-    packed = text.split('id="page-data">')[1].split("<", maxsplit=1)[0]
-    loaded: dict[str, object] = json.loads(gzip.decompress(base64.b64decode(packed)))
-    return loaded
 
 
 # --- the verdict ---
@@ -539,7 +531,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     assert "<svg/onload" not in text
     assert "\x00" not in text
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
-    texts = payload_of(text)["texts"]
+    texts = data_of(text)["texts"]
     assert isinstance(texts, list)
     assert {visible_name(name) for name in HOSTILE_NAMES} <= set(texts)
 
@@ -559,7 +551,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
-    payload = payload_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
+    payload = data_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
     profiles, layers = payload["profiles"], payload["layers"]
     assert isinstance(profiles, list)
     assert isinstance(layers, list)
@@ -576,7 +568,7 @@ def test_many_layers_stay_small(tmp_path: Path) -> None:
 def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
     broken = profile("half", 10, 1, 3).model_copy(update={"runs": (ProfileRun(latency_ms=(1.0, float("nan"), 2.0)),)})
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": broken})
-    profiles = payload_of(draw_report(folder).read_text("utf-8"))["profiles"]
+    profiles = data_of(draw_report(folder).read_text("utf-8"))["profiles"]
     assert isinstance(profiles, list)
     assert profiles[0]["runs"] == [[1.0, 2.0]]
 

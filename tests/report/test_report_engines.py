@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import gzip
 import html
 import json
 import re
@@ -34,6 +32,7 @@ from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import HOSTILE_NAMES, MIB, accuracy
 
 
@@ -49,13 +48,6 @@ def words_of(page: str) -> str:
     """What a person reads: no tags, no scripts."""
     body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
-
-
-def payload_of(page: str) -> dict[str, Any]:
-    found = re.search(r'id="page-data">([^<]*)<', page)
-    assert found is not None
-    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
-    return loaded
 
 
 # --- what is collected ---
@@ -204,7 +196,7 @@ def test_times_are_not_mentioned(tmp_path: Path) -> None:
     heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", section)
     assert not {"%", "Median", "Min ms", "Max ms", "Time"} & set(heads)
     assert "µs" not in words_of(section) and "0.00 ms" not in section
-    (layers,) = payload_of(page)["layers"]
+    (layers,) = data_of(page)["layers"]
     assert "sum_ms" not in layers and not [name for name in layers["columns"] if name.endswith("_ns")]
 
 
@@ -225,7 +217,7 @@ def test_several_engines_are_side_by_side(tmp_path: Path) -> None:
         "engine TensorRT 10.16.1.11 NVIDIA RTX A4000 6.90 MiB 1 min 24 s 72 69 float16 , 3 float32 6",
         "rtx TensorRT-RTX 1.7.1.116 8.6, 8.9, 12.0 9.38 MiB 1.2 s 55 55 float32 5",
     ]
-    assert len(payload_of(page)["layers"]) == 2
+    assert len(data_of(page)["layers"]) == 2
     assert 'data-layers="0" id="engine-0"' in page and 'data-layers="1" id="engine-1"' in page
     assert 'class="dense engines"' not in page_of(tmp_path / "one", engine=build())
 
@@ -308,16 +300,16 @@ def test_a_damaged_build_is_reported_and_the_rest_drawn(tmp_path: Path) -> None:
 def test_five_thousand_layers_stay_small(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build(layers=detector(1180)))
     assert len(page) < 1_000_000
-    (layers,) = payload_of(page)["layers"]
-    assert len(layers["columns"]["name"]) > 5000 and payload_of(page)["graph_of"] == [0]
+    (layers,) = data_of(page)["layers"]
+    assert len(layers["columns"]["name"]) > 5000 and data_of(page)["graph_of"] == [0]
 
 
 def test_requested_precisions_are_next_to_actual_ones(tmp_path: Path) -> None:
     """In the script's data, and in the table that is printed; an engine of which nothing was asked has neither."""
     layers = asked(Softmax="fp16", Resize="fp32")[60:]
     page = page_of(tmp_path, engine=build(layers=layers), plain=build())
-    engine, plain = payload_of(page)["layers"]
-    texts = payload_of(page)["texts"]
+    engine, plain = data_of(page)["layers"]
+    texts = data_of(page)["texts"]
     assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
     assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
     assert words_of(page).count("Precision Reads → writes Requested ONNX nodes") == 1

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import gzip
 import io
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -29,6 +26,7 @@ from ndld_flow.report.panels.precision import SearchView, collect_searches, sear
 from ndld_flow.report.panels.steps import collect_steps
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
+from tests.support.page_data import data_of
 from tests.support.precision_samples import (
     RECIPE,
     deep_accuracy,
@@ -62,12 +60,6 @@ def view_of(documents: RunDocuments) -> SearchView:
 
 def sentences_of(view: SearchView) -> list[str]:
     return ["".join(text for text, _ in sentence) for sentence in (*view.sentences, view.cost_words)]
-
-
-def payload_of(page: Path) -> dict[str, Any]:
-    packed = page.read_text("utf-8").split('id="page-data">')[1].split("<", maxsplit=1)[0]
-    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
-    return found
 
 
 # --- what is said ---
@@ -346,7 +338,7 @@ def test_every_state_is_drawn(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     for told in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
         assert told in text
-    payload = payload_of(page)
+    payload = data_of(page.read_text("utf-8"))
     assert [depth is None for depth in payload["depths"]] == [False, False]
     assert payload["depths"][0]["error"][0][45] == NOT_FINITE
     assert payload["searches"][0]["metrics"]["cosine"][10] == "nan"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from itertools import accumulate
 from pathlib import Path
@@ -21,6 +19,7 @@ from ndld_flow.report.encoding import Tensors, Texts
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds
 from ndld_flow.report.page_data import LayerColumns
 from ndld_flow.report.run_page import draw_report
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
 
 
@@ -315,7 +314,7 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     )
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
     text = draw_report(folder).read_text("utf-8")
-    data = json.loads(gzip.decompress(base64.b64decode(text.split('id="page-data">')[1].split("<", maxsplit=1)[0])))
+    data = data_of(text)
     assert data["layers"][0]["roofs"] is None
     assert data["profiles"] == []
     assert nanoseconds(awful) == [0, 0, 0, 0, 0]

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -33,18 +31,14 @@ from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown, w
 from ndld_flow.report.exports.sweep_picture import _curve
 from ndld_flow.report.sweep.dimensions import collect_curves, collect_dimensions, saturates_at
 from ndld_flow.report.sweep.outcome import summarize_sweep, sweep_verdict
-from ndld_flow.report.sweep.page import SweepPage, collect_page, draw_sweep
+from ndld_flow.report.sweep.page import collect_page, draw_sweep
 from ndld_flow.report.sweep.points import find_own_point, points_words, recipe_lines
 from tests.support import sweep_samples as made
+from tests.support.page_data import unpack
 
 
 def said(record: SweepRecord) -> str:
     return sweep_verdict(record).sentence
-
-
-def payload_of(page: SweepPage) -> dict[str, Any]:
-    unpacked: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(page.payload)))
-    return unpacked
 
 
 def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
@@ -478,11 +472,11 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
         )
         for one in record.points
     )
-    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    payload = unpack(collect_page(record.model_copy(update={"points": points})).payload)
     cosine = next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")
     assert cosine["numbers"][:3] == [0.99999999, 0.99999998, 0.99999997]
     points = (points[0].model_copy(update={"objectives": (1.0, 1.0, 0.9912345)}),)
-    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    payload = unpack(collect_page(record.model_copy(update={"points": points})).payload)
     assert next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")["numbers"] == [0.9912345]
 
 
@@ -574,7 +568,7 @@ def test_saturation_is_where_gains_end(values: list[float | None], direction: st
 
 
 def test_columns_are_unique_and_informative_ones_first() -> None:
-    payload = payload_of(collect_page(made.builds()))
+    payload = unpack(collect_page(made.builds()).payload)
     kinds = [(one["kind"], one["label"]) for one in payload["dimensions"]]
     assert ("metric", "speed.latency.median") not in kinds
     assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
@@ -592,7 +586,9 @@ def test_long_values_that_look_equal_are_numbered() -> None:
         one.model_copy(update={"values": {**one.values, axis.name: axis.values[one.number % 2]}})
         for one in record.points
     )
-    payload = payload_of(collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})))
+    payload = unpack(
+        collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})).payload
+    )
     texts = [payload["texts"][place] for place in payload["dimensions"][0]["texts"]]
     assert [text[:11] for text in texts] == ["1: [{x: {mi", "2: [{x: {mi"]
     assert [payload["texts"][place] for place in payload["dimensions"][1]["texts"]] == ["basic", "extended", "all"]

@@ -3,7 +3,7 @@
 /** @import { Side } from "./state.js" */
 /** @import { Tensor } from "./values.js" */
 
-import { unzipped } from "../payload.js";
+import { unzipped } from "../unpack.js";
 import { metricOf, namedFormat, unpackTensor } from "./values.js";
 
 export const LARGEST_CODE = 65532;

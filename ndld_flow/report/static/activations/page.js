@@ -9,8 +9,8 @@ import { clamp } from "../charts.js";
 import { startConveniences } from "../conveniences.js";
 import { afterPrinting, beforePrinting } from "../widgets.js";
 import { around, make, required, shortened } from "../elements.js";
-import { readPayload } from "../payload.js";
 import { count, counted } from "../quantities.js";
+import { readPageData } from "../unpack.js";
 import { fittingLook, shownSides } from "./colours.js";
 import { Controls } from "./controls.js";
 import { ActivationsData } from "./data.js";
@@ -305,7 +305,7 @@ export class Inspector {
 
 export async function start() {
   startConveniences();
-  const data = new ActivationsData(await readPayload());
+  const data = new ActivationsData(await readPageData());
   if (data.tensors.length) {
     const inspector = new Inspector(data);
     Object.assign(globalThis, { inspector }); // for the browser's console

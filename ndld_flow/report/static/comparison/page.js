@@ -2,7 +2,7 @@
 
 import { startConveniences } from "../conveniences.js";
 import { all, around, byId, live, make, required, shortened } from "../elements.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 import { badge, Choice, chooser, pairOf, View } from "./data.js";
 import { Deltas, drawCoverage, drawLargest, Waterfall } from "./differences.js";
 import { ComparedGraph, drawTypes, Timelines } from "./drawings.js";
@@ -124,7 +124,7 @@ function listenToKeys(choice) {
 
 export async function start() {
   startConveniences();
-  const payload = await readPayload();
+  const payload = await readPageData();
   const choice = new Choice(payload);
   if (payload.profiles.length) {
     baseControls(choice);

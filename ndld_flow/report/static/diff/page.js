@@ -2,10 +2,10 @@
 
 import { startConveniences } from "../conveniences.js";
 import { diffTables } from "../diff_table.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 
 export async function start() {
   startConveniences();
-  diffTables(await readPayload());
+  diffTables(await readPageData());
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

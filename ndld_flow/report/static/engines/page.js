@@ -4,8 +4,8 @@
 
 import { startConveniences } from "../conveniences.js";
 import { live, make } from "../elements.js";
-import { readPayload } from "../payload.js";
 import { count, counted, size } from "../quantities.js";
+import { readPageData } from "../unpack.js";
 import { TableModel, TableView } from "../table.js";
 
 const ASPECTS = ["precision", "type", "tactic", "formats", "shapes"];
@@ -144,6 +144,6 @@ function layerTable(host, data) {
 export async function start() {
   startConveniences();
   const host = live("engines");
-  if (host) layerTable(host, await readPayload());
+  if (host) layerTable(host, await readPageData());
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

@@ -2,14 +2,14 @@
 
 import { around, byId, required } from "../elements.js";
 import { startConveniences } from "../conveniences.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 import { HistoryChart } from "./chart.js";
 
 export async function start() {
   startConveniences();
   document.documentElement.classList.add("js");
   /** @type {HistoryPayload} */
-  const data = await readPayload();
+  const data = await readPageData();
   if (data.series.length) {
     const chart = new HistoryChart(required("chart"), data);
     document.addEventListener("click", (event) => {

@@ -6,7 +6,7 @@
 import { all, around, byId, make, shortened } from "../elements.js";
 import { familyMode, kindsMode } from "../graph/colours.js";
 import { GraphView } from "../graph/view.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 import { count } from "../quantities.js";
 import { listenForFilterKey, tooltip } from "../widgets.js";
 import { ModelData, ModelPlaces } from "./data.js";
@@ -235,6 +235,6 @@ class ModelView {
 
 export async function start() {
   listenForFilterKey();
-  Object.assign(globalThis, { model: new ModelView(await readPayload()) }); // for the browser's console
+  Object.assign(globalThis, { model: new ModelView(await readPageData()) }); // for the browser's console
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

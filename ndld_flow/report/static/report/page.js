@@ -1,7 +1,7 @@
 // The report of a run or of one profile: each panel fills the places that the template left for it.
 
 import { startConveniences } from "../conveniences.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 
 /**
  * A panel is a module in the folder `panels`; `show` looks for the places that are its own.
@@ -10,7 +10,7 @@ import { readPayload } from "../payload.js";
 export async function start(panels) {
   startConveniences();
   /** @type {ReportPayload} */
-  const payload = await readPayload();
+  const payload = await readPageData();
   for (const panel of panels) panel.show(payload);
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

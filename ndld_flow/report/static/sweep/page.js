@@ -2,7 +2,7 @@
 
 import { around, byId, live, required } from "../elements.js";
 import { startConveniences } from "../conveniences.js";
-import { readPayload } from "../payload.js";
+import { readPageData } from "../unpack.js";
 import { CurvePlot } from "./curves.js";
 import { SweepData } from "./data.js";
 import { Parallel } from "./parallel.js";
@@ -24,7 +24,7 @@ function pointLinks(table) {
 
 export async function start() {
   startConveniences();
-  const data = new SweepData(await readPayload());
+  const data = new SweepData(await readPageData());
   if (data.length) {
     /** @type {PointsTable | null} */
     let table = null;
