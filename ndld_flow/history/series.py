@@ -231,10 +231,18 @@ def _text(value: object) -> str:
 
 
 def differing(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Cause, ...]:
-    """Return the facts of two measurements that differ."""
-    names = (name for name in {**before, **after} if before.get(name) != after.get(name))
-    causes = (Cause(fact=name, before=before.get(name, ""), after=after.get(name, "")) for name in names)
+    """Return the facts of two measurements that differ; those of a step that only one of them has are one fact."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    single = [name for name in names if name.startswith("step ") and not (name in before and name in after)]
+    steps = [name.removeprefix("step ") for name in single]
+    own = [name for name in names if not any(_is_of(name, step) for step in steps)]
+    causes = (Cause(fact=name, before=before.get(name, ""), after=after.get(name, "")) for name in own)
     return tuple(sorted(causes, key=_importance))
+
+
+def _is_of(fact: str, step: str) -> bool:
+    """Return whether a step's settings, libraries or files hold this fact."""
+    return fact.startswith(f"setting {step}.") or fact.endswith(f" of {step}")
 
 
 _ORDER = ("model", "library", "driver", "step", "setting", "system", "host")

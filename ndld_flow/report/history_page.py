@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 
-from ndld_flow.base.quantities import MINUS, counted, quantity, ratio_change
+from ndld_flow.base.quantities import MINUS, apart, counted, quantity, ratio_change
 from ndld_flow.base.text import short_name
+from ndld_flow.history.series import ANY_MACHINE
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
 from ndld_flow.report.encoding import Texts, packed, rounded, steps
 from ndld_flow.report.page_data import HistoryPayload, HistoryStepPayload
@@ -38,6 +41,8 @@ class ChangeView:
     run: str
     verdict: str
     change: str
+    amount: float
+    """Size of the change, relative if it can be."""
     values: str
     why: str
     accepted: str
@@ -70,7 +75,8 @@ class HistoryPage:
     sentence: str
     why: str
     meta: str
-    changes: tuple[ChangeView, ...]
+    changes: tuple[tuple[ChangeView, ...], ...]
+    """Those of one run with one attribution are together."""
     changes_left_out: int
     series: tuple[SeriesView, ...]
     left_out: int
@@ -102,9 +108,18 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     drawn = sum(count <= _MOST_POINTS for count in points)
     changes = sorted(
         _changes(ordered, drawn, history.main),
-        key=lambda change: (change.started_at, change.is_main, change.verdict == "regressed"),
+        key=lambda change: (
+            change.started_at,
+            change.is_main,
+            change.verdict == "regressed",
+            change.verdict != "changed",
+            change.amount,
+        ),
         reverse=True,
     )
+    groups: dict[tuple[str, str], list[ChangeView]] = defaultdict(list)
+    for change in changes[:_MOST_CHANGES]:
+        groups[change.run, change.why].append(change)
     # The newest regression that nobody accepted and nothing has followed; else the newest change.
     last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
     present = [change for change in changes if last.get(change.series) == change.place]
@@ -121,7 +136,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         sentence=sentence,
         why=leading.why if leading else "",
         meta=f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}",
-        changes=tuple(changes[:_MOST_CHANGES]),
+        changes=tuple(map(tuple, groups.values())),
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
         series=tuple(_view(each, place if place < drawn else -1, history.main) for place, each in enumerate(ordered)),
         left_out=len(ordered) - drawn,
@@ -149,7 +164,8 @@ def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -
                 run=step.run,
                 verdict=step.verdict,
                 change=_change(series, step),
-                values=f"{quantity(step.before, series.unit)} → {quantity(step.after, series.unit)}",
+                amount=abs(math.log(step.ratio)) if step.ratio else abs(step.after - step.before),
+                values=" → ".join(apart((step.before, step.after), series.unit)),
                 why=short_name(step.why, 600).replace("->", "→"),
                 accepted=short_name(step.accepted.note, 300) if step.accepted else "",
                 is_main=series.metric in main,
@@ -182,12 +198,13 @@ def _period(first: datetime, last: datetime) -> str:
 
 
 def _about(series: MetricSeries) -> str:
-    return short_name("; ".join(filter(None, (series.machine, series.settings))), 240)
+    machine = "" if series.machine == ANY_MACHINE else series.machine
+    return short_name("; ".join(filter(None, (machine, series.settings))), 240)
 
 
 def _change(series: MetricSeries, step: HistoryStep) -> str:
-    if step.ratio is not None:
-        return ratio_change(step.ratio)
+    if step.ratio is not None and (text := ratio_change(step.ratio)) != "±0 %":
+        return text
     return f"{'+' if step.after > step.before else MINUS}{quantity(abs(step.after - step.before), series.unit)}"
 
 
@@ -244,7 +261,7 @@ def _payload(drawn: Sequence[MetricSeries], first: int) -> str:
 
 
 def _step_payload(series: MetricSeries, step: HistoryStep) -> HistoryStepPayload:
-    lines = [f"{quantity(step.before, series.unit)} → {quantity(step.after, series.unit)}"]
+    lines = [" → ".join(apart((step.before, step.after), series.unit))]
     if step.ratio is not None and not series.exact:
         lines.append(f"95 %: {ratio_change(step.low)} to {ratio_change(step.high)}")
     lines.append(short_name(step.why, 300).replace("->", "→"))

@@ -13,6 +13,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.history.series import differing
 from ndld_flow.records.history import MetricHistory, MetricSeries
 from ndld_flow.runner import git_commit, metric_history, run_lines
 from ndld_flow.runner.git_commit import read_commit
@@ -50,6 +51,15 @@ def test_facts_that_changed_together_are_said_to(tmp_path: Path) -> None:
     (step,) = history(tmp_path)[0].steps
     assert [cause.fact for cause in step.causes] == ["model", "driver", "setting speed.threads"]
     assert step.why.startswith("3 facts changed together: ")
+
+
+def test_all_facts_of_a_step_that_was_added_are_one() -> None:
+    before = {"step half": "convert_fp16, version 1", "model": "a"}
+    search = {"step search": "find_precision, version 1", "setting search.bound": "0.1", "library onnx of search": "1"}
+    added = {**search, "setting half.found_by": "search"}
+    for one, other in ((before, before | added), (before | added, before)):
+        assert [cause.fact for cause in differing(one, other)] == ["step search", "setting half.found_by"]
+    assert len(differing(before | search, before | search | {"setting search.bound": "0.2"})) == 1
 
 
 def test_a_step_without_a_known_cause_has_none(tmp_path: Path) -> None:
