@@ -22,8 +22,10 @@ import click
 
 from ndld_flow import api, plugin, records
 from ndld_flow.base import errors
+from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.base.quantities import QUANTITY, format_setting
-from ndld_flow.cli.app import EPILOG, VERBS, program
+from ndld_flow.cli.app import EPILOG, program
+from ndld_flow.cli.verbs import import_verb, list_outputs, list_verbs
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
 from ndld_flow.recipe.described_steps import DescribedMetric, describe_step
@@ -32,7 +34,6 @@ from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runner import events
-from ndld_flow.runner.verb_output import OUTPUTS
 
 HELP_WIDTH = 100
 """Characters in a line of a verb's help."""
@@ -328,8 +329,8 @@ def _summary(cls: type | None) -> str:
 
 def _verbs() -> str:
     parts = ["# Verbs\n", "| verb | what it does |\n|---|---|"]
-    parts += [f"| [`{verb}`](#{verb}) | {text} |" for verb, text in VERBS.items()]
-    return "\n".join(parts) + "\n\n" + "\n".join(_verb(verb) for verb in VERBS)
+    parts += [f"| [`{verb}`](#{verb}) | {text} |" for verb, text in list_verbs().items()]
+    return "\n".join(parts) + "\n\n" + "\n".join(_verb(verb) for verb in list_verbs())
 
 
 def _verb(verb: str) -> str:
@@ -474,7 +475,7 @@ def _outputs() -> str:
     in_documents = {name for cls in _document_classes() for name in _definitions(cls.model_json_schema())}
     documents = {cls.__name__: _document_name(cls) for cls in _document_classes()}
     rows, sections = [], []
-    for verb, output in OUTPUTS.items():
+    for verb, output in list_outputs().items():
         schema = _without_nan(api.schema(verb=verb))
         definitions = schema["$defs"]
         version = "that of the document" if output.version is None else output.version
@@ -529,8 +530,12 @@ def _without_nan(schema: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _api() -> str:
+    modules = [*map(import_verb, list_verbs()), api]
     functions = [
-        value for value in vars(api).values() if inspect.isfunction(value) and value.__module__ == api.__name__
+        value
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and hasattr(value, "__wrapped__")
     ]
     lead = _without_example(inspect.getdoc(api) or "")
     results = [_result(events.RunFinished), _result(events.SweepFinished)]
@@ -547,14 +552,13 @@ kind. These names are [stable](../about/stability.md). Each is imported when it 
 
 """
     rows = []
-    for module, names in plugin._NAMES.items():
+    for name, module in names_for_checkers(plugin.__name__).items():
         source = importlib.import_module(module)
-        for name in names:
-            value = getattr(source, name)
-            documented = inspect.isclass(value) or str(getattr(value, "__module__", "")).startswith("ndld_flow.")
-            text = (inspect.getdoc(value) or "") if documented else _note_of(source, name)
-            first = " ".join(text.partition("\n\n")[0].split())
-            rows.append(f"| `{name}` | {first.replace('|', '/')} |")
+        value = getattr(source, name)
+        documented = inspect.isclass(value) or str(getattr(value, "__module__", "")).startswith("ndld_flow.")
+        text = (inspect.getdoc(value) or "") if documented else _note_of(source, name)
+        first = " ".join(text.partition("\n\n")[0].split())
+        rows.append(f"| `{name}` | {first.replace('|', '/')} |")
     return lead + "\n".join(["| name | |", "|---|---|", *rows, ""])
 
 

@@ -29,73 +29,6 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.lazy_names import lazy_names
 
-_NAMES = {
-    # Errors that a person can act on; every other exception is reported as a bug.
-    "ndld_flow.base.errors": ("BackendError", "ModelError", "NdldFlowError", "RequestError"),
-    # Settings, and types of settings with a unit: `300 ms`, `2 GB`, `5 %`.
-    "ndld_flow.base.settings": ("Settings",),
-    "ndld_flow.base.quantities": ("Bytes", "Fraction", "Milliseconds"),
-    # Steps: `ndld_flow/step.py` explains them.
-    "ndld_flow.step": (
-        "Context",
-        "DataFile",
-        "Foresight",
-        "Reads",
-        "Result",
-        "Reuse",
-        "RunsCode",
-        "SampleData",
-        "Step",
-        "Turn",
-    ),
-    "ndld_flow.base.declared_metrics": ("Returns", "metrics"),
-    "ndld_flow.inputs": ("InputSpec",),
-    "ndld_flow.machine.versions": ("read_version",),
-    "ndld_flow.records.measurement": ("Metric",),
-    "ndld_flow.records.model_diff": ("GraphChange",),
-    # Kinds of artifacts that a step reads and makes.
-    "ndld_flow.store.kinds": (
-        "AccuracyDocument",
-        "ActivationsDocument",
-        "Artifact",
-        "ComparisonDocument",
-        "CppProject",
-        "Engine",
-        "ImagesDocument",
-        "LintDocument",
-        "Onnx",
-        "PrecisionDocument",
-        "ProfileDocument",
-        "TorchModule",
-    ),
-    # Operations of the step `edit`: `ndld_flow/graph/edit/operation.py` explains them.
-    "ndld_flow.graph.edit.operation": ("InitializerOperation", "JoinOperation", "NodeOperation", "Operation"),
-    "ndld_flow.graph.edit.settings": ("NewName", "NodeSelect", "Patterns", "Select", "TensorSelect"),
-    "ndld_flow.graph.edit.edited_model": ("EditedModel",),
-    # Checks of the step `lint`: `ndld_flow/graph/lint/check.py` explains them.
-    "ndld_flow.graph.lint.check": ("Check", "Subject"),
-    "ndld_flow.records.inspection": ("Finding", "Severity"),
-    # Runtimes: `ndld_flow/runtimes/protocol.py` explains them.
-    "ndld_flow.runtimes.protocol": (
-        "DeviceTimes",
-        "HostBinding",
-        "LayerPass",
-        "RecordingPlan",
-        "ReportPasses",
-        "RuntimeNames",
-        "SessionFacts",
-        "SessionRequest",
-        "Timing",
-    ),
-    "ndld_flow.runtimes.registry": ("Runtime",),
-    "ndld_flow.runtimes.settings": ("ReadArtifact", "RuntimeSettings"),
-    "ndld_flow.runtimes.native_output": ("catch_native_output",),
-    "ndld_flow.records.profile": ("Layer", "RuntimeTraits"),
-    "ndld_flow.models.files": ("model_inputs", "model_outputs"),
-    "ndld_flow.models.tensors": ("Array", "TensorSpec", "refuse_unfit_feeds"),
-}
-"""Module -> the names that it defines."""
-
 if TYPE_CHECKING:
     from ndld_flow.base.declared_metrics import Returns, metrics
     from ndld_flow.base.errors import BackendError, ModelError, NdldFlowError, RequestError
@@ -154,7 +87,7 @@ if TYPE_CHECKING:
         TorchModule,
     )
 else:
-    __getattr__ = lazy_names(__name__, {name: module for module, names in _NAMES.items() for name in names})
+    __getattr__ = lazy_names(__name__)
 
 __all__ = [
     "AccuracyDocument",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import re
@@ -24,7 +23,7 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.help_text import HelpContext
-from ndld_flow.cli.step_verbs import changing_steps, hint_at_step, is_step
+from ndld_flow.cli.verbs import changing_steps, hint_at_step, import_verb, is_step, list_verbs
 from ndld_flow.cli.watch import watch_verb
 
 _MAX_WORD = 300
@@ -34,33 +33,6 @@ _BUG = 3
 _PIPE_CLOSED = 141
 """The exit code that a shell reports for a program ended by SIGPIPE."""
 _LONG = lazy_pattern(rf"\S{{{_MAX_WORD + 1},}}")
-
-VERBS = {
-    "optimize": "Find the fastest variant of a model that stays right.",
-    "init": "Write a commented recipe for a model.",
-    "run": "Run a recipe; finished work is reused.",
-    "compare": "Compare models, runs, profiles or exports, and judge them.",
-    "profile": "Measure one model, and show where its time goes.",
-    "plan": "Show what a run would do, and why, without running it.",
-    "apply": "Write the change that a finding suggests, and measure it.",
-    "diff": "Show the differences between two models or engines.",
-    "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
-    "draw": "Draw the graph of a model or an engine as a picture or a page.",
-    "steps": "List the steps, or explain one with all its settings.",
-    "ops": "Explain an operator of any opset, or list them by family.",
-    "reduce": "Reduce a model to the part with which a recipe still fails.",
-    "report": "Redraw the report of a run or a sweep from its records.",
-    "runs": "List runs and sweeps, newest first.",
-    "history": "Show how the metrics of a recipe changed, when, and why.",
-    "tag": "Give a run or a sweep a permanent name.",
-    "comment": "Post the result of a run on its pull or merge request.",
-    "mlflow": "Log runs to MLflow tracking.",
-    "noise": "Learn how much measurements vary on this machine.",
-    "doctor": "Check what works on this machine, and how to install the rest.",
-    "schema": "Write the JSON Schema of recipes, for editors.",
-    "gc": "Delete artifacts that no kept run or sweep needs.",
-    "verify": "Check stored artifacts against their digests.",
-}
 
 EPILOG = """
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
@@ -74,7 +46,7 @@ class LazyGroup(click.Group):
     context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS, *changing_steps()]
+        return [*list_verbs(), *changing_steps()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = _find_command(cmd_name)
@@ -84,14 +56,14 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl(list(list_verbs().items()))
         with formatter.section("Steps"):
             formatter.write_text(f"ndld-flow STEP MODEL.onnx -o FILE  with {', '.join(changing_steps())}")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in VERBS and not is_step(args[0]):
+        if args and not args[0].startswith("-") and args[0] not in list_verbs() and not is_step(args[0]):
             from ndld_flow.base.text import suggest
             from ndld_flow.cli.foreign_words import hint_at_verb
 
@@ -102,9 +74,11 @@ class LazyGroup(click.Group):
 
 
 def _find_command(name: str) -> click.Command | None:
-    if name in VERBS:
-        command: click.Command = importlib.import_module(f"ndld_flow.verbs.{name}").command
-        command.short_help = VERBS[name]  # completion shows it; click would cut the first sentence at 45 characters
+    if name in list_verbs():
+        command: click.Command = import_verb(name).command
+        command.short_help = list_verbs()[
+            name
+        ]  # completion shows it; click would cut the first sentence at 45 characters
         return command
     if not is_step(name):
         return None
@@ -217,7 +191,7 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
         print_failure(arguments, text, error.exit_code, error=error)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
-    from ndld_flow.runner.public_functions import explain_system_error
+    from ndld_flow.cli.public_functions import explain_system_error
 
     message = explain_system_error(error)
     if message:

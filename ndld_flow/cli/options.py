@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import click
 
 from ndld_flow.base.text import escaped_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS
+from ndld_flow.cli.verbs import Value, VerbOutput
 
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Event
@@ -34,7 +36,7 @@ def outputs_option(command: Command) -> Command:
     return click.option(
         "--outputs",
         type=NamedPath(file_okay=False, path_type=Path),
-        default=Path("outputs"),
+        default=Path(DEFAULT_OUTPUTS),
         show_default=True,
         envvar="NDLD_FLOW_OUTPUTS",
         help="Folder of the store, the runs and the tags (or set NDLD_FLOW_OUTPUTS).",
@@ -213,8 +215,8 @@ def print_notices(event: Event) -> None:
         click.echo(f"warning: {event.text}" if event.warning else event.text, err=True)
 
 
-def print_json(verb: str, value: object) -> None:
+def print_json(output: VerbOutput[Value], value: Value) -> None:
     """Print the result of a verb as JSON on standard output."""
-    from ndld_flow.runner.verb_output import format_value
+    from ndld_flow.cli.verb_output import format_value
 
-    click.echo(escaped_json(format_value(verb, value)))
+    click.echo(escaped_json(format_value(output, value)))

@@ -147,8 +147,10 @@ def _option(name: str, setting: str, schema: dict[str, Any], definitions: dict[s
 
 
 def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.sweep.run_request import run_request
 
     settings = dict(_given(kind, names, values))
     for text in values["overrides"]:
@@ -165,9 +167,10 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
     command = ("ndld-flow", *sys.argv[1:])
     with choose_listener(as_json=as_json, loudness=loudness) as listener, _naming_options(kind, path):
         # The user has typed the name of whatever code the settings name, as for `profile`.
-        finished = api.run(
-            path, outputs=outputs, trust=True, output=values.get("output"), command=command, listener=listener
+        request = request_recipe(
+            path, outputs=outputs, trust=True, output=values.get("output"), cache=CacheChoice(), command=command
         )
+        finished = run_request(request, listener)
     if not as_json:
         if kind.name in finished.artifacts and values.get("output") is None:
             click.echo(f"result {finished.artifacts[kind.name]}")

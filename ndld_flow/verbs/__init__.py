@@ -1,1 +1,1 @@
-"""The verbs of the command line: one file each, which calls one function of `ndld_flow.api`."""
+"""The verbs: one file each, with its help, its function in the Python API, and its command."""

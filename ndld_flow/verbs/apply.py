@@ -1,21 +1,4 @@
-"""`ndld-flow apply`."""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
-
-from ndld_flow.base.text import visible_text
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
-
-HELP = """Write the change that a finding suggests, and measure it.
+"""Write the change that a finding suggests, and measure it.
 
 \b
   ndld-flow apply latest                                 # list the findings that can be applied
@@ -32,10 +15,68 @@ compare --measure`; profiles of engines are compared as they were measured.
 Exit codes: 0 improved or unchanged, or nothing was measured; 1 the changed recipe is slower, or its run failed
             2 the request is invalid, or the profiles cannot be compared; 4 inconclusive
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.base.text import visible_text
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
+    from ndld_flow.runner.listener import Listener
+
 _EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
 
+OUTPUT: VerbOutput[list[OfferedChange] | AppliedChange] = VerbOutput(
+    __name__, "The applied change and its effect; without a finding, those that can be applied."
+)
 
-@click.command("apply", help=HELP)
+
+@public
+def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
+    """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
+    from ndld_flow.runner.apply_finding import offered_changes as find_offered
+    from ndld_flow.runner.outputs import Outputs
+
+    return find_offered(str(run), Outputs(Path(outputs)))
+
+
+@public
+def apply(
+    run: str | Path,
+    finding: str,
+    *,
+    to: str | Path | None = None,
+    overwrite: bool = False,
+    show_only: bool = False,
+    trust: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> AppliedChange:
+    """Write the change that a finding of a run suggests into its recipe, run the changed recipe, and compare both
+    profiles.
+
+    `to` is the file to write, by default one next to the recipe; with `show_only`, nothing is written or measured.
+    Raises RequestError for a finding that the run does not have, and for a file that exists; and raises as `run` does.
+    """
+    from ndld_flow.runner.apply_finding import Options, apply_finding
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.outputs import Outputs
+
+    options = Options(None if to is None else Path(to), overwrite, show_only, trust)
+    return apply_finding(str(run), finding, Outputs(Path(outputs)), options, listener or ignore)
+
+
+@click.command("apply", help=__doc__)
 @click.argument("run")
 @click.argument("finding", default="")
 @click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")
@@ -56,16 +97,15 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
     from ndld_flow.runner.listener import ignore
 
     if not finding:
-        offered = api.offered_changes(run, outputs=outputs)
-        print_json("apply", list(offered)) if as_json else _print_offers(run, offered)
+        offered = offered_changes(run, outputs=outputs)
+        print_json(OUTPUT, list(offered)) if as_json else _print_offers(run, offered)
         return 0
     with nullcontext(ignore) if as_json or show else choose_listener(loudness=loudness) as listener:
-        applied = api.apply(
+        applied = apply(
             run,
             finding,
             to=to,
@@ -75,7 +115,7 @@ def command(
             outputs=outputs,
             listener=leave_out_end(listener),
         )
-    print_json("apply", applied) if as_json else _print_applied(applied)
+    print_json(OUTPUT, applied) if as_json else _print_applied(applied)
     return _EXIT_CODES.get(applied.verdict, 0)
 
 

@@ -1,14 +1,4 @@
-"""`ndld-flow comment`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import click
-
-from ndld_flow.cli.options import outputs_option
-
-HELP = """Post the result of a run on its pull or merge request.
+"""Post the result of a run on its pull or merge request.
 
 \b
   ndld-flow comment ci                                   # outcome, gates, latencies, layers that became slower
@@ -28,8 +18,63 @@ Exit codes: that of the run; if it passed, that of the comparison
             2 a gate cannot be judged, or the comment could not be posted
 """
 
+from __future__ import annotations
 
-@click.command("comment", help=HELP)
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import outputs_option
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.comment_run import Commented
+    from ndld_flow.runner.listener import Listener
+
+
+@public
+def comment(
+    run: str | None = None,
+    *,
+    against: str | None = None,
+    gates: Sequence[str] = (),
+    measure: Listener | None = None,
+    log: str | Path | None = None,
+    key: str | None = None,
+    number: int | None = None,
+    to: str | Path | None = None,
+    post: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> Commented:
+    """Post the result of a run or a sweep on the pull request of this CI job, or write its Markdown to the file `to`.
+
+    `against` is a run, or `RUN:STEP`, to compare with, by `gates`; with `measure`, a listener for events, both profiles
+    are measured again in turns. `log` is the output of a run without a result, in the place of `run`. `key` names the
+    comment, which a later call replaces (default: the recipe); `number` is the pull request's (default: the job's).
+    Without `post`, the result is only appended to the summary of a GitHub job.
+    """
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.runner.comment_run import Baseline, comment_log, comment_run, publish, summarize, write_markdown
+
+    if log is not None:
+        name, result = Path(log).stem, comment_log(Path(log))
+    elif run is not None:
+        baseline = Baseline(against, tuple(gates), measure) if against is not None else None
+        name, result = comment_run(run, Path(outputs), baseline)
+    else:
+        raise RequestError("name a run, or the log of one that has no result.")
+    if to is not None:
+        write_markdown(result, Path(to))
+        return result
+    if not post:
+        return summarize(result, os.environ)
+    return publish(key or name, result, os.environ, number)
+
+
+@click.command("comment", help=__doc__)
 @click.argument("run", required=False)
 @click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
 @click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")
@@ -59,7 +104,6 @@ def command(
     summary_only: bool,
     outputs: Path,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
     if (run is None) == (log is None):
@@ -67,7 +111,7 @@ def command(
     if against is None and (gates or measure):
         raise click.UsageError("--gate and --measure need a run to compare with: --against BASE")
     with choose_listener(as_json=False) as listener:
-        commented = api.comment(
+        commented = comment(
             run,
             against=against,
             gates=gates,

@@ -1,25 +1,4 @@
-"""`ndld-flow compare`."""
-
-from __future__ import annotations
-
-from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
-
-import click
-
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import parse_percent
-from ndld_flow.base.text import suggest
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json, rules_options
-
-if TYPE_CHECKING:
-    from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.records.measurement import Allowance
-    from ndld_flow.runner.compare_models import ModelOptions
-    from ndld_flow.runner.diff_engines import ComparedEngines
-
-HELP = """Compare models, runs, profiles or exports, and judge them.
+"""Compare models, runs, profiles or exports, and judge them.
 
 \b
   ndld-flow compare model.onnx faster.onnx --data photos/   # how right, and how much faster
@@ -57,8 +36,120 @@ Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate fa
             measures two profiles of runs again until the evidence is sufficient
 """
 
+from __future__ import annotations
 
-@click.command("compare", help=HELP)
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import parse_percent
+from ndld_flow.base.text import suggest
+from ndld_flow.cli.options import (
+    Loudness,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+    rules_options,
+)
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.profiles.compare.measured import Rules
+    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.engine_lock import EngineComparison
+    from ndld_flow.records.measurement import Allowance
+    from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
+    from ndld_flow.runner.compare_runs import Compared
+    from ndld_flow.runner.diff_engines import ComparedEngines
+    from ndld_flow.runner.listener import Listener
+
+OUTPUT: VerbOutput[Comparison | EngineComparison] = VerbOutput(
+    __name__, "The document `comparison`, or `engine comparison` for two engines without times.", version=None
+)
+
+
+@public
+def compare(
+    subjects: Sequence[str],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    to: str | Path | None = None,
+    measure: Listener | None = None,
+) -> Compared:
+    """Compare runs, tags, ids, points of sweeps (`SWEEP#17`), `RUN:STEP`, profile files and folders of exports, the
+    first being the base.
+
+    `gates` are conditions such as `latency.min <= +5 %`; `rules` define the differences that count; `to` is the folder
+    to write instead of one below `outputs/comparisons/`. With `measure`, a listener of events, two profiles of runs are
+    measured again, in turns, until the evidence decides.
+    """
+    from ndld_flow.runner.compare_runs import compare_runs
+
+    return compare_runs(
+        subjects,
+        gates,
+        rules,
+        outputs=Path(outputs),
+        to=Path(to) if to is not None else None,
+        measure=measure,
+    )
+
+
+@public
+def compare_models(
+    models: Sequence[str | Path],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    options: ModelOptions | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> ComparedModels:
+    """Compare two models, the base first, on the same inputs: their outputs, and their latency in alternating passes.
+
+    Both are measured again each time, in a run whose recipe is kept. `gates` are conditions such as
+    `latency.median <= -10 %`. Raises RequestError unless there are two models.
+    """
+    from ndld_flow.runner.compare_models import compare_models as compare
+    from ndld_flow.runner.listener import ignore
+
+    return compare(
+        [Path(model) for model in models],
+        gates,
+        rules,
+        options,
+        outputs=Path(outputs),
+        listener=listener or ignore,
+    )
+
+
+@public
+def compare_engines(
+    subjects: Sequence[str | Path],
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    to: str | Path | None = None,
+) -> ComparedEngines | None:
+    """Compare two engines that were not measured, and write page and record into a folder: `to`, or a new one.
+
+    Subjects are those of `compare`; a run means its only engine. Returns None unless there are two, and neither has
+    times. Raises RequestError for a subject that cannot be found or read.
+    """
+    from ndld_flow.runner.diff_engines import compare_untimed
+    from ndld_flow.runner.outputs import Outputs
+
+    return compare_untimed(list(map(str, subjects)), Outputs(Path(outputs)), None if to is None else Path(to))
+
+
+@click.command("compare", help=__doc__)
 @click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
 @click.option(
     "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."
@@ -91,7 +182,6 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.recipe.write_recipe import parse_shape
     from ndld_flow.runner.compare_models import ModelOptions, is_model
 
@@ -103,7 +193,7 @@ def command(
         return _compare_models(subjects, gates, rules, options, outputs, loudness, as_json=as_json)
     if options != ModelOptions():
         raise RequestError("--data, --tokenizer, --shape and --runtime are for models: FILE.onnx.")
-    if not measure and (engines := api.compare_engines(subjects, outputs=outputs, to=to)) is not None:
+    if not measure and (engines := compare_engines(subjects, outputs=outputs, to=to)) is not None:
         if gates:
             raise RequestError("--gate judges measurements: these are engines without times.")
         return _show_engines(engines, subjects, as_json)
@@ -122,16 +212,15 @@ def _compare_profiles(
     measure: bool,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
     from ndld_flow.runner.listener import ignore
 
     with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:
-        compared = api.compare(
+        compared = compare(
             subjects, gates, rules, outputs=outputs, to=to, measure=leave_out_end(listener) if measure else None
         )
     if as_json:
-        print_json("compare", compared.comparison)
+        print_json(OUTPUT, compared.comparison)
     else:
         from ndld_flow.cli.comparison_table import print_comparison, print_verdict
 
@@ -157,20 +246,19 @@ def _compare_models(
     *,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener_beside_result
 
     with choose_listener_beside_result(as_json, loudness) as listener:
-        found = api.compare_models(models, gates, rules, options, outputs=outputs, listener=listener)
+        found = compare_models(models, gates, rules, options, outputs=outputs, listener=listener)
     if as_json:
-        print_json("compare", found.comparison)
+        print_json(OUTPUT, found.comparison)
     return found.finished.exit_code
 
 
 def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: bool) -> int:
     """Print the comparison of two engines without times and return the exit code."""
     if as_json:
-        print_json("compare", engines.comparison)
+        print_json(OUTPUT, engines.comparison)
     else:
         from ndld_flow.cli.engine_comparison import print_engines
 

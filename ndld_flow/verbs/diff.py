@@ -1,21 +1,4 @@
-"""`ndld-flow diff`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
-
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.records.engine_lock import EngineComparison
-    from ndld_flow.records.model_diff import Part
-
-HELP = """Show the differences between two models or engines.
+"""Show the differences between two models or engines.
 
 \b
   ndld-flow diff old.onnx new.onnx
@@ -40,8 +23,77 @@ Exit codes:  0 success; 1 with --exit-code if there are differences or weights w
              2 a model cannot be found or read
 """
 
+from __future__ import annotations
 
-@click.command("diff", help=HELP)
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.records.engine_lock import EngineComparison
+    from ndld_flow.records.model_diff import ModelDiff, Part
+
+OUTPUT: VerbOutput[ModelDiff | EngineComparison] = VerbOutput(
+    __name__, "The document `model diff`, or `engine comparison` for two engines.", version=None
+)
+
+
+@public
+def diff(
+    before: str | Path,
+    after: str | Path,
+    *,
+    parts: Collection[Part] | None = None,
+    compare_values: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    page: str | Path | None = None,
+) -> ModelDiff:
+    """Return the differences between two models: nodes, edges, attributes, weights, interface, functions, versions.
+
+    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run, for its last model. Nodes are matched by operators,
+    attributes and neighbours too, so that a renamed node is only a renamed node. `parts` are the parts to compare,
+    by default all; `compare_values` includes the values of weights; `page` is the path of an HTML page.
+    """
+    from ndld_flow.report.diff_page import draw_diff
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.references import diff_subjects
+
+    names = str(before), str(after)
+    change, region = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
+    assert change.diff is not None
+    if page is not None:
+        draw_diff(change, names, Path(page), region)
+    return change.diff
+
+
+@public
+def diff_engines(
+    before: str | Path,
+    after: str | Path,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    page: str | Path | None = None,
+) -> EngineComparison | None:
+    """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
+
+    Each is `RUN:STEP`, an `engine.lock`, its folder, the engine's file beside it, or an export of its layers; `page` is
+    the path of an HTML page. Returns None if neither is an engine; raises RequestError if only one is.
+    """
+    from ndld_flow.runner.diff_engines import diff_engines as compare
+    from ndld_flow.runner.outputs import Outputs
+
+    return compare(str(before), str(after), Outputs(Path(outputs)), None if page is None else Path(page))
+
+
+@click.command("diff", help=__doc__)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")
@@ -64,18 +116,17 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
 
     if markdown and as_json:
         raise RequestError("--markdown and --json both write to standard output; give one of them.")
     parts = None if only is None else _parts(only)
-    if (engines := api.diff_engines(before, after, outputs=outputs, page=html)) is not None:
+    if (engines := diff_engines(before, after, outputs=outputs, page=html)) is not None:
         if only or no_weights or markdown:
             raise RequestError("--only, --no-weights and --markdown are for models; two engines have one output.")
         return _show_engines(f"{before} -> {after}", engines, html, exit_code=exit_code, as_json=as_json)
-    difference = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
+    difference = diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
-        print_json("diff", difference)
+        print_json(OUTPUT, difference)
     elif markdown:
         from ndld_flow.report.exports.diff_markdown import diff_markdown
 
@@ -92,7 +143,7 @@ def command(
 def _show_engines(title: str, engines: EngineComparison, page: Path | None, *, exit_code: bool, as_json: bool) -> int:
     """Print the comparison of two engines and return the exit code."""
     if as_json:
-        print_json("diff", engines)
+        print_json(OUTPUT, engines)
     else:
         from ndld_flow.cli.engine_comparison import print_engines
 

@@ -1,19 +1,51 @@
-"""`ndld-flow doctor`."""
+"""Check what works on this machine, and how to install the rest.
+
+Execution providers are loaded, not only listed, and TensorRT builds and runs an engine if it can. The exit code is
+1 if something that every run needs is broken. With --on, ndld-flow is installed on the target if it is missing.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json, print_notices
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.machine.check import Check
+    from ndld_flow.runner.listener import Listener
+
 
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
 
+OUTPUT: VerbOutput[list[Check]] = VerbOutput(__name__, "The result of each check.")
 
-@click.command("doctor")
+
+@public
+def doctor(
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    library: str | Path | None = None,
+    on: str = "",
+    listener: Listener | None = None,
+) -> list[Check]:
+    """Check what works on this machine, with the TensorRT in `library` if given (its code runs); or `on` a target."""
+    from ndld_flow.runner.doctor import examine
+
+    if on:
+        from ndld_flow.runner.executors.ssh.targets import examine_target
+        from ndld_flow.runner.listener import ignore
+
+        return examine_target(on, listener or ignore)
+    return examine(Path(outputs), None if library is None else Path(library))
+
+
+@click.command("doctor", help=__doc__)
 @click.option(
     "--library",
     type=click.Path(path_type=Path),
@@ -24,16 +56,11 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
 @outputs_option
 @json_option
 def command(library: Path | None, on: str, outputs: Path, as_json: bool) -> int:
-    """Check what works on this machine, and how to install the rest.
-
-    Execution providers are loaded, not only listed, and TensorRT builds and runs an engine if it can. The exit code is
-    1 if something that every run needs is broken. With --on, ndld-flow is installed on the target if it is missing.
-    """
     if on and library is not None:
         raise click.UsageError("--library examines a TensorRT on this machine: remove it, or --on.")
-    checks = api.doctor(outputs=outputs, library=library, on=on, listener=print_notices)
+    checks = doctor(outputs=outputs, library=library, on=on, listener=print_notices)
     if as_json:
-        print_json("doctor", checks)
+        print_json(OUTPUT, checks)
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

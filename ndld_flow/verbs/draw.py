@@ -1,16 +1,4 @@
-"""`ndld-flow draw`."""
-
-from __future__ import annotations
-
-import dataclasses
-from pathlib import Path
-from typing import Any
-
-import click
-
-from ndld_flow import api
-
-HELP = """Draw the graph of a model or an engine as a picture or a page.
+"""Draw the graph of a model or an engine as a picture or a page.
 
 \b
   ndld-flow draw model.onnx                        model.svg in the current directory
@@ -35,8 +23,48 @@ omits all values. Enter or a double click opens a body, Backspace leaves it, / s
 selection.
 """
 
+from __future__ import annotations
 
-@click.command("draw", help=HELP)
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ndld_flow.cli.public_functions import public
+
+if TYPE_CHECKING:
+    from ndld_flow.drawing.graph import Look, Reading
+
+
+@public
+def draw(
+    model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
+) -> Path:
+    """Draw a model's graph, or an engine's, as SVG, PNG or JPEG, by the target's suffix; return the file's path.
+
+    `model` is an ONNX file, or any profile with layers, such as the output of TensorRT's engine inspector. The default
+    target is `<model>.svg` in the current directory. Weights are not read. A target with the suffix `.html` becomes a
+    page that opens bodies, searches, and shows attributes and values; it reads weights below 64 MiB unless
+    `reading.values` is False.
+    """
+    from ndld_flow.drawing.draw import check_look, picture_bytes
+    from ndld_flow.drawing.graph import Look, Reading
+    from ndld_flow.runner.disk import explaining_file
+    from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
+    from ndld_flow.store.files import write_bytes_atomically
+
+    path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
+    if path.suffix.lower() in SUFFIXES:
+        return draw_page(Path(model), path, reading or Reading(), look or Look())
+    check_look(path.suffix, look or Look())
+    picture = picture_bytes(read_drawn(Path(model), reading or Reading()), path.suffix, look or Look())
+    with explaining_file(path):
+        write_bytes_atomically(path, picture)
+    return path
+
+
+@click.command("draw", help=__doc__)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(
     "--output",
@@ -64,4 +92,4 @@ def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: 
     def chosen(kind: type[Any]) -> dict[str, Any]:
         return {field.name: choices[field.name] for field in dataclasses.fields(kind)}
 
-    click.echo(api.draw(model, output, reading=Reading(**chosen(Reading)), look=Look(**chosen(Look))))
+    click.echo(draw(model, output, reading=Reading(**chosen(Reading)), look=Look(**chosen(Look))))

@@ -1,18 +1,110 @@
-"""`ndld-flow gc`."""
+"""Delete artifacts that no kept run or sweep needs.
+
+Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps with a tagged point, are always
+kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
+
+With --cache, results are deleted from the shared cache, by age and size. Others may push and pull meanwhile:
+artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
+which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
+private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
+
+With --target, the folder on that machine is removed, with environments and results, unless it is in use; runs on
+this machine keep their results.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow import api
-from ndld_flow.base.quantities import counted, size
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted, parse_duration_ms, size
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
 
+if TYPE_CHECKING:
+    from ndld_flow.runner.collect_cache import CacheFreed
+    from ndld_flow.runner.executors.ssh.targets import TargetFreed
 
-@click.command("gc")
+OUTPUT: VerbOutput[Freed | LibrariesFreed | CacheFreed] = VerbOutput(
+    __name__, "Everything that was deleted, or would be."
+)
+
+
+@public
+def gc(
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    keep: int | None = None,
+    dry_run: bool = False,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Freed:
+    """Delete artifacts that no kept run or sweep needs; `keep` limits the untagged runs kept of each recipe.
+
+    Artifacts in use by runs in progress are left. `notify` is called with the reason of a wait.
+    """
+    from ndld_flow.runner.collect_garbage import collect_garbage
+    from ndld_flow.runner.outputs import Outputs
+
+    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
+
+
+@public
+def gc_node(*, max_age: str | None = None, dry_run: bool = False) -> Freed:
+    """Delete results from the store that this machine keeps as a node of a Ray cluster: those older than `max_age`
+    (`30 days`), by default all that no running task uses."""
+    from ndld_flow.runner.collect_garbage import collect_node_store
+
+    return collect_node_store(_seconds(max_age, "gc --ray-node"), dry_run=dry_run)
+
+
+@public
+def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> LibrariesFreed:
+    """Delete the libraries that runs have created in the user's cache folder, such as the TensorRT of a required
+    release: those that were not used for `max_age` (`30 days`), by default and at least for a day."""
+    from ndld_flow.runner.collect_garbage import collect_libraries
+
+    return collect_libraries(_seconds(max_age, "gc --libraries"), dry_run=dry_run)
+
+
+@public
+def gc_cache(
+    cache: str | None = None,
+    *,
+    max_size: str | None = None,
+    max_age: str | None = None,
+    dry_run: bool = False,
+) -> CacheFreed:
+    """Delete results from a shared cache: those older than `max_age` (`30 days`), then the oldest beyond `max_size`.
+
+    By default, the cache is the one of the environment and the settings files. Others may push and pull meanwhile.
+    """
+    from ndld_flow.runner.collect_cache import collect_configured_cache
+
+    return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
+
+
+@public
+def gc_target(target: str) -> TargetFreed:
+    """Remove the folder of a target with its environments and results; `target` is a name of the settings or ssh://."""
+    from ndld_flow.runner.executors.ssh.targets import remove_from_target
+
+    return remove_from_target(target)
+
+
+def _seconds(max_age: str | None, option: str) -> float:
+    try:
+        return 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
+    except ValueError as error:
+        raise RequestError(f"{option}: {error}") from None
+
+
+@click.command("gc", help=__doc__)
 @click.option(
     "--keep",
     type=click.IntRange(min=0),
@@ -60,43 +152,30 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> None:
-    """Delete artifacts that no kept run or sweep needs.
-
-    Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps with a tagged point, are always
-    kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
-
-    With --cache, results are deleted from the shared cache, by age and size. Others may push and pull meanwhile:
-    artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
-    which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
-    private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
-
-    With --target, the folder on that machine is removed, with environments and results, unless it is in use; runs on
-    this machine keep their results.
-    """
     if target is not None:
         if libraries or cache is not None or ray_node or dry_run or as_json or (keep, max_size, max_age) != (None,) * 3:
             raise click.UsageError("--target excludes the other options.")
-        removed = api.gc_target(target)
+        removed = gc_target(target)
         click.echo(f"removed {removed.folder} on {target}: {size(removed.size_bytes)}")
         return
     if libraries and (cache is not None or ray_node or keep is not None or max_size is not None):
         raise click.UsageError("--libraries excludes --cache, --ray-node, --keep and --max-size.")
     if libraries:
-        _print_libraries(api.gc_libraries(max_age=max_age, dry_run=dry_run), as_json=as_json)
+        _print_libraries(gc_libraries(max_age=max_age, dry_run=dry_run), as_json=as_json)
         return
     _refuse_mixtures(keep, cache, max_size, max_age, ray_node=ray_node)
     if cache is not None:
         _collect_cache(cache, max_size, max_age, dry_run=dry_run, as_json=as_json)
     elif ray_node:
-        _print_freed(api.gc_node(max_age=max_age, dry_run=dry_run), as_json=as_json)
+        _print_freed(gc_node(max_age=max_age, dry_run=dry_run), as_json=as_json)
     else:
         notify = lambda text: click.echo(text, err=True)  # noqa: E731
-        _print_freed(api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=notify), as_json=as_json)
+        _print_freed(gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=notify), as_json=as_json)
 
 
 def _print_libraries(freed: LibrariesFreed, *, as_json: bool) -> None:
     if as_json:
-        print_json("gc", freed)
+        print_json(OUTPUT, freed)
         return
     for folder in freed.libraries:
         click.echo(folder)
@@ -119,7 +198,7 @@ def _refuse_mixtures(
 
 def _print_freed(freed: Freed, *, as_json: bool) -> None:
     if as_json:
-        print_json("gc", freed)
+        print_json(OUTPUT, freed)
         return
     for run in freed.runs:
         click.echo(f"run {run}")
@@ -141,9 +220,9 @@ def _print_freed(freed: Freed, *, as_json: bool) -> None:
 
 
 def _collect_cache(cache: str, max_size: str | None, max_age: str | None, *, dry_run: bool, as_json: bool) -> None:
-    freed = api.gc_cache(cache or None, max_size=max_size, max_age=max_age, dry_run=dry_run)
+    freed = gc_cache(cache or None, max_size=max_size, max_age=max_age, dry_run=dry_run)
     if as_json:
-        print_json("gc", freed)
+        print_json(OUTPUT, freed)
         return
     verb = "would free" if dry_run else "freed"
     click.echo(

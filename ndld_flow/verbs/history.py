@@ -1,23 +1,4 @@
-"""`ndld-flow history`."""
-
-from __future__ import annotations
-
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import click
-
-from ndld_flow import api
-from ndld_flow.base.quantities import counted, quantity, ratio_change
-from ndld_flow.base.text import shortened, visible_name
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
-from ndld_flow.cli.terminal import hanging, styled
-
-if TYPE_CHECKING:
-    from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
-
-HELP = """Show how the metrics of a recipe changed, when, and why.
+"""Show how the metrics of a recipe changed, when, and why.
 
 \b
   ndld-flow history nightly                                   # the metrics of its gates, or the latencies
@@ -38,14 +19,80 @@ is kept in OUTPUTS/accepted.json, which may be committed.
 Exit codes:  0 success; 1 with --exit-code if the newest step of a series is a regression that is not accepted;
              2 there is no such recipe, metric or step
 """
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.base.quantities import counted, quantity, ratio_change
+from ndld_flow.base.text import shortened, visible_name
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.terminal import hanging, styled
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.records.history import AcceptedChange, HistoryStep, MetricHistory, MetricSeries
+
 _COLOURS = {"improved": "green", "regressed": "red", "changed": "yellow"}
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 48
 _STEPS = 5
 _LONGEST = 80
 
+OUTPUT: VerbOutput[MetricHistory | AcceptedChange] = VerbOutput(
+    __name__, "The series of the metrics; with `accept`, the accepted change."
+)
 
-@click.command("history", help=HELP)
+
+@public
+def history(
+    recipe: str = "",
+    metrics: Sequence[str] = (),
+    *,
+    every: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    page: str | Path | None = None,
+) -> MetricHistory:
+    """Return the history of a recipe's metrics, with steps, trends and what differed; also write it to `page`, as HTML.
+
+    `metrics` are names (`speed.latency.median`, `latency.median`) or patterns; by default those of the gates, or the
+    median latencies; with `every`, all of them. An empty `recipe` is the only one.
+    """
+    from ndld_flow.runner.metric_history import read_history
+    from ndld_flow.runner.outputs import Outputs
+
+    found = read_history(Outputs(Path(outputs)), recipe, metrics, every=every)
+    if page is not None:
+        from ndld_flow.report.history_page import draw_history
+
+        draw_history(found, Path(page))
+    return found
+
+
+@public
+def accept(
+    recipe: str,
+    metric: str,
+    note: str,
+    *,
+    at: str = "",
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> AcceptedChange:
+    """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
+    from ndld_flow.runner.metric_history import accept_change, find_step, read_history
+    from ndld_flow.runner.outputs import Outputs
+
+    kept = Outputs(Path(outputs))
+    series, step = find_step(read_history(kept, recipe, (metric,)).series, metric, at)
+    return accept_change(kept, series, step, note)
+
+
+@click.command("history", help=__doc__)
 @click.argument("words", nargs=-1, metavar="[accept] [RECIPE] [METRIC]")
 @click.option("--metric", "-m", "metrics", multiple=True, metavar="METRIC", help="A metric, or a pattern.")
 @click.option("--all", "every", is_flag=True, help="All metrics; the page and --json always have all.")
@@ -75,9 +122,9 @@ def command(
         raise click.UsageError("give a recipe, and perhaps a metric; more metrics with --metric.")
     metrics = (*words[1:], *metrics)
     whole = every or ((as_json or html is not None) and not metrics)
-    found = api.history(words[0] if words else "", metrics, every=whole, outputs=outputs, page=html)
+    found = history(words[0] if words else "", metrics, every=whole, outputs=outputs, page=html)
     if as_json:
-        print_json("history", found)
+        print_json(OUTPUT, found)
     else:
         main = found.main if whole and not every else [series.metric for series in found.series]
         _print_history(found, main)
@@ -95,9 +142,9 @@ def _accept(words: Sequence[str], note: str, at: str, outputs: Path, *, as_json:
         raise click.UsageError("give the recipe and the metric: history accept RECIPE STEP.METRIC --note TEXT.")
     if not note.strip():
         raise click.UsageError("--note is missing: the reason is what others will look for.")
-    change = api.accept(words[0], words[1], note.strip(), at=at, outputs=outputs)
+    change = accept(words[0], words[1], note.strip(), at=at, outputs=outputs)
     if as_json:
-        print_json("history", change)
+        print_json(OUTPUT, change)
     else:
         click.echo(
             f"accepted: {change.metric} at {change.recipe}/{change.run}; {outputs / 'accepted.json'} has the note"

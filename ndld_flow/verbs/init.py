@@ -1,19 +1,61 @@
-"""`ndld-flow init`."""
+"""Write a commented recipe for a model.
+
+It is ready to run: sizes of dynamic dimensions are taken from the model's metadata, from files next to it, or from
+common sizes, and the model is run once to check that it accepts them.
+
+\b
+  ndld-flow init model.onnx
+  ndld-flow init model.onnx --int8 --data photos/
+  ndld-flow init model.onnx --fp16 --for tensorrt_rtx
+  ndld-flow init --example quickstart        # a real model, downloaded by the first run
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
 
+if TYPE_CHECKING:
+    from ndld_flow.recipe.write_recipe import AskShape, WrittenRecipe
 
-@click.command("init")
+
+@public
+def init(
+    model: str | Path,
+    target: str | Path | None = None,
+    options: RecipeOptions | None = None,
+    *,
+    overwrite: bool = False,
+    ask: AskShape | None = None,
+) -> WrittenRecipe:
+    """Write a commented recipe for a model, which is run once to find input sizes that it accepts.
+
+    ``api.init("model.onnx", options=RecipeOptions(precision="int8", data=("photos/",)))``. The result has the
+    recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
+    """
+    from ndld_flow.recipe.write_recipe import write_recipe
+
+    path = Path(target) if target is not None else None
+    return write_recipe(Path(model), path, options, overwrite=overwrite, ask=ask or (lambda *_: None))
+
+
+@public
+def init_example(name: str, *, overwrite: bool = False) -> Path:
+    """Write an example recipe, such as `quickstart`, and its images to `pipelines/`; return the recipe's path."""
+    from ndld_flow.recipe.examples import write_example
+
+    return write_example(name, overwrite=overwrite)
+
+
+@click.command("init", help=__doc__)
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
 @click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
@@ -39,17 +81,8 @@ def command(
     example: str | None,
     overwrite: bool,
 ) -> None:
-    """Write a commented recipe for a model. It is ready to run: sizes of dynamic dimensions are taken from the model's
-    metadata, from files next to it, or from common sizes, and the model is run once to check that it accepts them.
-
-    \b
-      ndld-flow init model.onnx
-      ndld-flow init model.onnx --int8 --data photos/
-      ndld-flow init model.onnx --fp16 --for tensorrt_rtx
-      ndld-flow init --example quickstart        # a real model, downloaded by the first run
-    """
     if example is not None and model is None:
-        run = f"ndld-flow run {api.init_example(example, overwrite=overwrite)}"
+        run = f"ndld-flow run {init_example(example, overwrite=overwrite)}"
     elif model is not None and example is None:
         options = RecipeOptions(runtime, precision, data, dict(map(parse_shape, shapes)))
         run = _init(model, target, options, overwrite)
@@ -60,7 +93,7 @@ def command(
 
 def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: bool) -> str:
     """Write the recipe, print what is known of the model, and return the command that runs it."""
-    written = api.init(
+    written = init(
         model, target, options, overwrite=overwrite, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     )
     trial = written.trial

@@ -1,21 +1,4 @@
-"""`ndld-flow inspect`."""
-
-from __future__ import annotations
-
-import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
-
-from ndld_flow.base.errors import RequestError
-from ndld_flow.cli.options import Command, json_option, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.graph.inspect_model import Query
-
-HELP = """Look things up in a model: its summary, nodes, tensors, weights.
+"""Look things up in a model: its summary, nodes, tensors, weights.
 
 \b
   ndld-flow inspect model.onnx                              inputs, outputs, operators, weights, files
@@ -34,6 +17,25 @@ any of its patterns counts. The options have the names of the keys of `select:` 
 only for --stats, --tensor and --export.
 """
 
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.cli.options import Command, json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.inspect_model import Query
+    from ndld_flow.records.inspection import Inspection
+
+
 _GROUPS = ("op_type", "domain", "precision", "scope", "dtype")
 
 
@@ -41,7 +43,36 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(name, multiple=True, metavar="PATTERN", help=text)
 
 
-@click.command("inspect", help=HELP)
+OUTPUT: VerbOutput[Inspection] = VerbOutput(
+    __name__, "The summary of the model, or the result of the query; other fields are left out.", leaves_out_null=True
+)
+
+
+@public
+def inspect(
+    model: str | Path,
+    query: Query | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    export: str | Path | None = None,
+) -> Inspection:
+    """Return a model's summary, or the results of a query; the model is a file or `RUN:STEP`.
+
+    ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the values
+    of the query's tensor.
+    """
+    from ndld_flow.graph.inspect_model import Query, export_tensor, inspect_model
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.references import find_model
+
+    path, query = find_model(str(model), Outputs(Path(outputs))), query or Query()
+    inspection = inspect_model(path, query)
+    if export is not None and query.tensor is not None:
+        export_tensor(path, query.tensor, Path(export))
+    return inspection
+
+
+@click.command("inspect", help=__doc__)
 @click.argument("model", metavar="MODEL|RUN:STEP")
 @click.option("--nodes", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List nodes, by name.")
 @click.option("--node", metavar="NAME", help="Show all details of one node.")
@@ -85,13 +116,12 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
 @outputs_option
 @json_option
 def command(model: str, export: Path | None, outputs: Path, as_json: bool, **choices: Any) -> None:  # noqa: ANN401
-    from ndld_flow import api
 
     if export is not None and choices["tensor"] is None:
         raise RequestError("--export needs --tensor NAME, the tensor to write")
-    inspection = api.inspect(model, _query(choices), outputs=outputs, export=export)
+    inspection = inspect(model, _query(choices), outputs=outputs, export=export)
     if as_json:
-        print_json("inspect", inspection)
+        print_json(OUTPUT, inspection)
         return
     from ndld_flow.cli.inspection_tables import print_inspection
 

@@ -1,16 +1,4 @@
-"""`ndld-flow mlflow`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import click
-
-from ndld_flow import api
-from ndld_flow.base.quantities import counted
-from ndld_flow.cli.options import json_option, outputs_option, print_json
-
-HELP = """Log runs to MLflow tracking.
+"""Log runs to MLflow tracking.
 
 \b
   ndld-flow mlflow latest --uri http://tracking:5000
@@ -25,8 +13,55 @@ again. Without --uri, MLFLOW_TRACKING_URI decides, as for MLflow itself. It need
 Exit codes:  0 success; 2 there is no such run, the client is missing, or the server cannot be used
 """
 
+from __future__ import annotations
 
-@click.command("mlflow", help=HELP)
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.base.quantities import counted
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.mlflow_export import Logged
+
+OUTPUT: VerbOutput[list[Logged]] = VerbOutput(__name__, "What became of each run in MLflow tracking.")
+
+
+@public
+def log_to_mlflow(
+    runs: Sequence[str] = ("latest",),
+    *,
+    every: bool = False,
+    uri: str = "",
+    experiment: str = "",
+    files: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> list[Logged]:
+    """Log runs to MLflow tracking, each once; with `every`, all runs of the recipes that `runs` names.
+
+    `uri` is that of a tracking server, by default MLFLOW_TRACKING_URI; `experiment` by default the recipe's name. With
+    `files`, the report and the record are uploaded too.
+    """
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.runner.mlflow_export import Destination, log_runs
+    from ndld_flow.runner.outputs import Outputs
+
+    kept = Outputs(Path(outputs))
+    folders: dict[Path, None] = {}
+    for run in runs:
+        found = list(kept.folders(run)) if every and run and "/" not in run else []
+        if every and not found:
+            raise RequestError(f"mlflow --all: {kept.root} has no run of a recipe {run!r}.")
+        folders |= dict.fromkeys(found or [kept.find(run)])
+    return list(log_runs(list(folders), kept, Destination(uri, experiment, files)))
+
+
+@click.command("mlflow", help=__doc__)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
 @click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")
@@ -37,11 +72,11 @@ Exit codes:  0 success; 2 there is no such run, the client is missing, or the se
 def command(
     runs: tuple[str, ...], every: bool, uri: str, experiment: str, no_files: bool, outputs: Path, as_json: bool
 ) -> None:
-    logged = api.log_to_mlflow(
+    logged = log_to_mlflow(
         runs or ("latest",), every=every, uri=uri, experiment=experiment, files=not no_files, outputs=outputs
     )
     if as_json:
-        print_json("mlflow", logged)
+        print_json(OUTPUT, logged)
         return
     for each in logged:
         where = f" {each.experiment}, {each.mlflow_run}" if each.mlflow_run else ": it has not finished"

@@ -1,21 +1,4 @@
-"""`ndld-flow noise`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import click
-
-from ndld_flow.cli.options import (
-    Loudness,
-    device_timeout_option,
-    json_option,
-    loudness_options,
-    outputs_option,
-    print_json,
-)
-
-HELP = """Learn how much measurements vary on this machine.
+"""Learn how much measurements vary on this machine.
 
 A model is repeatedly compared with itself, measured in turns as in a recipe. The differences are kept in
 outputs/noise/, and `ndld-flow compare` ignores smaller differences between profiles of this machine.
@@ -27,8 +10,50 @@ outputs/noise/, and `ndld-flow compare` ignores smaller differences between prof
 Use a model like yours, at the time and under the load that are usual for your measurements. It takes a few minutes.
 """
 
+from __future__ import annotations
 
-@click.command("noise", help=HELP)
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import (
+    Loudness,
+    device_timeout_option,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+)
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.records.noise import Noise
+    from ndld_flow.runner.listener import Listener
+
+OUTPUT: VerbOutput[Noise] = VerbOutput(__name__, "The document `noise`.", version=None)
+
+
+@public
+def noise(
+    model: str | Path | None = None,
+    settings: Sequence[str] = (),
+    *,
+    comparisons: int = 8,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> Noise:
+    """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.measure_model import MODEL, learn_noise
+
+    chosen = str(model) if model is not None else MODEL
+    return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
+
+
+@click.command("noise", help=__doc__)
 @click.argument("model", required=False)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -47,7 +72,6 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> None:
-    from ndld_flow import api
     from ndld_flow.base.quantities import share
     from ndld_flow.cli.progress import choose_listener, leave_out_end
     from ndld_flow.runner.listener import ignore
@@ -55,20 +79,20 @@ def command(
     if model is not None and "=" in model and not Path(model).exists():
         settings, model = (model, *settings), None
     if as_json:
-        noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
-        print_json("noise", noise)
+        learned = noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
+        print_json(OUTPUT, learned)
         return
     with choose_listener(loudness=loudness) as listener:
-        noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
-    ratios = sorted(abs(sample.ratio - 1) for sample in noise.samples)
-    click.echo(f"{len(noise.samples)} comparisons of {noise.model} with itself: up to {share(ratios[-1])} apart")
+        learned = noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
+    ratios = sorted(abs(sample.ratio - 1) for sample in learned.samples)
+    click.echo(f"{len(learned.samples)} comparisons of {learned.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(
-        f"differences of {noise.metric} up to {share(noise.threshold)} are noise on this machine; with one process run "
-        f"per side, up to {share(noise.single_run_threshold)}"
+        f"differences of {learned.metric} up to {share(learned.threshold)} are noise on this machine; with one process "
+        f"run per side, up to {share(learned.single_run_threshold)}"
     )
-    click.echo(f"process runs vary by {share(noise.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
-    if noise.rounds_spread is not None:
+    click.echo(f"process runs vary by {share(learned.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
+    if learned.rounds_spread is not None:
         click.echo(
-            f"rounds vary by {share(noise.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % or "
-            "more, and this value if its setting `noise` names the file"
+            f"rounds vary by {share(learned.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % "
+            "or more, and this value if its setting `noise` names the file"
         )

@@ -1,15 +1,4 @@
-"""`ndld-flow ops`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import click
-
-from ndld_flow import api
-from ndld_flow.cli.options import json_option, print_json
-
-HELP = """Explain an operator of any opset, or list them by family.
+"""Explain an operator of any opset, or list them by family.
 
 Operators of ONNX and of ONNX Runtime are read from the installed libraries; nothing is downloaded.
 
@@ -26,8 +15,46 @@ Families are those of `draw`: convolution, matmul, activation, normalization, el
 quantization, other.
 """
 
+from __future__ import annotations
 
-@click.command("ops", help=HELP)
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import json_option, print_json
+from ndld_flow.cli.public_functions import public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.models.op_reference import DescribedOperator, ListedOperator
+
+OUTPUT: VerbOutput[list[DescribedOperator]] = VerbOutput(__name__, "The operators that match.")
+
+
+@public
+def ops(
+    name: str = "",
+    *,
+    opset: int | None = None,
+    domain: str | None = None,
+    category: str = "",
+    search: str = "",
+    model: str | Path | None = None,
+) -> Sequence[ListedOperator]:
+    """Return operators with inputs, attributes, types and versions: those of ONNX in every opset, and of ONNX Runtime.
+
+    All conditions must match: `domain` is `ai.onnx` or another, `category` a family as in `draw`, `search` words of the
+    name or the documentation, `model` a file with the operators.
+    """
+    from ndld_flow.models.op_reference import OpQuery, list_operators
+
+    path = Path(model) if model is not None else None
+    return list_operators(OpQuery(name, opset, domain, category, search, path))
+
+
+@click.command("ops", help=__doc__)
 @click.argument("name", required=False, default="", metavar="[OPERATOR]")
 @click.option("--opset", type=click.IntRange(min=1), help="Show the versions of this opset.")
 @click.option("--domain", metavar="DOMAIN", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
@@ -47,9 +74,9 @@ def command(
     from ndld_flow.cli.explain_operator import explain_operators, list_operators
     from ndld_flow.models.op_reference import describe_operator
 
-    operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
+    operators = ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
     if as_json:
-        print_json("ops", [describe_operator(operator) for operator in operators])
+        print_json(OUTPUT, [describe_operator(operator) for operator in operators])
     elif name:
         click.echo(explain_operators(operators))
     else:

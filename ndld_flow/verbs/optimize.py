@@ -1,17 +1,4 @@
-"""`ndld-flow optimize`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import click
-
-from ndld_flow import api
-from ndld_flow.cli.options import Loudness, NamedPath, json_option, loudness_options, outputs_option, print_json
-from ndld_flow.optimize.options import OptimizeOptions
-from ndld_flow.recipe.write_recipe import parse_shape
-
-HELP = """Find the fastest variant of a model that stays right.
+"""Find the fastest variant of a model that stays right.
 
 \b
   ndld-flow optimize model.onnx --data photos/ --keep 'cosine >= 0.999' -o fast.onnx
@@ -47,8 +34,65 @@ Exit codes:  0 the delivered model is right, and not slower than the source (`en
              faster); 2 an option does not fit, or the model does not run
 """
 
+from __future__ import annotations
 
-@click.command("optimize", help=HELP)
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import (
+    Loudness,
+    NamedPath,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+)
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.recipe.write_recipe import parse_shape
+
+if TYPE_CHECKING:
+    from ndld_flow.records.optimization import Optimization
+    from ndld_flow.runner.listener import Listener
+
+OUTPUT: VerbOutput[Optimization] = VerbOutput(__name__, "The document `optimization`.", version=None)
+
+
+@public
+def optimize(
+    model: str | Path,
+    options: OptimizeOptions | None = None,
+    *,
+    output: str | Path | None = None,
+    write: str | Path | None = None,
+    overwrite: bool = False,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> Optimization | None:
+    """Find the fastest variant of a model that stays right, prove it on held-out data, and write it to `output`.
+
+    Without a variant that is faster than the source at 95 % confidence, the source is delivered. With `write`, only the
+    sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
+    before anything runs, and ModelError for a model that does not run.
+    """
+    from ndld_flow.optimize.optimize import optimize_model, write_search
+    from ndld_flow.optimize.options import OptimizeOptions
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+
+    options = options or OptimizeOptions()
+    if write is not None:
+        write_search(Path(model), options, Path(write), overwrite=overwrite, listener=listener or ignore)
+        return None
+    request = request_recipe(model, outputs=outputs, output=output, trust=trust)
+    return optimize_model(Path(model), options, request, listener or ignore)
+
+
+@click.command("optimize", help=__doc__)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")
@@ -133,7 +177,7 @@ def command(
         on=on,
     )
     with choose_listener_beside_result(as_json, loudness) as listener:
-        found = api.optimize(
+        found = optimize(
             model,
             options,
             output=output,
@@ -147,7 +191,7 @@ def command(
         click.echo(f"{write}\nRun it with: ndld-flow run {write}")
         return 0
     if as_json:
-        print_json("optimize", found)
+        print_json(OUTPUT, found)
         return found.exit_code
     for line in (*found.conclude_fully(), f"report {found.report}"):
         click.echo(line)

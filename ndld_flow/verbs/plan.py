@@ -1,4 +1,12 @@
-"""`ndld-flow plan`."""
+"""Show what a run would do, and why, without running it.
+
+A step that reads the result of a step to be run is expected to run too; if that result turns out the same as
+before, the run reuses the step after all. Steps that depend on installed libraries show what they would do on this
+machine; a setting such as `release=10.8` plans an engine for a TensorRT that is not installed. The exit code is 2
+if a release does not support a step's settings.
+
+For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +28,83 @@ from ndld_flow.cli.options import (
     recipe_options,
     target_option,
 )
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
+    from ndld_flow.runner.described_results import StepDecision
     from ndld_flow.runner.events import Event
+    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.request import AnyRecipe
     from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
 
+OUTPUT: VerbOutput[list[StepDecision] | SweepPlan] = VerbOutput(
+    __name__, "The decision on each step, or the work of a sweep."
+)
 
-@click.command("plan", cls=HydraCommand)
+
+@public
+def plan(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    force: Sequence[str] = (),
+    trust: bool = False,
+    multirun: bool = False,
+    on: str = "",
+    cache: str | None = None,
+    listener: Listener | None = None,
+) -> list[Decision] | SweepPlan:
+    """Return for each step whether a run would execute or reuse it, and why; of a sweep its points and their steps.
+
+    The arguments are those of `run`.
+    """
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.sweep.run_request import plan_request
+
+    request = request_recipe(
+        recipe,
+        overrides,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        multirun=multirun,
+        on=on,
+        cache=CacheChoice(cache),
+    )
+    return plan_request(request, listener or ignore)
+
+
+@public
+def digest(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    multirun: bool = False,
+) -> str:
+    """Return a digest of everything but the machine that decides the results of a recipe, as a key for caches of CI.
+
+    Equal digests mean equal settings, models, data, code and libraries. Models may be downloaded.
+    """
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.sweep.run_request import digest_request
+
+    request = request_recipe(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun)
+    return digest_request(request, ignore)
+
+
+@click.command("plan", cls=HydraCommand, help=__doc__)
 @recipe_options
-@click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
+@click.option(
+    "--digest", "as_digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches."
+)
 @target_option
 @cache_options
 @outputs_option
@@ -40,32 +115,21 @@ def command(
     force: tuple[str, ...],
     trust: bool,
     multirun: bool,
-    digest: bool,
+    as_digest: bool,
     on: str,
     cache: str | None,
     no_cache: bool,
     outputs: Path,
     as_json: bool,
 ) -> int:
-    """Show what a run would do, and why, without running it.
-
-    A step that reads the result of a step to be run is expected to run too; if that result turns out the same as
-    before, the run reuses the step after all. Steps that depend on installed libraries show what they would do on this
-    machine; a setting such as `release=10.8` plans an engine for a TensorRT that is not installed. The exit code is 2
-    if a release does not support a step's settings.
-
-    For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
-    """
-    from ndld_flow import api
-
-    if digest and as_json:
+    if as_digest and as_json:
         raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
-    if digest and on:
+    if as_digest and on:
         raise click.UsageError("--digest is the same on any machine: leave --on out.")
-    if digest:
-        click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
+    if as_digest:
+        click.echo(digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
         return 0
-    planned = api.plan(
+    planned = plan(
         recipe,
         overrides,
         outputs=outputs,
@@ -77,7 +141,7 @@ def command(
         listener=_print_warning,
     )
     if not isinstance(planned, list):
-        print_json("plan", planned) if as_json else show_plan(planned)
+        print_json(OUTPUT, planned) if as_json else show_plan(planned)
         return 0
     return _print(planned, as_json)
 
@@ -92,7 +156,7 @@ def _print(decisions: Sequence[Decision], as_json: bool) -> int:
     if as_json:
         from ndld_flow.runner.described_results import describe_decisions
 
-        print_json("plan", describe_decisions(decisions, foreseen))
+        print_json(OUTPUT, describe_decisions(decisions, foreseen))
     else:
         width = max(len(decision.step.name) for decision in decisions)
         for decision, seen in zip(decisions, foreseen, strict=True):

@@ -1,23 +1,4 @@
-"""`ndld-flow profile`."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-import click
-
-from ndld_flow.cli.options import (
-    Loudness,
-    device_timeout_option,
-    json_option,
-    loudness_options,
-    outputs_option,
-    print_json,
-    target_option,
-)
-
-HELP = """Measure one model, and show where its time goes.
+"""Measure one model, and show where its time goes.
 
 No recipe is needed. The settings are those of the step `profile` (`ndld-flow steps profile` lists them) and the
 model's inputs.
@@ -37,8 +18,58 @@ MODEL is a path, `package:...`, or `pypi:...` or a URL with `model.sha256=...`, 
 The model is measured again each time and kept as a run, which `ndld-flow compare` and `ndld-flow report` accept.
 """
 
+from __future__ import annotations
 
-@click.command("profile", help=HELP)
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import (
+    Loudness,
+    device_timeout_option,
+    json_option,
+    loudness_options,
+    outputs_option,
+    print_json,
+    target_option,
+)
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.described_results import ProfileOutput
+    from ndld_flow.runner.listener import Listener
+    from ndld_flow.runner.measure_model import Profiled
+
+OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=2)
+
+
+@public
+def profile(
+    model: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    on: str = "",
+    command: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> Profiled:
+    """Measure a model without a recipe, with `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`.
+
+    An existing profile, such as an export of trtexec, is read and not measured. `on` and `command` as in `run`.
+    """
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.measure_model import profile_model
+
+    return profile_model(
+        str(model), settings, outputs=Path(outputs), on=on, command=tuple(command), listener=listener or ignore
+    )
+
+
+@click.command("profile", help=__doc__)
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @target_option
@@ -49,18 +80,17 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 def command(
     model: str, settings: tuple[str, ...], on: str, outputs: Path, loudness: Loudness | None, as_json: bool
 ) -> None:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
     typed = ("ndld-flow", *sys.argv[1:])
     if as_json:
-        profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed)
+        profiled = profile(model, settings, outputs=outputs, on=on, command=typed)
         from ndld_flow.runner.described_results import ProfileOutput
 
-        print_json("profile", ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
+        print_json(OUTPUT, ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
         return
     with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
-        profiled = api.profile(model, settings, outputs=outputs, on=on, command=typed, listener=leave_out_end(listener))
+        profiled = profile(model, settings, outputs=outputs, on=on, command=typed, listener=leave_out_end(listener))
     from ndld_flow.cli.triage_table import print_headline, print_triage
 
     title, run = Path(model.rpartition(":")[2]).name, profiled.finished

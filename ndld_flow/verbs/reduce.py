@@ -1,18 +1,4 @@
-"""`ndld-flow reduce`."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Unpack
-
-import click
-
-from ndld_flow import api
-from ndld_flow.base.quantities import counted
-from ndld_flow.cli.options import json_option, outputs_option, print_json
-from ndld_flow.reduce.options import ReduceArguments, ReduceOptions
-
-HELP = """Reduce a model to the part with which a recipe still fails.
+"""Reduce a model to the part with which a recipe still fails.
 
 \b
   ndld-flow reduce broken.yaml                     writes reduced.zip
@@ -30,8 +16,55 @@ repeats it. Each trial is a process of its own. A reduction that was interrupted
 that comes and goes is tried more often, and the zip states how often it failed.
 """
 
+from __future__ import annotations
 
-@click.command("reduce", help=HELP)
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from ndld_flow.base.quantities import counted
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.reduce.options import ReduceArguments, ReduceOptions
+
+if TYPE_CHECKING:
+    from ndld_flow.reduce.pack import Reduced
+    from ndld_flow.runner.listener import Listener
+    from ndld_flow.runner.request import AnyRecipe
+
+OUTPUT: VerbOutput[Reduced] = VerbOutput(__name__, "The reduced model.")
+
+
+@public
+def reduce(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    to: str | Path = "reduced.zip",
+    options: ReduceOptions | None = None,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> Reduced:
+    """Reduce a recipe's model to the smallest part with which the recipe still fails in the same way; write it as zip.
+
+    `options` limits the number of runs and of samples, and sets what must stay the same. Weights and inputs whose
+    values the failure does not need become random, unless it keeps them. Raises RequestError if the recipe does not
+    fail.
+    """
+    from ndld_flow.reduce.options import ReduceOptions
+    from ndld_flow.reduce.reduce import reduce_recipe
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+
+    request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
+    return reduce_recipe(request, Path(to), options or ReduceOptions(), listener or ignore)
+
+
+@click.command("reduce", help=__doc__)
 @click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -74,7 +107,7 @@ def command(
     from ndld_flow.cli.progress import choose_listener_beside_result
 
     with choose_listener_beside_result(as_json) as listener:
-        reduced = api.reduce(
+        reduced = reduce(
             recipe,
             overrides,
             to=output,
@@ -84,7 +117,7 @@ def command(
             options=ReduceOptions(**options),
         )
     if as_json:
-        print_json("reduce", reduced)
+        print_json(OUTPUT, reduced)
         return 0
     minimal = "none can be left out" if reduced.minimal else "not minimal: more --trials may leave out more"
     click.echo(f"{reduced.failure}")

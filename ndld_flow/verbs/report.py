@@ -1,4 +1,13 @@
-"""`ndld-flow report`."""
+"""Redraw the report of a run or a sweep from its records.
+
+RUN is a tag, a recipe's name (its newest run or sweep), an id or its first characters, a path, or `latest`; the
+suffix `#17` or `#best` names a point of a sweep. Or it is a profile that belongs to no run (exports of trtexec, a
+TREx folder, ONNX Runtime's profile, a profile.json) or an engine (the output of TensorRT's engine inspector,
+.trt.json, or a build.json), whose page is written to the current directory. No model, GPU or inference library is
+needed.
+
+`--to layers.xlsx` and `--to layers.csv` write the layers of any of them, or of RUN:STEP, as a table instead.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +15,24 @@ from pathlib import Path
 
 import click
 
-from ndld_flow import api
 from ndld_flow.cli.options import outputs_option
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 
-@click.command("report")
+@public
+def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
+    """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
+    its records again; return its path.
+
+    The page of a profile file or a folder of exports is written to `to`, or to the current directory. If `to` ends in
+    `.xlsx` or `.csv`, the layers of the subject are written there as a table.
+    """
+    from ndld_flow.runner.draw import draw_any
+
+    return draw_any(run, Path(outputs), Path(to) if to is not None else None)
+
+
+@click.command("report", help=__doc__)
 @click.argument("run", default="latest")
 @click.option(
     "--to",
@@ -21,17 +43,7 @@ from ndld_flow.cli.options import outputs_option
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 @outputs_option
 def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
-    """Redraw the report of a run or a sweep from its records.
-
-    RUN is a tag, a recipe's name (its newest run or sweep), an id or its first characters, a path, or `latest`; the
-    suffix `#17` or `#best` names a point of a sweep. Or it is a profile that belongs to no run (exports of trtexec, a
-    TREx folder, ONNX Runtime's profile, a profile.json) or an engine (the output of TensorRT's engine inspector,
-    .trt.json, or a build.json), whose page is written to the current directory. No model, GPU or inference library is
-    needed.
-
-    `--to layers.xlsx` and `--to layers.csv` write the layers of any of them, or of RUN:STEP, as a table instead.
-    """
-    path = api.report(run, outputs=outputs, to=to)
+    path = report(run, outputs=outputs, to=to)
     click.echo(path)
     if open_it:
         click.launch(path.as_uri())

@@ -1,29 +1,4 @@
-"""`ndld-flow run`."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-from typing import Any
-
-import click
-
-from ndld_flow.cli.hydra_flags import HydraCommand
-from ndld_flow.cli.options import (
-    Loudness,
-    NamedPath,
-    cache_options,
-    choose_url,
-    device_timeout_option,
-    json_option,
-    loudness_options,
-    outputs_option,
-    recipe_options,
-    sweep_options,
-    target_option,
-)
-
-HELP = """Run a recipe; finished work is reused.
+"""Run a recipe; finished work is reused.
 
 Overrides change settings in Hydra's grammar:
 
@@ -48,8 +23,136 @@ failed; for a sweep, that no point passed. Exit code 4 means that nothing failed
 at the limit of its measurements; for a sweep, that no point passed and at least one was undecided.
 """
 
+from __future__ import annotations
 
-@click.command("run", cls=HydraCommand, help=HELP)
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ndld_flow.cli.hydra_flags import HydraCommand
+from ndld_flow.cli.options import (
+    Loudness,
+    NamedPath,
+    cache_options,
+    choose_url,
+    device_timeout_option,
+    json_option,
+    loudness_options,
+    outputs_option,
+    recipe_options,
+    sweep_options,
+    target_option,
+)
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.verbs import VerbOutput
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.events import Event, RunFinished, SweepFinished
+    from ndld_flow.runner.listener import Listener
+    from ndld_flow.runner.request import AnyRecipe, Placement
+
+OUTPUT: VerbOutput[Event] = VerbOutput(
+    __name__, "The events of the run, each when it happens; the last one has the result.", is_lines=True
+)
+
+
+@public
+def run(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    force: Sequence[str] = (),
+    trust: bool = False,
+    multirun: bool = False,
+    place: Placement | None = None,
+    apply: str | Path | None = None,
+    output: str | Path | None = None,
+    on: str = "",
+    cache: str | None = None,
+    push: bool | None = None,
+    command: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> RunFinished | SweepFinished:
+    """Run a recipe and write its run folder and report; finished work is reused.
+
+    A recipe with `sweep:` runs at many points, and so does any recipe with `multirun` and overrides with several
+    values, such as `steps.speed.threads=1,2,4`: then the result is a `SweepFinished`, whose metrics and artifacts are
+    those of the best point. `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed;
+    `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
+    ``place=Placement(jobs=4)`` runs the steps of a sweep that do not measure in worker processes,
+    ``Placement(ray="auto")`` runs all steps, of a sweep or not, on a cluster; `apply` is the file to write a sweep's
+    best point to, as a recipe of its own. `output` is the file or folder to write the result to when the run passes:
+    the last model, the last engine. `on` is the target on which the steps that need a device run: a name of the user's
+    settings or of the recipe, or `ssh://HOST`. `cache` is the URL of a shared cache whose results are used, empty for
+    none, and `push` whether results are added to it; by default as the environment and the settings files say.
+    `command` is recorded in the run's folder instead of an equivalent one.
+    """
+    from ndld_flow.runner.cache_settings import CacheChoice
+    from ndld_flow.runner.listener import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.sweep.run_request import run_request
+
+    request = request_recipe(
+        recipe,
+        overrides,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        multirun=multirun,
+        place=place,
+        apply=apply,
+        output=output,
+        on=on,
+        cache=CacheChoice(cache, push),
+        command=command,
+    )
+    return run_request(request, listener or ignore)
+
+
+@public
+def sweep(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    place: Placement | None = None,
+    listener: Listener | None = None,
+) -> SweepFinished:
+    """Run a recipe at many points, as `run` does with `multirun`. Raises RequestError for a recipe without a sweep."""
+    from ndld_flow.runner.events import RunFinished
+
+    finished = run(recipe, overrides, outputs=outputs, trust=trust, multirun=True, place=place, listener=listener)
+    assert not isinstance(finished, RunFinished)  # with `multirun`, a recipe without a sweep is refused
+    return finished
+
+
+@public
+def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
+    """Return a recipe with its presets and overrides applied, as YAML that `run` accepts; nothing runs.
+
+    Interpolations such as `${oc.env:TOKEN}` stay as they were written. The values are not checked: `plan` does that.
+    """
+    from ndld_flow.recipe.load import print_recipe
+    from ndld_flow.runner.request import request_recipe
+
+    return print_recipe(request_recipe(recipe).source, tuple(overrides), multirun=multirun)
+
+
+@public
+def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the files that make up a recipe, in the order of its `defaults:`: entry -> path; `_self_` is its own."""
+    from ndld_flow.recipe.compose import list_parts
+    from ndld_flow.runner.request import request_recipe
+
+    return {part.name: part.file.path for part in list_parts(request_recipe(recipe).source, tuple(overrides))}
+
+
+@click.command("run", cls=HydraCommand, help=__doc__)
 @recipe_options
 @sweep_options
 @target_option
@@ -89,16 +192,15 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
-    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.request import Placement
 
     if defaults:
-        for name, path in api.list_files(recipe, overrides).items():
+        for name, path in list_files(recipe, overrides).items():
             click.echo(f"{name:<40}  {path}")
         return 0
     if print_it:
-        click.echo(api.compose(recipe, overrides, multirun=multirun), nl=False)
+        click.echo(compose(recipe, overrides, multirun=multirun), nl=False)
         return 0
     options: dict[str, Any] = {
         "outputs": outputs,
@@ -114,5 +216,5 @@ def command(
         "command": ("ndld-flow", *sys.argv[1:]),
     }
     with choose_listener(as_json=as_json, loudness=loudness) as listener:
-        finished = api.run(recipe, overrides, **options, listener=listener)
+        finished = run(recipe, overrides, **options, listener=listener)
     return finished.exit_code

@@ -1,4 +1,9 @@
-"""`ndld-flow runs`."""
+"""List runs and sweeps, newest first.
+
+Each is listed with its outcome, user, machine, model and main metrics. With RECIPE, only those of one recipe.
+Conditions are written as gates. A metric without its step, as in "latency.median < 5 ms", means that of any step; a
+sweep is judged by its best point. Shown are the metrics of the conditions and the gates, or the latencies.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ from pathlib import Path
 
 import click
 
-from ndld_flow import api
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging, styled
+from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runner.list_runs import RunSummary
 
@@ -19,6 +25,74 @@ _COLOURS = {"passed": "green", "failed": "red", "inconclusive": "yellow"}
 _SHOWN = 50
 _LONGEST = 60
 """Maximum number of characters of the name of a user, a host, a model or a metric."""
+
+OUTPUT: VerbOutput[list[RunSummary]] = VerbOutput(__name__, "The runs and sweeps, the newest first.")
+
+
+@public
+def runs(
+    recipe: str = "*",
+    *,
+    where: Sequence[str] = (),
+    tag: str = "",
+    model: str = "",
+    user: str = "",
+    limit: int | None = None,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> list[RunSummary]:
+    """Return runs and sweeps, newest first, at most `limit`; those that cannot be read have the reason in `damage`.
+
+    `where` has conditions as in gates (`latency.median < 5 ms`: of any step), `tag` and `model` may be patterns.
+    """
+    from ndld_flow.runner.list_runs import RunFilter, list_runs
+    from ndld_flow.runner.outputs import Outputs
+
+    wanted = RunFilter(tuple(where), tag, model, user)
+    return list_runs(Outputs(Path(outputs)), recipe, wanted, limit=limit)
+
+
+@click.command("runs", help=__doc__)
+@click.argument("recipe", default="*")
+@click.option(
+    "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'
+)
+@click.option("--tag", default="", metavar="TAG", help="Only those with this tag, or one like `release-*`.")
+@click.option("--model", default="", metavar="MODEL", help="Only those of this model: its path, name or digest.")
+@click.option("--user", default="", metavar="USER", help="Only those of this user.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help=f"The newest N [default: {_SHOWN}].")
+@click.option("--all", "show_all", is_flag=True, help="All of them; with --json, that is the default.")
+@outputs_option
+@json_option
+def command(
+    recipe: str,
+    where: tuple[str, ...],
+    tag: str,
+    model: str,
+    user: str,
+    limit: int | None,
+    show_all: bool,
+    outputs: Path,
+    as_json: bool,
+) -> None:
+    if limit is not None and show_all:
+        raise click.UsageError("--limit and --all exclude each other.")
+    limit = limit if limit is not None or show_all or as_json else _SHOWN
+    more = None if limit is None else limit + 1
+    found = runs(recipe, where=where, tag=tag, model=model, user=user, limit=more, outputs=outputs)
+    readable = [run for run in found if not run.damage]
+    is_more = limit is not None and len(readable) > limit
+    if is_more:
+        found.remove(readable[-1])
+    if as_json:
+        print_json(OUTPUT, found)
+        return
+    if not found:
+        is_filtered = recipe != "*" or where or tag or model or user
+        none = "no run matches" if is_filtered else "no runs yet; `ndld-flow run RECIPE.yaml` creates one"
+        click.echo(f"{outputs}: {none}")
+    _print_runs(found)
+    if is_more:
+        click.echo(f"older ones are not shown: --all, or --limit {10 * (limit or _SHOWN)}", err=True)
 
 
 def _word(run: RunSummary) -> str:
@@ -43,56 +117,6 @@ def _facts(run: RunSummary) -> str:
     tags = f"[{', '.join(run.tags)}]" if run.tags else ""
     when = f"{run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC"
     return "  ".join(filter(None, (when, points, who, model, metrics, tags)))
-
-
-@click.command("runs")
-@click.argument("recipe", default="*")
-@click.option(
-    "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'
-)
-@click.option("--tag", default="", metavar="TAG", help="Only those with this tag, or one like `release-*`.")
-@click.option("--model", default="", metavar="MODEL", help="Only those of this model: its path, name or digest.")
-@click.option("--user", default="", metavar="USER", help="Only those of this user.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help=f"The newest N [default: {_SHOWN}].")
-@click.option("--all", "show_all", is_flag=True, help="All of them; with --json, that is the default.")
-@outputs_option
-@json_option
-def command(
-    recipe: str,
-    where: tuple[str, ...],
-    tag: str,
-    model: str,
-    user: str,
-    limit: int | None,
-    show_all: bool,
-    outputs: Path,
-    as_json: bool,
-) -> None:
-    """List runs and sweeps, newest first, each with its outcome, user, machine, model and main metrics.
-
-    With RECIPE, only those of one recipe. Conditions are written as gates. A metric without its step, as in
-    "latency.median < 5 ms", means that of any step; a sweep is judged by its best point. Shown are the metrics of the
-    conditions and the gates, or the latencies.
-    """
-    if limit is not None and show_all:
-        raise click.UsageError("--limit and --all exclude each other.")
-    limit = limit if limit is not None or show_all or as_json else _SHOWN
-    more = None if limit is None else limit + 1
-    runs = api.runs(recipe, where=where, tag=tag, model=model, user=user, limit=more, outputs=outputs)
-    readable = [run for run in runs if not run.damage]
-    is_more = limit is not None and len(readable) > limit
-    if is_more:
-        runs.remove(readable[-1])
-    if as_json:
-        print_json("runs", runs)
-        return
-    if not runs:
-        is_filtered = recipe != "*" or where or tag or model or user
-        none = "no run matches" if is_filtered else "no runs yet; `ndld-flow run RECIPE.yaml` creates one"
-        click.echo(f"{outputs}: {none}")
-    _print_runs(runs)
-    if is_more:
-        click.echo(f"older ones are not shown: --all, or --limit {10 * (limit or _SHOWN)}", err=True)
 
 
 def _print_runs(runs: Sequence[RunSummary]) -> None:

@@ -1,4 +1,8 @@
-"""`ndld-flow steps`."""
+"""List the steps, or explain one with all its settings.
+
+The name is that of a step, such as `convert_fp16`, or of a part of one, such as `edit.rename_nodes`; `inputs` explains
+the recipe's `inputs:`, which steps share.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow import api
 from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import files_option, json_option, print_json
+from ndld_flow.cli.public_functions import public
 from ndld_flow.cli.terminal import hanging
+from ndld_flow.cli.verbs import VerbOutput
 
 INPUTS = "inputs"
 """The name under which the settings of a recipe's `inputs:` are explained."""
@@ -19,33 +24,42 @@ INPUTS = "inputs"
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from ndld_flow.recipe.described_steps import DescribedPart, DescribedStep
     from ndld_flow.recipe.step_types import StepType
 
+OUTPUT: VerbOutput[list[DescribedStep] | DescribedStep | DescribedPart] = VerbOutput(
+    __name__, "All steps; with a name, that step, or that part of a step."
+)
 
-@click.command("steps")
+
+@public
+def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
+    """Return all step types: built in, installed, and those in `files` (whose code runs)."""
+    from ndld_flow.recipe.step_types import StepTypes
+
+    return list(StepTypes(tuple(Path(file).resolve() for file in files)))
+
+
+@click.command("steps", help=__doc__)
 @click.argument("name", required=False)
 @files_option
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
-    """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`.
-
-    `inputs` explains the recipe's `inputs:`, which steps share.
-    """
     from ndld_flow.cli.explain_step import explain_part, explain_step
     from ndld_flow.recipe.described_steps import DescribedPart, describe_step
     from ndld_flow.recipe.step_types import BUILT_IN
 
-    types = api.steps(files)
+    types = steps(files)
     if name is not None:
         kind, part = _find(name, types)
         if as_json:
             described = DescribedPart(name=name, settings=part.model_json_schema()) if part else describe_step(kind)
-            print_json("steps", described)
+            print_json(OUTPUT, described)
         else:
             click.echo(explain_step(kind) if part is None else explain_part(name.partition(".")[2] or name, part))
         return
     if as_json:
-        print_json("steps", [describe_step(kind) for kind in types])
+        print_json(OUTPUT, [describe_step(kind) for kind in types])
         return
     width = max(len(kind.name) for kind in types)
     for kind in types:

@@ -16,7 +16,7 @@ import pytest
 from onnx import helper
 
 from ndld_flow import __version__, api
-from ndld_flow.cli.app import VERBS
+from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
@@ -53,7 +53,7 @@ def refused(*arguments: str, cwd: Path) -> str:
 def test_help_imports_nothing(tmp_path: Path) -> None:
     done = start("--help", cwd=tmp_path)
     assert done.returncode == 0
-    for verb, text in VERBS.items():
+    for verb, text in list_verbs().items():
         assert verb in done.stdout
         assert text in done.stdout
     assert "init --example quickstart" in done.stdout
@@ -79,11 +79,11 @@ def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path) -> None:
     assert failed.returncode == 2 and "No space left" in failed.stderr and "Traceback" not in failed.stderr
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", list_verbs())
 def test_the_help_of_every_verb_begins_with_its_summary(verb: str, tmp_path: Path) -> None:
     done = ndld_flow(verb, "--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert VERBS[verb].rstrip(".") in " ".join(done.stdout.split())
+    assert list_verbs()[verb].rstrip(".") in " ".join(done.stdout.split())
 
 
 def test_version(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.cli.app import VERBS
+from ndld_flow.cli.verbs import list_verbs
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -41,4 +41,4 @@ def test_completion_describes_verbs_as_the_help_does() -> None:
     done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
     answers = done.stdout.splitlines()  # three lines for each word: its type, the word, its description
     described = dict(zip(answers[1::3], answers[2::3], strict=True))
-    assert {verb: described[verb] for verb in VERBS} == VERBS
+    assert {verb: described[verb] for verb in list_verbs()} == list_verbs()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,14 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base import errors
-from ndld_flow.cli.app import VERBS
+from ndld_flow.cli.verb_output import format_value
+from ndld_flow.cli.verbs import import_verb, list_outputs, list_verbs
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
 from ndld_flow.profiles.diagnose.subject import Bound
 from ndld_flow.records.measurement import Metric
 from ndld_flow.runner.described_results import ProfileOutput
 from ndld_flow.runner.events import StepFinished
-from ndld_flow.runner.verb_output import OUTPUTS, format_value
+from ndld_flow.verbs.profile import OUTPUT
 from tests.support.busy_runs import write_busy_run
 from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
@@ -163,7 +163,7 @@ def validator(verb: str) -> jsonschema.Draft202012Validator:
 
 def documents(verb: str, text: str) -> list[Any]:
     """Return what a verb printed: one document, or one on each line."""
-    if OUTPUTS[verb].is_lines:
+    if list_outputs()[verb].is_lines:
         return [strict(line) for line in text.splitlines()]
     return [strict(text)]
 
@@ -178,12 +178,12 @@ def strict(text: str) -> Any:
 
 
 def has_json(verb: str) -> bool:
-    command: click.Command = importlib.import_module(f"ndld_flow.verbs.{verb}").command
+    command: click.Command = import_verb(verb).command
     return any("--json" in parameter.opts for parameter in command.params)
 
 
 def test_every_verb_with_json_has_a_schema_and_is_tested_here() -> None:
-    assert {verb for verb in VERBS if has_json(verb)} == set(OUTPUTS) == set(SCENES) == set(WRONG)
+    assert {verb for verb in list_verbs() if has_json(verb)} == set(list_outputs()) == set(SCENES) == set(WRONG)
 
 
 @pytest.mark.representatives("plan")
@@ -247,7 +247,7 @@ def test_an_error_names_its_step(folder: Path) -> None:
 
 def test_a_bug_is_an_error_in_json_too(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(api, "runs", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ndld_flow.verbs.runs.runs", lambda *_, **__: 1 / 0)
     done = ndld_flow("runs", "--json", cwd=tmp_path)
     failure = strict(done.stdout)
     validator("runs").validate(failure)
@@ -273,7 +273,7 @@ def test_numbers_that_json_does_not_have_are_texts() -> None:
         bound=Bound("unknown", ""),
         insights=(),
     )
-    printed = strict(format_value("profile", ProfileOutput(profile=profile_of([[1.0, 2.0]]), triage=triage)))
+    printed = strict(format_value(OUTPUT, ProfileOutput(profile=profile_of([[1.0, 2.0]]), triage=triage)))
     validator("profile").validate(printed)
     assert printed["triage"]["by_type"][0]["sum_ms"] == printed["triage"]["top"][0]["median_ms"] == "NaN"
 
@@ -290,7 +290,7 @@ def test_a_schema_of_a_verb_is_written_to_a_file(tmp_path: Path) -> None:
 def test_a_field_of_an_output_is_only_removed_with_a_new_version() -> None:
     """Where this fails: add new fields to tests/golden/outputs.txt; raise the version if one is gone or renamed."""
     described = []
-    for verb, output in OUTPUTS.items():
+    for verb, output in list_outputs().items():
         if output.version is None:
             continue
         described.append(f"{verb} {output.version}")

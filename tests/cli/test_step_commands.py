@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from ndld_flow.cli.step_command import find_step_command
-from ndld_flow.cli.step_verbs import changing_steps
+from ndld_flow.cli.verbs import changing_steps
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import read_document
 from ndld_flow.records.export import ExportRecord

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from ndld_flow.base.quantities import milliseconds
-from ndld_flow.cli.app import VERBS, program
+from ndld_flow.cli.app import program
 from ndld_flow.cli.help_text import HelpContext
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.cli.terminal import format_end, hanging, width_of, wrapped
+from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.report.tables import Column, Table
 
 COLUMNS = (
@@ -107,7 +108,7 @@ def test_the_end_of_a_run_is_plain_in_a_log_and_aligned_on_a_terminal(monkeypatc
 
 
 @pytest.mark.parametrize("width", [60, 80])
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *list_verbs()])
 def test_help_fits_the_terminal(verb: str, width: int) -> None:
     context = HelpContext(program, info_name="ndld-flow", terminal_width=width)
     command = program.get_command(context, verb) if verb else program

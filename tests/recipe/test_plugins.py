@@ -17,6 +17,7 @@ import pytest
 
 from ndld_flow import api, plugin
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.graph.edit import catalogue
 from ndld_flow.records.document import read_document
 from ndld_flow.records.inspection import Findings
@@ -115,20 +116,10 @@ def test_it_passes_its_own_test_after_an_installation(tmp_path: Path) -> None:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("name", plugin.__all__)
-def test_a_public_name_is_the_one_of_its_module(name: str) -> None:
-    [home] = [module for module, names in plugin._NAMES.items() if name in names]
-    assert getattr(plugin, name) is getattr(sys.modules[home], name)
-
-
 def test_the_public_names_are_those_that_checkers_of_types_see() -> None:
-    tree = ast.parse(Path(plugin.__file__).read_text())
-    [branch] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
-        (node.module, alias.name) for node in branch.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert seen == {(module, name) for module, names in plugin._NAMES.items() for name in names}
-    assert sorted(plugin.__all__) == sorted(name for _, name in seen)
+    homes = names_for_checkers(plugin.__name__)
+    assert sorted(plugin.__all__) == sorted(homes)
+    assert all(getattr(plugin, name) is getattr(sys.modules[home], name) for name, home in homes.items())
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(plugin, "no_such_name")  # noqa: B009 - a checker of types would refuse the attribute
 

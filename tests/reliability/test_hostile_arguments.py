@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.errors import SourceError
-from ndld_flow.cli.app import VERBS
+from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.recipe.wheels import _extract
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
@@ -111,7 +111,7 @@ def test_meaningless_arguments_are_refused(kind: str, scene: Path, tally: Attack
 
 
 @pytest.mark.representatives("plan", "noise")
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", list_verbs())
 def test_unknown_options_are_refused(verb: str, scene: Path, tally: Attack) -> None:
     for option in (f"--{ESCAPES}", f"--{LONG}", "--http://joe:canary@host/"):
         done = ndld_flow(verb, option, cwd=scene)

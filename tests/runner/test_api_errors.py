@@ -22,9 +22,7 @@ from ndld_flow.runner.request import Placement
 from tests.support.toys import make_toy
 
 FUNCTIONS: Mapping[str, Callable[..., object]] = {
-    name: value
-    for name, value in vars(api).items()
-    if inspect.isfunction(value) and value.__module__ == api.__name__ and not name.startswith("_")
+    name: getattr(api, name) for name in api.__all__ if inspect.isfunction(getattr(api, name))
 }
 
 QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1"]

@@ -17,6 +17,7 @@ from ndld_flow.base.errors import NOT_UTF8, OutputsError, RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import short_name
 
+DEFAULT_OUTPUTS = "outputs"
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 

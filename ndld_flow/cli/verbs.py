@@ -1,0 +1,92 @@
+"""The words that the command line knows, found by their files, which are not imported.
+
+A file of `ndld_flow/verbs/` is named as its verb, and begins with its help. A step that reads a model is a word too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from ndld_flow import steps
+
+Value = TypeVar("Value")
+
+_FIRST = ("optimize", "init", "run", "compare", "profile", "plan")
+"""The verbs that most people need, which help lists before the others."""
+_FOLDER = Path(__file__).parents[1] / "verbs"
+_READS_A_MODEL = re.compile(rb"\bStep\[Onnx, (\w+)\]\):")
+_MODELS = (b"Onnx", b"Engine")
+
+
+@dataclass(frozen=True)
+class VerbOutput(Generic[Value]):
+    """The JSON that a verb prints: `OUTPUT` in its file, whose annotation has the type of the value."""
+
+    module: str
+    """The name of the verb's module, in which its annotation is read."""
+    summary: str
+    version: int | None = 1
+    """None for a document, which has a version of its own."""
+    is_lines: bool = False
+    """True if each line is a value; otherwise there is one value."""
+    leaves_out_null: bool = False
+    """True if fields without a value are left out."""
+
+
+@cache
+def list_verbs() -> Mapping[str, str]:
+    """Return verb -> its summary, the first line of its file. No verb is imported."""
+    names = sorted(file.stem for file in _FOLDER.glob("*.py") if file.stem != "__init__")
+    names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    return {name: _read_summary(_FOLDER / f"{name}.py") for name in names}
+
+
+def _read_summary(file: Path) -> str:
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline().strip().strip('"')
+
+
+def import_verb(name: str) -> ModuleType:
+    """Return the module of a verb, which has its function, its `command` and, with `--json`, its `OUTPUT`."""
+    return importlib.import_module(f"ndld_flow.verbs.{name}")
+
+
+def list_outputs() -> dict[str, VerbOutput[Any]]:
+    """Return verb -> what it prints with `--json`, for the verbs that have it."""
+    modules = {verb: import_verb(verb) for verb in list_verbs()}
+    return {verb: module.OUTPUT for verb, module in modules.items() if hasattr(module, "OUTPUT")}
+
+
+@cache
+def _built_in() -> dict[str, bytes]:
+    """Return step -> the kind that it makes of a model, from the header in its file; empty if it reads no model."""
+    files = sorted(file for file in Path(*steps.__path__).glob("*.py") if file.stem != "__init__")
+    found = ((file.stem, _READS_A_MODEL.search(file.read_bytes())) for file in files)
+    return {name: header[1] if header is not None else b"" for name, header in found}
+
+
+def changing_steps() -> list[str]:
+    """Return the built-in steps that change a model, or build an engine of it."""
+    return [name for name, kind in _built_in().items() if kind in _MODELS]
+
+
+def is_step(name: str) -> bool:
+    """Return whether a step of this name reads a model, or an installed package has one of this name."""
+    if name in _built_in():
+        return bool(_built_in()[name])
+    from ndld_flow.machine.plugins import find_plugins
+    from ndld_flow.recipe.step_types import ENTRY_POINTS
+
+    return name in find_plugins(ENTRY_POINTS)
+
+
+def hint_at_step(name: str) -> str:
+    """Return why a step is no command; empty for other words."""
+    return "" if _built_in().get(name) != b"" else f"{name} reads the results of other steps: use it in a recipe"
