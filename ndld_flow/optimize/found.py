@@ -28,6 +28,7 @@ _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
+TOO_SHORT = "what was left of the budget was too short for the others"
 _SIGNAL = getattr(signal, "SIGUSR1", None)
 
 

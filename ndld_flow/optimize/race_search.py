@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
-from ndld_flow.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError, Found
 from ndld_flow.optimize.objectives import AT_LEAST
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_job import RaceJob
@@ -58,7 +58,7 @@ class RaceSearch:
                 self._hopeless = self._find_hopeless()
                 costly = [variant.name for variant in self._composer.variants if variant.costly]
                 self._race_others([name for name in costly if name not in self._hopeless])
-            self._stopped_because = self._stopped_because or "all variants tried"
+            self._stopped_because = self._describe_end()
         except BudgetEndedError:
             self._stopped_because = self._budget.described
         except KeyboardInterrupt:
@@ -71,8 +71,13 @@ class RaceSearch:
         if others and self._time_to_race() > _LEAST_S:
             self._race([self._best.variant.name, *others], self._time_to_race())
             self._prove_best()
-        if any(map(self._is_untried, names)) and not self._stopped_because:
-            self._stopped_because = "what was left of the budget was too short for the others"
+
+    def _describe_end(self) -> str:
+        """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""
+        known = [variant.name for variant in self._composer.variants if variant.name not in self._hopeless]
+        is_open = self._best is self._source and any(each.outcome == "not proved" for each in self._proofs.values())
+        reasons = [TOO_SHORT] if any(map(self._is_untried, known)) else []
+        return " and ".join([*reasons, *([TOO_NOISY] if is_open else [])]) or "all variants tried"
 
     def _is_untried(self, name: str) -> bool:
         tried = self._result.tried.get(name)
@@ -120,7 +125,6 @@ class RaceSearch:
                 return
             self._prover.listener(VariantTried(variant=self._describe(name)))
             if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
-                self._stopped_because = TOO_NOISY
                 return
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:

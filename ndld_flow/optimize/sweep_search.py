@@ -178,7 +178,9 @@ class SweepSearch:
             if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
                 break
         if first is None and any(proof.outcome == "not proved" for proof in self._proofs.values()):
-            self._stopped_because = TOO_NOISY
+            # What the sweep did not reach is open for its own reason.
+            is_cut = any(describe_untried(self._composer, self._points))
+            self._stopped_because = f"{self._stopped_because} and {TOO_NOISY}" if is_cut else TOO_NOISY
 
 
 def is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:

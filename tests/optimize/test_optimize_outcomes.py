@@ -194,19 +194,32 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "stopped_because", "ending"),
-    [("not proved", TOO_NOISY, "not decided"), ("not faster", "the only point tried", "nothing pays")],
+    ("outcome", "cut", "stopped_because", "ending"),
+    [
+        ("not proved", False, TOO_NOISY, "not decided"),
+        ("not proved", True, f"the limit was reached and {TOO_NOISY}", "not decided"),
+        ("not faster", False, "the limit was reached", "nothing pays"),
+    ],
 )
 def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, stopped_because: str, ending: str
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: VariantOutcome,
+    cut: bool,
+    stopped_because: str,
+    ending: str,
 ) -> None:
-    composer = read(write(ROWS), minimize=("latency", "size"))
-    variant = next(each for each in composer.variants if not each.is_source)
+    composer = read(write(ROWS), minimize=("latency", "size"), threads=(1, 2))
+    tried = [(variant, threads) for variant in reversed(composer.variants) for threads in (1, 2)][: 1 if cut else None]
+    variant = composer.variants[-1]
     monkeypatch.setattr(Prover, "prove", lambda *_: proved(variant.name, 1.0, outcome))
     search = SweepSearch(
         Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
     )
-    search._points, search._stopped_because = [Point(0, variant, None, "passed", "", None)], "the only point tried"
+    search._points = [
+        Point(number, *each, "failed" if number else "passed", "", None) for number, each in enumerate(tried)
+    ]
+    search._stopped_because = "the limit was reached"
     monkeypatch.setattr(search, "_sweep", lambda: None)
     found = search.run()
     assert found.stopped_because == stopped_because

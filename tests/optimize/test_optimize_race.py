@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.optimize import race
 from ndld_flow.optimize.compose import read_model
-from ndld_flow.optimize.found import Budget
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_job import RaceJob
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
-from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
+from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
 from ndld_flow.runner.events import Event, Notice, VariantTried
 from ndld_flow.runner.request import Request
 
@@ -263,6 +264,33 @@ def test_a_gain_of_two_percent_is_proved_and_not_called_slower(net: Path) -> Non
     outcomes = {each.name: each.outcome for each in search._found().variants}
     assert search._may_be_better(search._result.tried["clean"])
     assert (outcomes["clean"], outcomes["clean in OpenVINO"]) == ("not proved", "not faster")
+
+
+@pytest.mark.representatives("outcomes0-False-all variants tried")
+@pytest.mark.parametrize(
+    ("outcomes", "short", "stopped_because"),
+    [
+        (("not proved", "delivered"), False, "all variants tried"),
+        (("not proved", "not proved"), False, TOO_NOISY),
+        (("not proved",), True, f"{TOO_SHORT} and {TOO_NOISY}"),
+        (("delivered",), True, TOO_SHORT),
+    ],
+)
+def test_noise_is_named_if_no_later_race_proves_a_variant(
+    net: Path, monkeypatch: pytest.MonkeyPatch, outcomes: tuple[VariantOutcome, ...], short: bool, stopped_because: str
+) -> None:
+    search, proofs = search_after(net, ""), iter(outcomes)
+
+    def race_all(names: Sequence[str], _: float) -> None:
+        found = [name for name in names if name != "source" and name not in search._result.tried]
+        speed = 0.5 ** len(search._result.ranking)
+        search._result.tried.update({name: raced(name, 0.8 * speed) for name in found})
+        search._result.ranking = (found[0], *search._result.ranking)
+
+    monkeypatch.setattr(search, "_race", race_all)
+    monkeypatch.setattr(search, "_time_to_race", lambda: 0.0 if short else 60.0)
+    monkeypatch.setattr(Prover, "prove", lambda _, variant, *__: Proof(variant, None, Path("p"), next(proofs), ""))
+    assert search.run().stopped_because == stopped_because
 
 
 def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Path) -> None:
