@@ -38,6 +38,10 @@ WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40
 """Passes that choosing and judging made samples takes, about."""
+_NO_WORTH = (
+    "What the check of a proof would notice is not measured, and no samples are made for it: a tenth of the budget is "
+    "too short for that."
+)
 _LONG_CHECK_MS = 10_000
 """Duration of the passes of a check of accuracy from which a few samples are judged first."""
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
@@ -109,7 +113,7 @@ class Composer(Subject):
     @property
     def left_out(self) -> Sequence[str]:
         """Return sentences on what is not tried, and why."""
-        return self._chosen[1]
+        return [*self._chosen[1], *([_NO_WORTH] if self._worth_s == 0 else [])]
 
     @cached_property
     def _chosen(self) -> tuple[Sequence[Variant], Sequence[str]]:
@@ -313,11 +317,18 @@ class Composer(Subject):
 
     def _worth(self) -> str:
         """Return the settings by which the check of a proof keeps to its share of the budget."""
-        if not self.races or self.budget_s is None:
+        if self._worth_s is None:
             return ""
+        return f", power_time: {self._worth_s:.3g} s" if self._worth_s else ", made: off, power: off"
+
+    @property
+    def _worth_s(self) -> float | None:
+        """Return the seconds for planted faults in a proof; 0 if they are too few, None without a limit."""
+        if not self.races or self.budget_s is None:
+            return None
         limit_s = self.budget_s * WORTH_SHARE
         is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
-        return ", made: off, power: off" if is_short else f", power_time: {limit_s:.3g} s"
+        return 0.0 if is_short else limit_s
 
     def _early(self) -> list[str]:
         """Return the conditions on the first samples; none if judging all takes little longer than starting twice."""
