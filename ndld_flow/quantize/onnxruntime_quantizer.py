@@ -170,6 +170,14 @@ class _OperatorQuantizer(_Absorbs, ONNXQuantizer):  # type: ignore[misc]
         is_alone = len(self.model.input_name_to_nodes()[node.input[0]]) == 1
         return is_alone and self.may_absorb(node.input[0], node.output[0])
 
+    def _dequantize_outputs(self) -> None:
+        """Dequantize what a Where reads, too: the base class keeps a Where whose input exists in integers only."""
+        for where in [node for node in self.new_nodes if node.op_type == "Where"]:
+            read = [node for name in where.input if (node := self._dequantize_value(name)) is not None]
+            index = self.new_nodes.index(where)
+            self.new_nodes[index:index] = read
+        super()._dequantize_outputs()
+
 
 def _read_elsewhere(layers: IsolatedLayers) -> set[str | None]:
     return {value.name for value in (*_read_in_bodies(layers), *layers.model.graph.outputs)}

@@ -158,6 +158,20 @@ def test_a_clip_whose_range_has_no_zero_still_clips(form: str, tmp_path: Path) -
     assert worst_cosine(source, path) > 0.99
 
 
+def test_what_a_where_reads_is_dequantized_for_it(tmp_path: Path) -> None:
+    """ONNX Runtime's quantizer leaves a Where as it is, and its input may exist as integers only."""
+    b = GraphBuilder(2)
+    h = b.op("Conv", "x", b.weight(8, 3, 1, 1))
+    above = b.op("Greater", "x", b.initializer(np.array(0, np.float32)))
+    mask = b.op("Slice", above, *(b.initializer(np.array([value])) for value in (0, 1, 1)))
+    one, other = (b.op("Where", mask, h, b.initializer(np.array(value, np.float32))) for value in (-1, 1))
+    rename_output(b, b.op("Conv", b.op("Add", one, other), b.weight(4, 8, 1, 1)), "y")
+    source = save(b.model([tensor("x", list(SHAPE))], [tensor("y", [1, 4, 16, 16])]), tmp_path / "m.onnx")
+    found, _, path = quantize(source, tmp_path / "q", format="qoperator")
+    assert (found["QLinearConv"], found["Where"]) == (2, 2)
+    assert worst_cosine(source, path) > 0.99
+
+
 def test_a_further_form_of_the_same_model_measures_only_what_is_new(tmp_path: Path) -> None:
     source = write_net(tmp_path / "m.onnx")
     forms: list[dict[str, Any]] = [
