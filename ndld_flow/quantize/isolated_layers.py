@@ -389,4 +389,6 @@ class IsolatedLayers:
         axes = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 0 if node.attributes.get_int("transB", 0) else 1}
         if not is_op(node, *axes) or rank < 2 or (index != 1 and node.op_type != "MatMul"):
             return WeightRole()
-        return WeightRole(axes[node.op_type] if self.settings.per_channel else None, by_extremes=True)
+        # A QLinearMatMul reads its first input with one scale, a constant too.
+        by_channels = self.settings.per_channel and (index == 1 or self.settings.format == "qdq")
+        return WeightRole(axes[node.op_type] if by_channels else None, by_extremes=True)

@@ -172,6 +172,17 @@ def test_what_a_where_reads_is_dequantized_for_it(tmp_path: Path) -> None:
     assert worst_cosine(source, path) > 0.99
 
 
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_a_constant_on_the_left_of_a_product_can_be_on_the_right_of_another(form: str, tmp_path: Path) -> None:
+    b = GraphBuilder(3)
+    weight = b.weight(16, 16)
+    rename_output(b, b.op("MatMul", b.op("MatMul", weight, "x"), weight), "y")
+    source = save(b.model([tensor("x", list(SHAPE))], [tensor("y", list(SHAPE))]), tmp_path / "m.onnx")
+    _, result, path = quantize(source, tmp_path / "q", format=form)
+    assert result.metrics["layers"].value == 2
+    assert worst_cosine(source, path) > 0.99
+
+
 def test_a_further_form_of_the_same_model_measures_only_what_is_new(tmp_path: Path) -> None:
     source = write_net(tmp_path / "m.onnx")
     forms: list[dict[str, Any]] = [
