@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ndld_flow.base.quantities import apart, ratio_change
 from ndld_flow.profiles.compare.intervals import RatioInterval
-from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio
+from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, describe_verdict
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.records.measurement import FEWEST_ROUNDS
 from ndld_flow.records.noise import Clock, ClockRatio, PairedRounds, Round, RoundSide
@@ -206,7 +206,9 @@ def judge_by_rounds(
     figures = (base, base * interval.ratio)
     circumstances, threshold = bounds.circumstances, bounds.rounds_threshold
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
-    text = _describe(" -> ".join(apart(figures, metric.unit)), interval, paired, inverted=pair[0] != paired.base)
+    open_ = f", {describe_verdict(verdict, threshold)}" if verdict == "inconclusive" else ""
+    values = " -> ".join(apart(figures, metric.unit))
+    text = _describe(values, interval, paired, open_, inverted=pair[0] != paired.base)
     return MetricVerdict(
         metric=metric.metric,
         base=pair[0],
@@ -232,13 +234,13 @@ def typical_base(paired: PairedRounds, metric: str = "latency.median") -> float:
     return 1e3 / typical_ms if metric == "throughput" else typical_ms
 
 
-def _describe(values: str, interval: RatioInterval, paired: PairedRounds, *, inverted: bool) -> str:
+def _describe(values: str, interval: RatioInterval, paired: PairedRounds, meaning: str, *, inverted: bool) -> str:
     """Return `5.55 ms -> 6.11 ms in rounds: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...;
-    4 rounds of ...`.
+    4 rounds of ...`, with `meaning` after the interval.
     """
     other: Clock = "wall" if paired.clock == "cpu" else "cpu"
     second = paired.wall if paired.clock == "cpu" else paired.cpu
-    parts = [f"{values} in rounds: {describe_interval(interval)} by {CLOCK_NAMES[paired.clock]}"]
+    parts = [f"{values} in rounds: {describe_interval(interval)} by {CLOCK_NAMES[paired.clock]}{meaning}"]
     if not inverted:
         parts.append(f"the median by {CLOCK_NAMES[other]}: {describe_interval(second)}")
     if paired.clocks_disagree:

@@ -20,6 +20,10 @@ ASSUMED_SINGLE_RUN = 0.25
 """Assumed relative difference of single runs of the same model without learned noise; 25 % is common on shared
 machines.
 """
+_OF_MANY_RUNS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99")
+"""Metrics that fewer than `FEW_RUNS` process runs do not decide: single runs of one model on a busy machine differed by
+20 % in their medians, by 72 % in their means, and 21-fold in `latency.p95` (34 runs).
+"""
 _EQUAL = PairCircumstances()
 _Item = TypeVar("_Item")
 _BYTES_FLOOR = 1 << 20
@@ -81,6 +85,10 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
     if not in_pairs and not bounds.same:
         interval = interval.around(after / before)
+    counts = (len(metric.runs[base]), len(metric.runs[candidate]))
+    needs_runs = not bounds.same and needs_more_runs(metric.metric, min(counts))
+    if needs_runs:
+        interval = _unknown(interval)
     # The floor of a rate is that of the latency, converted to its inverse.
     floor = (
         bounds.floor_ms / 1e3 * before * after
@@ -91,11 +99,11 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     circumstances = bounds.circumstances
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
     figures = middle_pair(metric.runs[base], metric.runs[candidate]) if in_pairs else (before, after)
-    counts = (len(metric.runs[base]), len(metric.runs[candidate]))
     if min(counts) == 1 and not (bounds.single_run_is_learned or bounds.same):
         # The verdict rests on an assumption, which is no confidence.
-        interval = RatioInterval(interval.ratio, 0.0, math.inf)
-    text = _describe(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
+        interval = _unknown(interval)
+    meaning = _NEEDS_RUNS if needs_runs else describe_verdict(verdict, threshold)
+    text = _describe(metric.unit, figures, counts, interval, bounds, meaning)
     return MetricVerdict(
         metric=metric.metric,
         base=base,
@@ -111,6 +119,15 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
         why=circumstances.forbidden or text,
         identical=circumstances.identical,
     )
+
+
+def needs_more_runs(metric: str, runs: int) -> bool:
+    """Return whether so few process runs say nothing of a metric's spread; `metric` may be an expression of it."""
+    return runs < FEW_RUNS and any(name in metric for name in _OF_MANY_RUNS)
+
+
+def _unknown(interval: RatioInterval) -> RatioInterval:
+    return RatioInterval(interval.ratio, 0.0, math.inf)
 
 
 def _judge_exact(
@@ -176,7 +193,8 @@ def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> V
     return "regressed" if slower == (better == "lower") else "improved"
 
 
-def _meaning(verdict: Verdict, threshold: float) -> str:
+def describe_verdict(verdict: Verdict, threshold: float) -> str:
+    """Return `within ±3 %`, `more than ±3 % at 95 % confidence`, or that either may be."""
     limit = f"±{threshold * 100:.3g} %"
     return {
         "unchanged": f"within {limit}",
@@ -185,6 +203,7 @@ def _meaning(verdict: Verdict, threshold: float) -> str:
 
 
 _CONFIDENT = " at 95 % confidence"
+_NEEDS_RUNS = f"this metric takes {FEW_RUNS} runs each to judge"
 
 
 def middle_pair(base: Sequence[float], candidate: Sequence[float]) -> tuple[float, float]:
@@ -216,9 +235,10 @@ def _describe(
     where = " in the middle pair" if "pairs" in runs else ""
     change = f"{' -> '.join(apart(figures, unit))}{where}: {ratio_change(interval.ratio)}"
     if math.isinf(interval.high):
-        assumed = (
-            f"{meaning.removesuffix(_CONFIDENT)}, if single runs differ by {ASSUMED_SINGLE_RUN * 100:.0f} % at most"
-        )
+        assumed = meaning
+        if meaning != _NEEDS_RUNS:
+            plain = meaning.removesuffix(_CONFIDENT)
+            assumed = f"{plain}, if single runs differ by {ASSUMED_SINGLE_RUN * 100:.0f} % at most"
         return f"{change}; {runs}: no interval; {bounds.circumstances.noise or assumed}"
     spread = f"({ratio_change(interval.low)} to {ratio_change(interval.high)})"
     return f"{change} {spread} over {runs}, {bounds.circumstances.noise or meaning}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
-from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
+from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
@@ -125,7 +125,7 @@ def _sample_row(
         sample=short_name(sample.sample, 120),
         label=short_name(sample.label or "", 120),
         cells=tuple(
-            ("\N{EN DASH}" if value is None else number(value), is_broken(sample, metric, accuracy))
+            ("\N{EN DASH}" if value is None else _value_text(metric, value), is_broken(sample, metric, accuracy))
             for metric, value in zip(metrics, values, strict=True)
         ),
         scores=tuple(_score(sample, name) for name in scores),
@@ -343,13 +343,19 @@ def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) ->
         output=short_name(output.output),
         tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
         cells=tuple(
-            Cell(number(output.metrics[metric]), _is_broken(output, metric)) if metric in output.metrics else None
+            Cell(_value_text(metric, output.metrics[metric]), _is_broken(output, metric))
+            if metric in output.metrics
+            else None
             for metric in metrics
         ),
         own_tolerance=", ".join(f"{short_name(metric)} {bound_text(metric, bound)}" for metric, bound in own.items()),
         failed=tuple(short_name(sentence, 400) for sentence in output.failed),
         undecided=output.undecided,
     )
+
+
+def _value_text(metric: str, value: float) -> str:
+    return "∞" if metric.endswith("_db") and value >= SAME_DB else number(value)
 
 
 def _is_broken(output: OutputAgreement, metric: str) -> bool:
@@ -375,7 +381,7 @@ def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
     return LimitRow(
         output=short_name(output.output),
         metric=short_name(metric, 40),
-        value=number(value),
+        value=_value_text(metric, value),
         bound=bound_text(metric, bound),
         used=used_part(metric, value, bound),
         passed=not _is_broken(output, metric),
