@@ -11,7 +11,7 @@ from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.picture import Colours, svg_text
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.report.diff_rows import diff_payload
-from ndld_flow.report.encoding import Texts, packed
+from ndld_flow.report.encoding import Texts
 from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.page_data import DiffPagePayload
 from ndld_flow.report.render import PageParts, render, write_page
@@ -35,7 +35,7 @@ class DiffPage:
     region: str
     """A drawing of the nodes that changed and their neighbours, as SVG; empty if no node changed."""
     region_words: str
-    payload: str
+    data: DiffPagePayload
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -62,7 +62,7 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
         view,
         _svg(region) if region else "",
         region.subtitle if region else "",
-        packed(data),
+        data,
     )
     return write_page(path, render(DIFF_PAGE, page), "ndld-flow diff")
 

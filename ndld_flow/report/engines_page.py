@@ -12,14 +12,13 @@ from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.engines import CHOICES, NOT_SET, EngineSide, count_changes, facts_of_engine
 from ndld_flow.records.engine_lock import EngineComparison, LayerAspect, MatchedEngineLayer
 from ndld_flow.report.collect_layers import UNKNOWN
-from ndld_flow.report.encoding import Texts, packed
-from ndld_flow.report.page_data import EnginesPayload
 from ndld_flow.report.render import PageParts, render, write_page
 
 NONE = "\N{EN DASH}"
 _SURE = 0.9
 _ROWS_WITHOUT_SCRIPT = 100
 _LONGEST = 300
+_LONGEST_IN_TABLE = 2_000
 _TITLES: dict[LayerAspect, str] = {
     "type": "type",
     "precision": "precision",
@@ -98,6 +97,34 @@ class RowView:
 
 
 @dataclass(frozen=True)
+class EngineAspects:
+    """Matched layers in one engine; texts are empty where it lacks the layers, or where they are not recorded."""
+
+    type: str
+    precision: str
+    tactic: str
+    formats: str
+    shapes: str
+    bytes: int
+    """Weights."""
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """One row of the script's table."""
+
+    change: str
+    differs: bool
+    name: str
+    was: str
+    method: str
+    """Empty for a layer of one engine."""
+    confidence: float
+    before: EngineAspects
+    after: EngineAspects
+
+
+@dataclass(frozen=True)
 class EnginesPage:
     """The page of two engines."""
 
@@ -117,7 +144,7 @@ class EnginesPage:
     """The first rows that differ, for paper and pages without a script."""
     differing: int
     row_count: int
-    payload: str
+    data: list[EngineRow]
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -144,7 +171,7 @@ def collect_engines_page(compared: EngineComparison, before: EngineSide, after: 
         rows=tuple(_view(row, before, after) for row in differing[:_ROWS_WITHOUT_SCRIPT]),
         differing=len(differing),
         row_count=len(compared.rows),
-        payload=packed(_payload(compared, before, after)),
+        data=_data_of(compared, before, after),
     )
 
 
@@ -284,34 +311,28 @@ def _change(row: MatchedEngineLayer) -> str:
     return ", ".join(changed) or ("renamed" if "name" in row.changed else "same")
 
 
-def _payload(compared: EngineComparison, before: EngineSide, after: EngineSide) -> EnginesPayload:
-    texts = Texts()
+def _data_of(compared: EngineComparison, before: EngineSide, after: EngineSide) -> list[EngineRow]:
+    return [
+        EngineRow(
+            change=_change(row),
+            differs=_differs(row),
+            name=short_name(" + ".join(row.names), _LONGEST_IN_TABLE),
+            was=_view(row, before, after).was,
+            method=row.method if row.before and row.after else "",
+            confidence=round(row.confidence, 3),
+            before=_aspects(before, row.before),
+            after=_aspects(after, row.after),
+        )
+        for row in compared.rows
+    ]
 
-    def column(values: Sequence[str]) -> list[int]:
-        return texts.places(values, lambda text: short_name(text, 2_000))
 
-    def aspect(side: EngineSide, name: LayerAspect) -> list[int]:
-        places = [row.before if side is before else row.after for row in compared.rows]
-        return column([_shown(side.aspect(name, each)) if each else "" for each in places])
+def _aspects(side: EngineSide, places: Sequence[int]) -> EngineAspects:
+    def text(name: LayerAspect) -> str:
+        return short_name(_shown(side.aspect(name, places)), _LONGEST_IN_TABLE) if places else ""
 
-    rows = compared.rows
-    return {
-        "labels": [short_name(before.label, 100), short_name(after.label, 100)],
-        "change": column([_change(row) for row in rows]),
-        "differs": [int(_differs(row)) for row in rows],
-        "name": column([" + ".join(row.names) for row in rows]),
-        "was": column([view.was for view in (_view(row, before, after) for row in rows)]),
-        "method": column([row.method if row.before and row.after else "" for row in rows]),
-        "confidence": [round(row.confidence, 3) for row in rows],
-        "unknown": [", ".join(_TITLES[name] for name in CHOICES if name in row.unknown) for row in rows],
-        "before": {name: aspect(before, name) for name in CHOICES},
-        "after": {name: aspect(after, name) for name in CHOICES},
-        "bytes": [
-            [sum(side.profile.layers[place].weight_bytes for place in places) for side, places in pairs]
-            for pairs in (((before, row.before), (after, row.after)) for row in rows)
-        ],
-        "texts": texts.as_list(),
-    }
+    weights = sum(side.profile.layers[place].weight_bytes for place in places)
+    return EngineAspects(text("type"), text("precision"), text("tactic"), text("formats"), text("shapes"), weights)
 
 
 ENGINES_PAGE = PageParts(

@@ -14,8 +14,7 @@ from ndld_flow.base.quantities import MINUS, apart, counted, quantity, ratio_cha
 from ndld_flow.base.text import short_name
 from ndld_flow.history.series import ANY_MACHINE
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
-from ndld_flow.report.encoding import Texts, packed, rounded, steps
-from ndld_flow.report.page_data import HistoryPayload, HistoryStepPayload
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.render import PageParts, render, write_page
 
 _MOST_POINTS = 400_000
@@ -66,6 +65,69 @@ class SeriesView:
 
 
 @dataclass(frozen=True)
+class DrawnRun:
+    """A run of the chart."""
+
+    id: str
+    started_s: int
+    """Seconds since 1970."""
+    commit: str
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """A step of a series."""
+
+    place: int
+    """Position of the first point after it."""
+    before: float
+    after: float
+    change: str
+    """`+5.1 %`."""
+    detail: str
+    """The values, the interval and the reason, a line each."""
+    verdict: str
+    accepted: str
+    """The note; empty if it is not accepted."""
+
+
+@dataclass(frozen=True)
+class DrawnSeries:
+    """The measurements of one metric; each list has an item for each point."""
+
+    metric: str
+    about: str
+    """The kind of machine and the runtime."""
+    unit: str
+    run: list[int]
+    """Positions among the runs."""
+    value: list[float]
+    shown_by: list[int]
+    """Number of runs with this measurement."""
+    doubt: list[str]
+    level: float | None
+    """Median since the last step."""
+    least_change: float
+    """The smallest relative change that is a step."""
+    limit: float | None
+    """The bound of a gate."""
+    remark: str
+    """The reason why nothing can be concluded; empty if something can."""
+    steps: list[DrawnStep]
+
+
+@dataclass(frozen=True)
+class HistoryData:
+    """Data of the script."""
+
+    runs: list[DrawnRun]
+    """The oldest first."""
+    series: list[DrawnSeries]
+    first: int
+    """Position of the series that is shown at first."""
+
+
+@dataclass(frozen=True)
 class HistoryPage:
     """The page of one history."""
 
@@ -81,7 +143,7 @@ class HistoryPage:
     series: tuple[SeriesView, ...]
     left_out: int
     """Number of series that are not drawn."""
-    payload: str
+    data: HistoryData
 
     @property
     def shown(self) -> tuple[SeriesView, ...]:
@@ -140,9 +202,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
         series=tuple(_view(each, place if place < drawn else -1, history.main) for place, each in enumerate(ordered)),
         left_out=len(ordered) - drawn,
-        payload=_payload(
-            ordered[:drawn], max(leading.series, 0) if leading else _longest(ordered[:drawn], history.main)
-        ),
+        data=_data_of(ordered[:drawn], max(leading.series, 0) if leading else _longest(ordered[:drawn], history.main)),
     )
 
 
@@ -228,52 +288,42 @@ def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
     )
 
 
-def _payload(drawn: Sequence[MetricSeries], first: int) -> str:
-    texts = Texts()
+def _data_of(drawn: Sequence[MetricSeries], first: int) -> HistoryData:
     runs = {point.run: point for series in drawn for point in series.points}
     ordered = sorted(runs.values(), key=lambda point: (point.started_at, point.run))
     places = {point.run: place for place, point in enumerate(ordered)}
-    data: HistoryPayload = {
-        "id": [point.run for point in ordered],
-        "started_s": [int(point.started_at.timestamp()) for point in ordered],
-        "commit": texts.places(point.commit[:_DIGITS] for point in ordered),
-        "series": [
-            {
-                "metric": short_name(series.metric),
-                "about": _about(series),
-                "unit": short_name(series.unit, 20),
-                "run": steps([places[point.run] for point in series.points]),
-                "value": [rounded(point.value, 6) for point in series.points],
-                "runs": [point.runs for point in series.points],
-                "doubt": texts.places(short_name(point.doubt, 200) for point in series.points),
-                "level": series.level,
-                "least_change": series.least_change,
-                "limit": series.limit,
-                "remark": short_name(series.remark, 200),
-                "steps": [_step_payload(series, step) for step in series.steps],
-            }
+    return HistoryData(
+        runs=[DrawnRun(point.run, int(point.started_at.timestamp()), point.commit[:_DIGITS]) for point in ordered],
+        series=[
+            DrawnSeries(
+                metric=short_name(series.metric),
+                about=_about(series),
+                unit=short_name(series.unit, 20),
+                run=[places[point.run] for point in series.points],
+                value=[rounded(point.value, 6) for point in series.points],
+                shown_by=[point.runs for point in series.points],
+                doubt=[short_name(point.doubt, 200) for point in series.points],
+                level=series.level,
+                least_change=series.least_change,
+                limit=series.limit,
+                remark=short_name(series.remark, 200),
+                steps=[_drawn_step(series, step) for step in series.steps],
+            )
             for series in drawn
         ],
-        "first": first,
-        "texts": texts.as_list(),
-    }
-    return packed(data)
+        first=first,
+    )
 
 
-def _step_payload(series: MetricSeries, step: HistoryStep) -> HistoryStepPayload:
+def _drawn_step(series: MetricSeries, step: HistoryStep) -> DrawnStep:
     lines = [" → ".join(apart((step.before, step.after), series.unit))]
     if step.ratio is not None and not series.exact:
         lines.append(f"95 %: {ratio_change(step.low)} to {ratio_change(step.high)}")
     lines.append(short_name(step.why, 300).replace("->", "→"))
-    return {
-        "place": step.place,
-        "before": step.before,
-        "after": step.after,
-        "change": _change(series, step),
-        "detail": "\n".join(lines),
-        "verdict": step.verdict,
-        "accepted": short_name(step.accepted.note, 300) if step.accepted else "",
-    }
+    accepted = short_name(step.accepted.note, 300) if step.accepted else ""
+    return DrawnStep(
+        step.place, step.before, step.after, _change(series, step), "\n".join(lines), step.verdict, accepted
+    )
 
 
 HISTORY_PAGE = PageParts(

@@ -14,7 +14,7 @@ from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
 from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, fold, graph_payload
-from ndld_flow.report.encoding import Texts, packed, steps
+from ndld_flow.report.encoding import Texts, steps
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
@@ -69,7 +69,7 @@ class ModelPage:
     operators: tuple[OperatorRow, ...]
     weight_bytes: int
     has_values: bool
-    payload: str
+    data: ModelPayload
     reduction: Reduction | None
 
 
@@ -101,7 +101,7 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
         ),
         sum(held.size_bytes for held in document.held),
         document.has_values,
-        packed(_payload(document)),
+        _payload(document),
         reduction,
     )
 

@@ -279,58 +279,6 @@ class DiffPagePayload(TypedDict):
     texts: list[str]
 
 
-class HistoryStepPayload(TypedDict):
-    """A step of a series."""
-
-    place: int
-    """Position of the first point after it."""
-    before: float
-    after: float
-    change: str
-    """`+5.1 %`."""
-    detail: str
-    """The values, the interval and the reason, a line each."""
-    verdict: str
-    accepted: str
-    """The note; empty if it is not accepted."""
-
-
-class HistorySeriesPayload(TypedDict):
-    """The measurements of one metric; each column has an item for each point."""
-
-    metric: str
-    about: str
-    """The kind of machine and the runtime."""
-    unit: str
-    run: list[Steps]
-    value: list[float]
-    runs: list[int]
-    doubt: list[TextPlace]
-    level: float | None
-    """Median since the last step."""
-    least_change: float
-    """The smallest relative change that is a step."""
-    limit: float | None
-    """The bound of a gate."""
-    remark: str
-    """The reason why nothing can be concluded; empty if something can."""
-    steps: list[HistoryStepPayload]
-
-
-class HistoryPayload(TypedDict):
-    """All data of the page of a history."""
-
-    id: list[str]
-    """The runs, oldest first."""
-    started_s: list[int]
-    """Seconds since 1970."""
-    commit: list[TextPlace]
-    series: list[HistorySeriesPayload]
-    first: int
-    """Position of the series that is shown at first."""
-    texts: list[str]
-
-
 class SubjectPayload(TypedDict):
     """A report that takes part in a comparison."""
 
@@ -672,24 +620,4 @@ class ModelPayload(TypedDict):
     nodes: ModelNodes
     tensors: ModelTensors
     held: list[HeldPayload]
-    texts: list[str]
-
-
-class EnginesPayload(TypedDict):
-    """The matched layers of two engines; texts of layers that an engine lacks are empty, as are unrecorded ones."""
-
-    labels: list[str]
-    change: list[TextPlace]
-    differs: list[int]
-    name: list[TextPlace]
-    was: list[TextPlace]
-    method: list[TextPlace]
-    confidence: list[float]
-    unknown: list[str]
-    """Aspects that are not recorded for one or both."""
-    before: Mapping[str, list[TextPlace]]
-    """Aspect (type, precision, tactic, formats, shapes) -> its text for each row."""
-    after: Mapping[str, list[TextPlace]]
-    bytes: list[list[int]]
-    """Weights of the layers of either engine."""
     texts: list[str]

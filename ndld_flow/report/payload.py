@@ -10,14 +10,14 @@ from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.diff_rows import diff_payload
-from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
+from ndld_flow.report.encoding import Tensors, Texts, rounded
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds, untimed_payload
 from ndld_flow.report.page_data import ProfilePayload, ReportPayload
 from ndld_flow.report.panel import PanelView, panel_payloads
 from ndld_flow.report.panels.precision import search_payload
 
 
-def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> str:
+def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> ReportPayload:
     """Return all data of a report. `profiles` are all of the run; those with timed layers have a view each.
 
     Profiles and engines share `layers`, engines last, because their graphs, tensors and texts are shared too.
@@ -48,7 +48,7 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
         "tensors": tensors.as_columns(texts),
         "texts": texts.as_list(),
     }
-    return packed(data)
+    return data
 
 
 def profile_payload(profile: ProfileView) -> ProfilePayload:

@@ -15,6 +15,7 @@ from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.measured import MeasuredView, describe_measured
+from ndld_flow.report.page_data import ReportPayload
 from ndld_flow.report.panel import PanelView, panels_of, views_of_profiles
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
@@ -28,7 +29,7 @@ class ProfilePage:
     title: str
     measured: MeasuredView
     panels: tuple[PanelView, ...]
-    payload: str
+    data: ReportPayload
     latency: None = None
     """There is no base for its latency."""
     machine: tuple[Fact, ...] = ()

@@ -17,6 +17,7 @@ from ndld_flow.base import quantities
 from ndld_flow.base.errors import PageError
 from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.collect_profiles import profiler_words
+from ndld_flow.report.encoding import packed
 from ndld_flow.report.panel import panel_folders
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def environment() -> Environment:
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
     templates.filters["profiler_words"] = profiler_words
+    templates.filters["packed"] = packed
     templates.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "relative_change": quantities.relative_change,

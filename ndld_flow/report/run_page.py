@@ -18,6 +18,7 @@ from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.noted_failures import noting, page_with_notes
+from ndld_flow.report.page_data import ReportPayload
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.panels.files import FileLink, result_of
 from ndld_flow.report.payload import page_payload
@@ -38,7 +39,7 @@ class RunPage:
     comparison_pages: Mapping[str, str]
     """Comparing step -> path of its own page, relative to the report."""
     unreadable: tuple[str, ...]
-    payload: str
+    data: ReportPayload
 
     @property
     def views(self) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _page_of(
         results=tuple((short_name(step), link) for step in steps if (link := result_of(documents, step)) is not None),
         comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
         unreadable=(*documents.unreadable, *notes),
-        payload=page_payload(panels, documents.profiles.values()),
+        data=page_payload(panels, documents.profiles.values()),
     )
 
 

@@ -39,7 +39,7 @@ from ndld_flow.report.run_page import draw_report
 from tests.report.test_report import Tags
 from tests.support import activation_samples as made
 from tests.support.models import save, tensor
-from tests.support.page_data import data_of, unpack
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import StepSketch, run_record, write_run
 
 FULL = 2**32
@@ -204,7 +204,8 @@ def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> 
         document["tensors"][0]["channels"][0] |= {"mean": "-Infinity"}
 
     page = page_of(changed(small, tmp_path / "odd", change))
-    first = unpack(page.payload)["tensors"][0]
+    first = page.data["tensors"][0]
+    assert first["divergence"] is not None
     assert first["divergence"]["metrics"]["snr_db"] == "Infinity"
     assert first["divergence"]["metrics"]["cosine"] == "NaN"
     assert first["channels"]["mean"][0] == "-Infinity"
@@ -325,7 +326,7 @@ def test_file_names_cannot_leave_the_folder(small: Path, tmp_path: Path, name: s
 
     page = page_of(changed(small, tmp_path / "out", change))
     assert len(page.notes) == (1 if name == "" else 2)
-    assert unpack(page.payload)["tensors"][1]["maps"][0]["array"] == ""
+    assert page.data["tensors"][1]["maps"][0]["array"] == ""
 
 
 def test_a_folder_of_maps_outside_the_run_is_not_read(pair: Path, tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path)
         document["range_format"] = "bf16"
 
     page = page_of(changed(small, tmp_path / "bf16", change))
-    assert unpack(page.payload)["format"] == "bf16"
+    assert page.data["format"] == "bf16"
     assert "Beyond bf16" in [one.title for one in page.figures]
     assert all(trouble.endswith(" beyond bf16") for row in page.rows for trouble in row.troubles)
 
@@ -382,7 +383,7 @@ def test_paths_are_shortened_to_their_label(small: Path, tmp_path: Path, label: 
     def change(document: dict[str, Any]) -> None:
         document["samples"][0] |= {"label": label, "inputs": {"x": how}}
 
-    assert unpack(page_of(changed(small, tmp_path / "p", change)).payload)["samples"][0]["inputs"] == [["x", shown]]
+    assert page_of(changed(small, tmp_path / "p", change)).data["samples"][0]["inputs"] == [("x", shown)]
 
 
 # --- what is written ---
@@ -410,7 +411,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert not set(text) & {"\u202e", "\x1b"}
     assert "&lt;/script&gt;" in text
-    (shown,) = unpack(page_of(folder).payload)["tensors"]
+    (shown,) = page_of(folder).data["tensors"]
     assert shown["name"].startswith("</script><img")
     links = {one.link for one in page_of(folder).figures if one.link}
     assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}

@@ -18,6 +18,7 @@ from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pack_maps, read_activations
 from ndld_flow.report.activations.payload import activations_payload
 from ndld_flow.report.noted_failures import page_with_notes
+from ndld_flow.report.page_data import ActivationsPayload
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
 
@@ -144,7 +145,7 @@ class ActivationsPage:
     """True if there is a reference."""
     notes: tuple[str, ...]
     chunks: tuple[str, ...]
-    payload: str
+    data: ActivationsPayload
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -166,7 +167,7 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
         two=bool(record.reference),
         notes=tuple(short_name(note, 600) for note in (*record.notes, *maps.notes)),
         chunks=tuple(maps.chunks),
-        payload=activations_payload(record, maps, files),
+        data=activations_payload(record, maps, files),
     )
 
 

@@ -10,7 +10,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder
-from ndld_flow.report.encoding import packed, rounded
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.page_data import (
     ActivationsPayload,
     ChannelColumns,
@@ -23,7 +23,7 @@ from ndld_flow.report.page_data import (
 from ndld_flow.report.value_text import shape_text
 
 
-def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:
+def activations_payload(record: Activations, maps: PackedMaps, files: str) -> ActivationsPayload:
     """Return all data of the page, compressed. `files` is the path of the document's files from the page."""
     divergence = {item.tensor: item for item in record.divergence}
     held: defaultdict[int, list[PackedMap]] = defaultdict(list)
@@ -49,7 +49,7 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
             for place, tensor in enumerate(record.tensors)
         ],
     }
-    return packed(data)
+    return data
 
 
 def number_text(value: float | None) -> NumberText:

@@ -38,6 +38,7 @@ from ndld_flow.report.comparison.verdicts import (
 )
 from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.noted_failures import page_with_notes
+from ndld_flow.report.page_data import ComparisonPayload
 from ndld_flow.report.render import PageParts, render, write_page
 
 
@@ -91,7 +92,7 @@ class ComparisonPage:
     noise: str
     left_out: tuple[str, ...]
     profiles: tuple[ProfileView, ...]
-    payload: str
+    data: ComparisonPayload
 
     @property
     def forbids(self) -> bool:
@@ -156,7 +157,7 @@ def collect_comparison(
         profiles=tuple(
             _view(profile, own, subjects) for profile, own in zip(comparison.profiles, profiles, strict=True)
         ),
-        payload=comparison_payload(comparison, subjects, profiles),
+        data=comparison_payload(comparison, subjects, profiles),
     )
 
 

@@ -16,7 +16,7 @@ from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.subjects import SubjectView
 from ndld_flow.report.comparison.verdicts import measured_apart
-from ndld_flow.report.encoding import Texts, packed, rounded
+from ndld_flow.report.encoding import Texts, rounded
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.page_data import (
     ComparedLayers,
@@ -43,7 +43,7 @@ def comparison_payload(
     comparison: Comparison,
     subjects: Sequence[SubjectView],
     profiles: Sequence[Sequence[Profile]],
-) -> str:
+) -> ComparisonPayload:
     """Return the data for the page's scripts, with which any subject can be the base."""
     texts = Texts()
     graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
@@ -62,7 +62,7 @@ def comparison_payload(
         "graph_of": list(graphs.of_profile),
         "texts": texts.as_list(),
     }
-    return packed(data)
+    return data
 
 
 def _compared(comparison: ProfileComparison, profiles: Sequence[Profile], texts: Texts) -> ComparedProfile:

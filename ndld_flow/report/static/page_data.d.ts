@@ -1,5 +1,84 @@
-// The data of each page, as `ndld_flow/report/page_data.py` declares them.
+// The data of each page, as Python's dataclasses declare them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
+
+/** A run of the chart. */
+interface DrawnRun {
+  id: string;
+  /** Seconds since 1970. */
+  started_s: number;
+  commit: string;
+}
+
+/** The measurements of one metric; each list has an item for each point. */
+interface DrawnSeries {
+  metric: string;
+  /** The kind of machine and the runtime. */
+  about: string;
+  unit: string;
+  /** Positions among the runs. */
+  run: number[];
+  value: number[];
+  /** Number of runs with this measurement. */
+  shown_by: number[];
+  doubt: string[];
+  /** Median since the last step. */
+  level: number | null;
+  /** The smallest relative change that is a step. */
+  least_change: number;
+  /** The bound of a gate. */
+  limit: number | null;
+  /** The reason why nothing can be concluded; empty if something can. */
+  remark: string;
+  steps: DrawnStep[];
+}
+
+/** A step of a series. */
+interface DrawnStep {
+  /** Position of the first point after it. */
+  place: number;
+  before: number;
+  after: number;
+  /** `+5.1 %`. */
+  change: string;
+  /** The values, the interval and the reason, a line each. */
+  detail: string;
+  verdict: string;
+  /** The note; empty if it is not accepted. */
+  accepted: string;
+}
+
+/** Matched layers in one engine; texts are empty where it lacks the layers, or where they are not recorded. */
+interface EngineAspects {
+  type: string;
+  precision: string;
+  tactic: string;
+  formats: string;
+  shapes: string;
+  /** Weights. */
+  bytes: number;
+}
+
+/** One row of the script's table. */
+interface EngineRow {
+  change: string;
+  differs: boolean;
+  name: string;
+  was: string;
+  /** Empty for a layer of one engine. */
+  method: string;
+  confidence: number;
+  before: EngineAspects;
+  after: EngineAspects;
+}
+
+/** Data of the script. */
+interface HistoryData {
+  /** The oldest first. */
+  runs: DrawnRun[];
+  series: DrawnSeries[];
+  /** Position of the series that is shown at first. */
+  first: number;
+}
 
 /** A position in the table `texts`. */
 type TextPlace = number;
@@ -251,55 +330,6 @@ interface ReportPayload {
 /** All data of the page of a diff. */
 interface DiffPagePayload {
   diffs: DiffPayload[];
-  texts: string[];
-}
-
-/** A step of a series. */
-interface HistoryStepPayload {
-  /** Position of the first point after it. */
-  place: number;
-  before: number;
-  after: number;
-  /** `+5.1 %`. */
-  change: string;
-  /** The values, the interval and the reason, a line each. */
-  detail: string;
-  verdict: string;
-  /** The note; empty if it is not accepted. */
-  accepted: string;
-}
-
-/** The measurements of one metric; each column has an item for each point. */
-interface HistorySeriesPayload {
-  metric: string;
-  /** The kind of machine and the runtime. */
-  about: string;
-  unit: string;
-  run: Steps[];
-  value: number[];
-  runs: number[];
-  doubt: TextPlace[];
-  /** Median since the last step. */
-  level: number | null;
-  /** The smallest relative change that is a step. */
-  least_change: number;
-  /** The bound of a gate. */
-  limit: number | null;
-  /** The reason why nothing can be concluded; empty if something can. */
-  remark: string;
-  steps: HistoryStepPayload[];
-}
-
-/** All data of the page of a history. */
-interface HistoryPayload {
-  /** The runs, oldest first. */
-  id: string[];
-  /** Seconds since 1970. */
-  started_s: number[];
-  commit: TextPlace[];
-  series: HistorySeriesPayload[];
-  /** Position of the series that is shown at first. */
-  first: number;
   texts: string[];
 }
 
@@ -617,24 +647,5 @@ interface ModelPayload {
   nodes: ModelNodes;
   tensors: ModelTensors;
   held: HeldPayload[];
-  texts: string[];
-}
-
-/** The matched layers of two engines; texts of layers that an engine lacks are empty, as are unrecorded ones. */
-interface EnginesPayload {
-  labels: string[];
-  change: TextPlace[];
-  differs: number[];
-  name: TextPlace[];
-  was: TextPlace[];
-  method: TextPlace[];
-  confidence: number[];
-  /** Aspects that are not recorded for one or both. */
-  unknown: string[];
-  /** Aspect (type, precision, tactic, formats, shapes) -> its text for each row. */
-  before: Record<string, TextPlace[]>;
-  after: Record<string, TextPlace[]>;
-  /** Weights of the layers of either engine. */
-  bytes: number[][];
   texts: string[];
 }

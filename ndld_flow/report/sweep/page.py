@@ -16,6 +16,7 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.noted_failures import page_with_notes
+from ndld_flow.report.page_data import SweepPayload
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import ChurnView, Objects, collect_churn
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
@@ -215,7 +216,7 @@ class SweepPage:
     failures: tuple[FailureGroup, ...]
     sessions: tuple[SessionView, ...]
     repeat: RepeatView
-    payload: str
+    data: SweepPayload
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -281,7 +282,7 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         failures=collect_failures(record),
         sessions=collect_sessions(record),
         repeat=collect_repeat(record),
-        payload=sweep_payload(record, dimensions, curves),
+        data=sweep_payload(record, dimensions, curves),
     )
 
 

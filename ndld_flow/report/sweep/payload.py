@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.encoding import Texts, packed, rounded
+from ndld_flow.report.encoding import Texts, rounded
 from ndld_flow.report.page_data import AgainPayload, CurvePayload, DimensionPayload, SweepPayload
 from ndld_flow.report.sweep.dimensions import Curve, Dimension
 from ndld_flow.report.sweep.points import link, recipe_lines
 
 
-def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> str:
+def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> SweepPayload:
     """Return all data of the page, compressed. Rows are points, in the record's order."""
     texts = Texts()
     points = record.points
@@ -45,7 +45,7 @@ def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: 
         "curves": [_curve(curve, dimensions) for curve in curves],
         "texts": texts.as_list(),
     }
-    return packed(data)
+    return data
 
 
 def _mark(point: SweepPoint, best: int | None) -> str:

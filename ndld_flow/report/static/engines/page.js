@@ -8,6 +8,9 @@ import { count, counted, size } from "../quantities.js";
 import { readPageData } from "../unpack.js";
 import { TableModel, TableView } from "../table.js";
 
+/** @typedef {"precision" | "type" | "tactic" | "formats" | "shapes"} Aspect */
+
+/** @type {Aspect[]} */
 const ASPECTS = ["precision", "type", "tactic", "formats", "shapes"];
 /** @type {Record<string, string>} */
 const WIDTHS = {
@@ -15,74 +18,49 @@ const WIDTHS = {
 };
 const NONE = "–";
 
-// The rows of a comparison, with texts instead of positions.
-class Rows {
-  /** @param {EnginesPayload} data */
-  constructor(data) {
-    this.data = data;
-    this.length = data.name.length;
-  }
-
-  /** @type {(places: number[]) => (row: number) => string} */
-  text = (places) => (row) => this.data.texts[places[row]];
-
-  /**
-   * @param {"before" | "after"} side
-   * @param {string} aspect
-   * @param {number} row
-   */
-  value(side, aspect, row) {
-    return this.data.texts[this.data[side][aspect][row]];
-  }
-
-  /**
-   * @param {string} aspect
-   * @param {number} row
-   */
-  pair(aspect, row) {
-    const [before, after] = [this.value("before", aspect, row), this.value("after", aspect, row)];
-    return before === after ? before || NONE : `${before || NONE} → ${after || NONE}`;
-  }
-
-  /**
-   * True where both are recorded, and differ.
-   * @param {string} aspect
-   * @param {number} row
-   */
-  changed(aspect, row) {
-    const [before, after] = [this.value("before", aspect, row), this.value("after", aspect, row)];
-    return Boolean(before && after && before !== after);
-  }
+/**
+ * @param {EngineRow} row
+ * @param {Aspect} aspect
+ */
+function pair({ before, after }, aspect) {
+  return before[aspect] === after[aspect] ? before[aspect] || NONE : `${before[aspect] || NONE} → ${after[aspect] || NONE}`;
 }
 
 /**
- * @param {Rows} rows
+ * True where both are recorded, and differ.
+ * @param {EngineRow} row
+ * @param {Aspect} aspect
+ */
+function changed({ before, after }, aspect) {
+  return Boolean(before[aspect] && after[aspect] && before[aspect] !== after[aspect]);
+}
+
+/**
+ * @param {EngineRow[]} rows
  * @returns {Column[]}
  */
 function columnsOf(rows) {
-  const { data } = rows;
-  const method = rows.text(data.method);
   /** @param {number} row */
-  const tone = (row) => (data.differs[row] ? "" : "aside");
+  const tone = (row) => (rows[row].differs ? "" : "aside");
   return [
     {
-      key: "change", label: "Difference", width: "104px", value: rows.text(data.change), tone, tally: true,
+      key: "change", label: "Difference", width: "104px", value: (row) => rows[row].change, tone, tally: true,
       element: (value) => (ASPECTS.some((aspect) => value.includes(aspect)) ? "changed" : value), // the filter has all
-      about: rows.text(data.change),
+      about: (row) => rows[row].change,
     },
-    { key: "name", label: "Layer", width: "minmax(180px, 1.1fr)", mono: true, value: rows.text(data.name), tone },
+    { key: "name", label: "Layer", width: "minmax(180px, 1.1fr)", mono: true, value: (row) => rows[row].name, tone },
     ...ASPECTS.map((aspect) => /** @type {Column} */ ({
       key: aspect,
       label: aspect[0].toUpperCase() + aspect.slice(1),
       width: WIDTHS[aspect],
       mono: aspect === "tactic",
       hidden: aspect === "shapes",
-      value: (row) => rows.pair(aspect, row),
-      tone: (row) => (rows.changed(aspect, row) ? "changed" : "aside"),
+      value: (row) => pair(rows[row], aspect),
+      tone: (row) => (changed(rows[row], aspect) ? "changed" : "aside"),
     })),
     {
-      key: "match", label: "Match", width: "minmax(150px, 0.6fr)", value: method, tone,
-      format: (value, row) => (value ? `${value}, ${Math.round(data.confidence[row] * 100)} %` : ""),
+      key: "match", label: "Match", width: "minmax(150px, 0.6fr)", value: (row) => rows[row].method, tone,
+      format: (value, row) => (value ? `${value}, ${Math.round(rows[row].confidence * 100)} %` : ""),
       about: () => "How the layers were matched, and the share of such matches that are correct",
     },
   ];
@@ -90,42 +68,37 @@ function columnsOf(rows) {
 
 /**
  * @param {TableModel} model
- * @param {Rows} rows
+ * @param {EngineRow[]} rows
  */
 function describe(model, rows) {
   if (model.selected.size !== 1) {
     return [make("p", {}, model.selected.size ? `${counted(model.selected.size, "row")} selected.` : "Select a layer for its details.")];
   }
-  const { data } = rows;
-  const [row] = model.selected;
+  const { name, was, change, before, after, method, confidence } = rows[[...model.selected][0]];
   const list = make("dl");
   /** @type {(label: string, ...parts: (Node | string)[]) => void} */
   const add = (label, ...parts) => list.append(make("dt", {}, label), make("dd", {}, ...parts));
-  add("layer", make("bdi", { class: "mono" }, rows.text(data.name)(row)));
-  const was = rows.text(data.was)(row);
+  add("layer", make("bdi", { class: "mono" }, name));
   if (was) add("in A", make("bdi", { class: "mono" }, was));
-  add("difference", rows.text(data.change)(row));
+  add("difference", change);
   for (const aspect of ASPECTS) {
-    const [before, after] = [rows.value("before", aspect, row), rows.value("after", aspect, row)];
-    if (before === after) add(aspect, make("bdi", { class: "mono" }, before || "not recorded"));
+    const [ours, theirs] = [before[aspect], after[aspect]];
+    if (ours === theirs) add(aspect, make("bdi", { class: "mono" }, ours || "not recorded"));
     else add(aspect, make("span", { class: "from-to" },
-      make("bdi", { class: "mono went" }, before || "not recorded"), "→", make("bdi", { class: "mono came" }, after || "not recorded")));
+      make("bdi", { class: "mono went" }, ours || "not recorded"), "→", make("bdi", { class: "mono came" }, theirs || "not recorded")));
   }
-  const [ours, theirs] = data.bytes[row];
-  if (ours || theirs) add("weights", ours === theirs ? size(ours) : `${size(ours)} → ${size(theirs)}`);
-  const method = rows.text(data.method)(row);
-  if (method) add("match", `by ${method}; ${Math.round(data.confidence[row] * 100)} % of such matches are correct`);
+  if (before.bytes || after.bytes) add("weights", before.bytes === after.bytes ? size(after.bytes) : `${size(before.bytes)} → ${size(after.bytes)}`);
+  if (method) add("match", `by ${method}; ${Math.round(confidence * 100)} % of such matches are correct`);
   return [list];
 }
 
 /**
  * @param {HTMLElement} host
- * @param {EnginesPayload} data
+ * @param {EngineRow[]} rows
  */
-function layerTable(host, data) {
-  const rows = new Rows(data);
+function layerTable(host, rows) {
   const model = new TableModel(columnsOf(rows), rows.length);
-  const differing = data.differs.filter(Boolean).length;
+  const differing = rows.filter((row) => row.differs).length;
   const box = make("input", { type: "checkbox", checked: differing > 0 });
   const table = new TableView(host, model, {
     label: "layers",
@@ -134,7 +107,7 @@ function layerTable(host, data) {
     tools: differing ? [make("label", { class: "beside" }, box, `only the ${count(differing)} that differ`)] : [],
   });
   const choose = () => {
-    model.keep = (row) => !box.checked || Boolean(data.differs[row]);
+    model.keep = (row) => !box.checked || rows[row].differs;
     table.filter(table.field.value);
   };
   box.addEventListener("change", choose);

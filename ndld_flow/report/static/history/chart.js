@@ -25,7 +25,7 @@ const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 1
 /**
  * The range of values that shows the levels: a few outliers must not flatten the rest.
  * @param {number[]} values
- * @param {HistoryStepPayload[]} steps
+ * @param {DrawnStep[]} steps
  * @param {number | null} limit
  */
 function rangeOf(values, steps, limit) {
@@ -43,7 +43,7 @@ function rangeOf(values, steps, limit) {
 export class HistoryChart {
   /**
    * @param {HTMLElement} host
-   * @param {HistoryPayload} data
+   * @param {HistoryData} data
    */
   constructor(host, data) {
     this.data = data;
@@ -65,7 +65,7 @@ export class HistoryChart {
 
   /**
    * The metric; with its machine where there are several series of it.
-   * @param {HistorySeriesPayload} series
+   * @param {DrawnSeries} series
    */
   name({ metric, about }) {
     const isOnly = this.data.series.filter((each) => each.metric === metric).length === 1;
@@ -87,8 +87,6 @@ export class HistoryChart {
   /** @param {number} width */
   draw(width) {
     const series = this.data.series[this.now];
-    let run = 0;
-    const runs = series.run.map((by) => (run += by));
     // A limit far from all values would flatten them.
     const isNear = series.limit !== null && series.limit > Math.min(...series.value) / 1.5 && series.limit < Math.max(...series.value) * 1.5;
     const near = isNear ? series.limit : null;
@@ -97,7 +95,7 @@ export class HistoryChart {
     this.key.hidden = series.remark !== "" && series.value.length < LEAST;
     if (this.key.hidden) {
       this.room.replaceChildren(make("p", {}, series.value.map((value, place) =>
-        `${quantityText(value, series.unit)} on ${moment(this.data.started_s[runs[place]])}`).join(", "), "."));
+        `${quantityText(value, series.unit)} on ${moment(this.data.runs[series.run[place]].started_s)}`).join(", "), "."));
       return;
     }
     const { low, high } = rangeOf(series.value, series.steps, near);
@@ -108,49 +106,48 @@ export class HistoryChart {
       height: SIZE.height, viewBox: `0 0 ${width} ${SIZE.height}`, role: "application", "aria-roledescription": "line chart",
       tabindex: 0, "aria-label": this.words(series),
     });
-    svg.append(...this.grid(series, runs, { x, y, low, high, width }), ...this.levels({ ...series, limit: near }, x, y, width), ...this.points(series, x, kept), ...this.steps(series, x));
-    const spots = series.value.map((value, place) => ({ x: x(place), y: kept(value), row: place, text: this.text(series, runs[place], place) }));
+    svg.append(...this.grid(series, { x, y, low, high, width }), ...this.levels({ ...series, limit: near }, x, y, width), ...this.points(series, x, kept), ...this.steps(series, x));
+    const spots = series.value.map((value, place) => ({ x: x(place), y: kept(value), row: place, text: this.text(series, place) }));
     new Spots(svg, spots, { start: Math.max(this.chosen, series.value.length - 1, 0), pick: () => {} });
     this.room.replaceChildren(svg);
   }
 
-  /** @param {HistorySeriesPayload} series */
+  /** @param {DrawnSeries} series */
   words({ metric, value, unit, steps }) {
     const changes = steps.map(({ change, verdict }) => `${verdict} by ${change}`).join(", ");
     return `${metric}: ${counted(value.length, "measurement")}, the last ${quantityText(value[value.length - 1], unit)}. ${changes || "No change"}. Arrow keys move through points.`;
   }
 
   /**
-   * @param {HistorySeriesPayload} series
-   * @param {number} run
+   * @param {DrawnSeries} series
    * @param {number} place
    */
-  text(series, run, place) {
-    const { id, started_s, commit, texts } = this.data;
+  text(series, place) {
+    const { id, started_s, commit } = this.data.runs[series.run[place]];
     const step = series.steps.find((each) => each.place === place);
     return [
       `${quantityText(series.value[place], series.unit)}`,
-      moment(started_s[run]),
-      id[run],
-      texts[commit[run]] && `commit ${texts[commit[run]]}`,
-      series.runs[place] > 1 && `shown by ${counted(series.runs[place], "run")}`,
-      texts[series.doubt[place]] && `no baseline: ${texts[series.doubt[place]]}`,
+      moment(started_s),
+      id,
+      commit && `commit ${commit}`,
+      series.shown_by[place] > 1 && `shown by ${counted(series.shown_by[place], "run")}`,
+      series.doubt[place] && `no baseline: ${series.doubt[place]}`,
       step && `${step.verdict} by ${step.change}\n${step.detail}`,
       step?.accepted && `accepted: ${step.accepted}`,
     ].filter(Boolean).join("\n");
   }
 
   /**
-   * @param {HistorySeriesPayload} series
-   * @param {number[]} runs
+   * @param {DrawnSeries} series
    * @param {{x: (value: number) => number, y: (value: number) => number, low: number, high: number, width: number}} at
    */
-  grid(series, runs, { x, y, low, high, width }) {
+  grid(series, { x, y, low, high, width }) {
     const total = series.value.length;
-    const span = this.data.started_s[runs[total - 1]] - this.data.started_s[runs[0]];
+    const started = series.run.map((run) => this.data.runs[run].started_s);
+    const span = started[total - 1] - started[0];
     const labels = Math.max(2, Math.min(total, Math.floor((width - SIZE.left) / 150)));
     const places = [...new Set(Array.from({ length: labels }, (_, number) => Math.round((number * (total - 1)) / Math.max(labels - 1, 1))))];
-    const at = (/** @type {number} */ place) => label(this.data.started_s[runs[place]], span);
+    const at = (/** @type {number} */ place) => label(started[place], span);
     const anchor = (/** @type {number} */ place) => (place === total - 1 && total > 1 ? "end" : place === 0 ? "start" : "middle");
     return [
       ...ticks(low, high, 5).flatMap((tick) => [
@@ -162,7 +159,7 @@ export class HistoryChart {
   }
 
   /**
-   * @param {HistorySeriesPayload} series
+   * @param {DrawnSeries} series
    * @param {(value: number) => number} x
    * @param {(value: number) => number} y
    */
@@ -171,14 +168,14 @@ export class HistoryChart {
     const good = [];
     const doubtful = [];
     for (const [place, value] of series.value.entries()) {
-      if (this.data.texts[series.doubt[place]]) doubtful.push(draw("circle", { class: "history-doubt", cx: x(place).toFixed(1), cy: y(value).toFixed(1), r: 3.2 }));
+      if (series.doubt[place]) doubtful.push(draw("circle", { class: "history-doubt", cx: x(place).toFixed(1), cy: y(value).toFixed(1), r: 3.2 }));
       else good.push(`M${x(place).toFixed(1)} ${y(value).toFixed(1)}h.01`);
     }
     return [draw("path", { class: series.value.length > MANY ? "history-point many" : "history-point", d: good.join("") }), ...doubtful];
   }
 
   /**
-   * @param {HistorySeriesPayload} series
+   * @param {DrawnSeries} series
    * @param {(value: number) => number} x
    * @param {(value: number) => number} y
    * @param {number} width
@@ -199,7 +196,7 @@ export class HistoryChart {
   }
 
   /**
-   * @param {HistorySeriesPayload} series
+   * @param {DrawnSeries} series
    * @param {(value: number) => number} x
    */
   steps({ steps }, x) {

@@ -8,7 +8,7 @@ import { HistoryChart } from "./chart.js";
 export async function start() {
   startConveniences();
   document.documentElement.classList.add("js");
-  /** @type {HistoryPayload} */
+  /** @type {HistoryData} */
   const data = await readPageData();
   if (data.series.length) {
     const chart = new HistoryChart(required("chart"), data);
