@@ -84,28 +84,31 @@ class LatencyOutcome:
         return _between(self.verdict.low, self.verdict.high)
 
     @property
-    def measured_apart(self) -> str:
-        """`in rounds 149 ms → 153 ms`: the values behind the change, if the medians of both have another ratio."""
-        if self.verdict is None or self.base is None:
-            return ""
-        return measured_apart((self.base.latency.median_ms, self.candidate.latency.median_ms), self.verdict, "ms")
+    def values_ms(self) -> tuple[float, float]:
+        """Base and candidate as the change has them: in rounds or pairs of runs, whose ratio the medians may not have.
+
+        The base is 0 without one.
+        """
+        medians = (self.base.latency.median_ms if self.base else 0.0, self.candidate.latency.median_ms)
+        if self.verdict is None or not measured_apart(medians, self.verdict, "ms"):
+            return medians
+        return self.verdict.base_value, self.verdict.candidate_value
 
     @property
     def words(self) -> str:
         """`half 12.1 ms vs source 14.3 ms: 15 % faster`."""
         if self.base is None:
             return f"{self.candidate.label} {milliseconds(self.candidate.latency.median_ms)}"
-        medians = (each.latency.median_ms for each in (self.candidate, self.base))
-        candidate, base = map(milliseconds, medians)
+        base, candidate = map(milliseconds, self.values_ms)
         pair = f"{self.candidate.label} {candidate} vs {self.base.label} {base}"
-        return f"{pair}: {self.change} {self.measured_apart}".rstrip() if self.change else pair
+        return f"{pair}: {self.change}" if self.change else pair
 
     @property
     def basis(self) -> str:
         """Description of the measurement behind the numbers."""
         if self.verdict is not None and self.verdict.clock:
             clock = CLOCK_NAMES[self.verdict.clock]
-            text = f"median {clock} of passes that alternated in rounds"
+            text = f"{clock} of passes that alternated in rounds"
             is_known = self.verdict.interval_is_known and not self.circumstances.identical
             known = f": {_between(self.verdict.low, self.verdict.high)}" if is_known else ""
             return "; ".join([f"{text}{known}", *self._caveats()])

@@ -60,7 +60,8 @@ class StacksView:
 def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None:
     """Return labelled profiles side by side; None for fewer than two with times.
 
-    Times are divided by the batch only if it is known for all: bars of one item next to bars of one pass would mislead.
+    Times are divided by the batch if batches differ and all are known: bars of one item next to bars of one pass would
+    mislead.
     """
     timed = [
         (label, profile, Subject(profile))
@@ -71,7 +72,8 @@ def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None
         return None
     batches = [batch_of(profile) for _, profile, _ in timed]
     known = [batch for batch in batches if batch is not None]
-    divisors = known if len(known) == len(batches) else [1] * len(batches)
+    by_item = len(known) == len(batches) and len(set(known)) > 1
+    divisors = known if by_item else [1] * len(batches)
     subjects = [subject for _, _, subject in timed]
     types = _Parts(subjects, lambda layer: short_name(layer.type, 40) or "(no type)")
     precisions = _Parts(subjects, lambda layer: short_name(layer.precision, 40) or "unknown")
@@ -89,7 +91,7 @@ def collect_stacks(profiles: Sequence[tuple[str, Profile]]) -> StacksView | None
         ),
         types=types.keys,
         precisions=precisions.keys,
-        basis="of one item" if divisors is known else "of one pass",
+        basis="of one item" if by_item else "of one pass",
         notes=tuple(_notes([profile for _, profile, _ in timed], batches, subjects)),
     )
 

@@ -18,7 +18,7 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.page import ComparisonPage, _title, collect_comparison, draw_comparison
-from ndld_flow.report.comparison.subjects import collect_differences
+from ndld_flow.report.comparison.subjects import collect_differences, collect_settings, collect_subjects, rank_subjects
 from ndld_flow.report.comparison.verdicts import IntervalScale, measured_apart
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
@@ -341,3 +341,36 @@ def test_a_subject_ranks_behind_those_that_are_better_beyond_noise() -> None:
 def test_nothing_is_ranked_where_a_pair_must_not_be_compared() -> None:
     page = four(other_machine=True)
     assert ({row.rank for row in page.ranked}, page.fastest) == ({""}, "")
+
+
+def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
+    profiles = {place: made.in_turns("x", ms, 1 + place, turn=place) for place, ms in enumerate((14.0, 13.0))}
+    comparison = made.compared(
+        [made.subject(label, place) for place, label in enumerate("ab")], {"x": profiles}
+    ).comparison
+    (compared,) = comparison.profiles
+    in_rounds = {compared.decided_by: (24.0, 21.0), "throughput": (41.0, 47.0)}
+    verdicts = tuple(
+        each.model_copy(update={"clock": "wall", "base_value": values[each.base], "candidate_value": values[1]})
+        if each.base == 0 and (values := in_rounds.get(each.metric))
+        else each
+        for each in compared.verdicts
+    )
+    decided = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
+    ranked = rank_subjects(decided, collect_subjects(decided.subjects), [list(profiles.values())])
+    assert [(row.value, row.items_per_s) for row in ranked] == [("24.0 ms", "41.0"), ("21.0 ms", "47.0")]
+    ranked = rank_subjects(comparison, collect_subjects(comparison.subjects), [list(profiles.values())])
+    assert [row.value for row in ranked] == ["13.8 ms", "12.8 ms"]
+
+
+def test_settings_in_settings_differ_each_on_its_own() -> None:
+    first, second = (made.in_turns("x", 1.0, 1) for _ in range(2))
+    options = {"build_options": {"precision": "fp16", "flags": {"tf32": True}}, "engine": {}}
+    first = first.model_copy(update={"options": options})
+    second = second.model_copy(update={"options": options | {"build_options": {"precision": "fp32", "flags": {}}}})
+    group = next(group for group in collect_settings([first, second]) if group.title == "Options")
+    assert {row.name: row.values for row in group.differing} == {
+        "build_options.precision": ("fp16", "fp32"),
+        "build_options.flags.tf32": ("true", ""),
+        "build_options.flags": ("", "{}"),
+    }

@@ -386,7 +386,6 @@ def _conditions(log: TrtexecLog, device: DeviceMetadata | None) -> dict[str, Jso
     conditions: dict[str, JsonValue] = {
         "device_properties": device.properties if device is not None else {},
         "device_information": dict(log.section("device_information")),
-        "trtexec_summary": dict(log.section("performance_summary")),
         "command": log.command,
         "started_local_time": log.started,
     }

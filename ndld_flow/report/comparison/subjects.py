@@ -9,14 +9,14 @@ from string import ascii_uppercase
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import quantity, ratio_change, seconds
+from ndld_flow.base.quantities import quantity, ratio_change, seconds, share, three_digits
 from ndld_flow.base.text import first_of, short_name
-from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
+from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
-from ndld_flow.report.measured import MeasuredView, describe_measured
+from ndld_flow.report.measured import MeasuredView, batch_of, describe_measured
 from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.value_text import shape_text, value_text
 
@@ -63,7 +63,9 @@ class RankedSubject:
     rank: str
     """1 plus the number of subjects that are better beyond noise; empty if a pair must not be compared."""
     value: str
-    """The value of the metric that decides."""
+    """The value of the metric that decides; of a pair that rounds decide, the one in the rounds."""
+    items_per_s: str
+    """Empty if the batch is unknown."""
     measured: MeasuredView | None
     """None if several profiles were compared, or the subject has none."""
 
@@ -73,17 +75,31 @@ def rank_subjects(
 ) -> tuple[RankedSubject, ...]:
     """Return all subjects, the best of three or more first; in their given order if they cannot be ranked."""
     if len(comparison.profiles) != 1:
-        return tuple(RankedSubject(place, subject, "", "", None) for place, subject in enumerate(subjects))
+        return tuple(RankedSubject(place, subject, "", "", "", None) for place, subject in enumerate(subjects))
     (compared,), (own,) = comparison.profiles, profiles
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
+    values, rates = (_values(compared, name) for name in (compared.decided_by, "throughput"))
     ranks, rows = _ranks(compared), []
     for place, subject in enumerate(subjects):
-        at = compared.subjects.index(place) if place in compared.subjects else None
-        value = metric.values[at] if metric is not None and at is not None else None
+        if place not in compared.subjects:
+            rows.append(RankedSubject(place, subject, "", ABSENT, "", None))
+            continue
+        at = compared.subjects.index(place)
+        value, rate, batch = values[at], rates[at], batch_of(own[at])
         shown = ABSENT if value is None or metric is None else quantity(value, short_name(metric.unit, 20))
-        rank = str(ranks[at]) if ranks and at is not None else ""
-        rows.append(RankedSubject(place, subject, rank, shown, None if at is None else describe_measured(own[at])))
+        items = three_digits(rate * batch) if rate and batch else ""
+        rank = str(ranks[at]) if ranks else ""
+        rows.append(RankedSubject(place, subject, rank, shown, items, describe_measured(own[at])))
     return tuple(rows if len(rows) < 3 else sorted(rows, key=lambda row: int(row.rank or 0)))
+
+
+def _values(compared: ProfileComparison, name: str) -> tuple[float | None, ...]:
+    """Return a metric of each profile, or of each of a pair in the rounds that decide it: the verdict is of these."""
+    verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (name, 0) and each.clock), None)
+    if verdict is not None and len(compared.subjects) == 2:
+        return verdict.base_value, verdict.candidate_value
+    found = next((metric.values for metric in compared.metrics if metric.metric == name), None)
+    return found or (None,) * len(compared.subjects)
 
 
 def _ranks(compared: ProfileComparison) -> list[int]:
@@ -203,13 +219,23 @@ def _measured(profile: Profile) -> dict[str, JsonValue]:
 
 
 def _rows(mappings: Sequence[Mapping[str, JsonValue]]) -> tuple[SettingRow, ...]:
-    names = dict.fromkeys(name for mapping in mappings for name in mapping)
+    flat = [dict(_flatten(mapping)) for mapping in mappings]
+    names = dict.fromkeys(name for mapping in flat for name in mapping)
     rows = []
     for name in names:
-        values = [mapping.get(name) for mapping in mappings]
+        values = [mapping.get(name) for mapping in flat]
         texts = tuple("" if value in (None, "") else value_text(value) for value in values)
         rows.append(SettingRow(short_name(name), texts, len(set(texts)) > 1))
     return tuple(row for row in rows if any(row.values))
+
+
+def _flatten(mapping: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yield `build_options.precision`: of large settings, only the parts that differ are shown."""
+    for name, value in mapping.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 @dataclass(frozen=True)
@@ -248,11 +274,9 @@ def _sentences(rounds: PairedRounds) -> Iterator[str]:
     )
     clock = CLOCK_NAMES[rounds.clock]
     yield f"{clock[0].upper()}{clock[1:]} decides: {short_name(rounds.clock_reason, 200)}."
-    by_clocks = f"{describe_interval(rounds.cpu)} in CPU time and {describe_interval(rounds.wall)} in wall time"
-    yield f"The median pass changed by {by_clocks}."
     if rounds.clocks_disagree:
         yield "CPU time excludes the change seen in wall time, so the interval of the verdict spans both."
-    yield f"Processes of the same model are assumed to differ by a standard deviation of {rounds.floor:.1%} or more."
+    yield f"Processes of the same model are assumed to differ by a standard deviation of {share(rounds.floor)} or more."
 
 
 def _round_row(number: int, measured: Round) -> tuple[str, ...]:

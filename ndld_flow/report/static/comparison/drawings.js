@@ -85,6 +85,8 @@ export class Timelines {
       return line;
     });
     for (const line of peers) line.peers = peers;
+    // What comes before the kernels may be as long as they are.
+    if (this.align === "kernel") peers[0]?.show(spans[0].firstOf("kernel") ?? 0, total);
   }
 
   /** @param {Record<string, string>} marks */

@@ -84,7 +84,8 @@ function drawRunsAt(figure, view, metric, points, width) {
 export function drawRuns(host, view) {
   const metric = view.profile.metrics[view.deciding];
   const { points, inTurns } = metric ? runPoints(view, metric) : { points: [], inTurns: false };
-  if (points.length < 3 || points.length > 400) {
+  // A single run of each is in the table above.
+  if (points.length <= view.profile.subjects.length || points.length > 400) {
     host.replaceChildren();
     return;
   }
