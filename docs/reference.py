@@ -31,7 +31,7 @@ from ndld_flow.graph.edit.operation import Heading
 from ndld_flow.recipe.described_steps import DescribedMetric, describe_step
 from ndld_flow.recipe.schema import OWN_INPUTS, has_own_inputs
 from ndld_flow.recipe.step_types import StepType
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record, find_documents
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runner import events
 
@@ -41,30 +41,6 @@ SELECT = "../operations/select.md"
 """The page on selections, from any page of a step or an operation."""
 LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings follow."""
-
-FILES = {
-    "accepted changes": "`outputs/accepted.json`, written by `ndld-flow history accept`",
-    "accuracy": "`accuracy.json` in the folder of a `check_accuracy` step",
-    "activations": "`activations.json` in the folder of an `inspect_activations` step",
-    "build": "`build.json` in the folder of a `build_engine` step",
-    "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
-    "engine comparison": "`comparison.json` of `compare` for engines; also printed by `diff`",
-    "engine lock": "`engine.lock` in the folder of a `build_engine` step",
-    "export": "`RESULT.json` beside a result that `run` handed over",
-    "findings": "`findings.json` in the folder of a `lint` step",
-    "images": "`images.json` in the folder of a `render_images` step",
-    "model diff": "printed by `ndld-flow diff --json`",
-    "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",
-    "optimization": "`optimization.json` of `optimize`, also in the folder of the run that proved the model",
-    "placement": "`placement.json` in the folder of a `quantize` step with `optimize`",
-    "precision search": "`precision.json` in the folder of a `find_precision` step",
-    "profile": "`profile.json` in the folder of a `profile` step",
-    "received inputs": "`inputs.json` in the folder of a `profile` or `check_accuracy` step that reads images",
-    "run": "`run.json` in a run's folder",
-    "step": "`record.json` in the folder of a step, and in the store",
-    "sweep": "`sweep.json` in a sweep's folder",
-}
-"""Document -> the file that holds it."""
 
 CODES = {
     0: "Success.",
@@ -361,30 +337,23 @@ def _exit_codes() -> str:
 
 
 def _records() -> str:
-    documents = {_document_name(cls): cls for cls in _document_classes()}
-    assert set(documents) == set(VERSIONS) == set(FILES), "a document is not described in docs/reference.py"
+    documents = sorted(find_documents(), key=lambda cls: cls.kind_name())
     lead = (
         "# Records\n\nEvery document is JSON with `document`, its kind, and `format_version`. A document of another "
         "version is refused and left unchanged. Unknown is `null`, never zero. "
         "NaN and infinity are the texts `NaN`, `Infinity` and `-Infinity`.\n\n"
     )
-    rows = [f"| [`{name}`](#{slug(name)}) | {VERSIONS[name]} | {FILES[name]} |" for name in sorted(documents)]
-    table = "\n".join(["| document | version | file |", "|---|---|---|", *rows, ""])
-    return lead + table + "\n" + "\n".join(_document(name, documents[name]) for name in sorted(documents))
+    rows = [
+        f"| [`{cls.kind_name()}`](#{slug(cls.kind_name())}) | {cls.known_version()} | "
+        f"{f'`{cls.file_name}`' if cls.file_name else ''} | {_summary(cls)} |"
+        for cls in documents
+    ]
+    table = "\n".join(["| document | version | file of a step | |", "|---|---|---|---|", *rows, ""])
+    return lead + table + "\n" + "\n".join(map(_document, documents))
 
 
-def _document_classes() -> list[type[Document]]:
-    for module in pkgutil.iter_modules(records.__path__):
-        importlib.import_module(f"{records.__name__}.{module.name}")
-    return list(Document.__subclasses__())
-
-
-def _document_name(cls: type[Document]) -> str:
-    name: str = cls.model_fields["document"].default
-    return name
-
-
-def _document(name: str, cls: type[Document]) -> str:
+def _document(cls: type[Document]) -> str:
+    name = cls.kind_name()
     schema = cls.model_json_schema()
     sections = [(cls.__name__, _field_rows(cls, schema, schema.get("$defs", {})))]
     sections += [
@@ -472,8 +441,8 @@ field is removed or renamed, or changes its meaning. NaN and infinity are the te
 
 
 def _outputs() -> str:
-    in_documents = {name for cls in _document_classes() for name in _definitions(cls.model_json_schema())}
-    documents = {cls.__name__: _document_name(cls) for cls in _document_classes()}
+    in_documents = {name for cls in find_documents() for name in _definitions(cls.model_json_schema())}
+    documents = {cls.__name__: cls.kind_name() for cls in find_documents()}
     rows, sections = [], []
     for verb, output in list_outputs().items():
         schema = _without_nan(api.schema(verb=verb))

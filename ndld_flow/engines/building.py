@@ -16,6 +16,7 @@ from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.foresight import describe_missing, find_build_library
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.runtimes.tensorrt.library import Library, is_of_release
 from ndld_flow.runtimes.tensorrt.required_library import provide_library
@@ -57,7 +58,7 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
         kind: type[NdldFlowError] = getattr(errors, answer.error)
         # A missing shape is explained in full; the log has more on an error of the library.
         raise kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
-    build = Build.model_validate_json((request.out / Engine.build).read_bytes())
+    build = read_document(Build, request.out / Build.file_name)
     versions = library.version, build.version  # the key has the former; one may be shorter
     if not (is_of_release(*versions) or is_of_release(*reversed(versions))):
         raise BackendError(

@@ -111,8 +111,8 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
     lock = make_lock(ready.locked, record, None if ready.timing is None else ready.config.get_timing_cache())
     if building.lock is not None and (note := refuse_other_engine(building.lock, lock)):
         record = record.model_copy(update={"notes": (*record.notes, note)})
-    (request.out / Engine.lock).write_text(lock.to_json(), encoding="utf-8")
-    (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
+    lock.write(request.out)
+    record.write(request.out)
     building.log.close()
 
 
@@ -223,7 +223,7 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
         return None
     if building.lock is not None:
         config.set_flag(building.trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
-        return use_timings(config, locked_timings(building.lock), Engine.lock)
+        return use_timings(config, locked_timings(building.lock), EngineLock.file_name)
     file = timing_cache_path(request.caches, describe_machine(), settings, building.trt.__version__)
     return load_timing_cache(config, file, settings)
 

@@ -50,12 +50,13 @@ def describe_onnx(model: Path) -> tuple[str, str]:
     return "model.onnx", _config("onnxruntime", "onnxruntime_onnx", inputs, outputs)
 
 
-def describe_engine(build: Path) -> tuple[str, str]:
-    """Return the same for an engine, from the record of its build. Raises RequestError as `describe_onnx` does."""
+def describe_engine(folder: Path) -> tuple[str, str]:
+    """Return the same for the engine in a step's folder. Raises RequestError as `describe_onnx` does."""
     from ndld_flow.records.build import Build
     from ndld_flow.records.document import read_document
+    from ndld_flow.records.run_folder import find_file
 
-    record = read_document(Build, build)
+    record = read_document(Build, find_file(folder, Build.file_name))
     if record.backend != "tensorrt":
         raise RequestError(
             f"Triton has no backend for engines of {record.backend}: build one with `backend: tensorrt`."

@@ -22,7 +22,6 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_stored
 from ndld_flow.records.run_record import metrics_of
 from ndld_flow.runner.events import SweepFinished
-from ndld_flow.store.kinds import ProfileDocument
 
 _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
@@ -139,7 +138,7 @@ def time_shares(source: Proof) -> Mapping[str, float]:
     folder = Path(source.finished.folder) / "base"
     if not folder.is_dir():
         return {}
-    profile = read_stored(Profile, find_file(folder, ProfileDocument.main))
+    profile = read_stored(Profile, find_file(folder, Profile.file_name))
     times: dict[str, float] = defaultdict(float)
     for layer, ms in zip(profile.layers, profile.layer_times.ms, strict=True):
         if layer.depth == 0:

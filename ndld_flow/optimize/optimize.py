@@ -22,7 +22,8 @@ from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.race_search import RaceSearch, remove_leftovers
 from ndld_flow.optimize.sweep_search import SweepSearch
 from ndld_flow.recipe.write_recipe import name_recipe
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization, find_ending
+from ndld_flow.records.optimization import Optimization, find_ending
+from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.listener import Listener

@@ -20,7 +20,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
-from ndld_flow.records.placement import PLACEMENT_FILE
+from ndld_flow.records.placement import Placement
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.events import Event, RunFinished
@@ -28,7 +28,7 @@ from ndld_flow.runner.export import Export, export_results, export_source
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.request import Request
 from ndld_flow.store.files import write_text_atomically
-from ndld_flow.store.kinds import AccuracyDocument, ComparisonDocument, Onnx
+from ndld_flow.store.kinds import Onnx
 from ndld_flow.sweep.run_request import run_request
 
 _JUDGING: Mapping[str, VariantOutcome] = {
@@ -86,7 +86,7 @@ class Proof:
     @property
     def model_files(self) -> tuple[ArtifactFile, ...]:
         """Return the files of the model, without the record of a placement beside it."""
-        return tuple(file for file in self.model.files if file.path != PLACEMENT_FILE)
+        return tuple(file for file in self.model.files if file.path != Placement.file_name)
 
     def is_same_as(self, other: Proof) -> bool:
         """Return whether both measured the same model in the same way."""
@@ -168,7 +168,7 @@ class Prover:
         if outcome == "not faster" and any(gain.is_open for gain in gains):
             outcome, why = "not proved", "; ".join(gain.describe() for gain in gains)
         judged = [name for name in ("agree", "held") if (run / name).is_dir()]
-        documents = {name: read_stored(Accuracy, find_file(run / name, AccuracyDocument.main)) for name in judged}
+        documents = {name: read_stored(Accuracy, find_file(run / name, Accuracy.file_name)) for name in judged}
         samples = [sample for document in documents.values() for sample in document.samples]
         near = self.composer.conditions.near_bound(samples)
         if outcome == "delivered" and near and not variant.is_source:
@@ -238,7 +238,7 @@ def _step(record: RunRecord, name: str) -> StepRecord:
 
 def _speed(folder: Path) -> Speed | None:
     """Return the ratio that alternating passes gave; None if they gave none."""
-    comparison = read_stored(Comparison, find_file(folder / "versus", ComparisonDocument.main))
+    comparison = read_stored(Comparison, find_file(folder / "versus", Comparison.file_name))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
 

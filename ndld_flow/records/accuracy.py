@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import counted
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.power import Power
 
@@ -226,10 +226,11 @@ class SequenceAgreement(Record):
 
 
 class Accuracy(Document):
-    """The comparison of two models on the same inputs."""
+    """Comparison of two models on the same inputs, by `check_accuracy`, or of operators, by `check_operators`."""
 
     document: Literal["accuracy"] = "accuracy"
-    format_version: int = VERSIONS["accuracy"]
+    format_version: int = 8
+    file_name = "accuracy.json"
     reference: str
     candidate: str
     provider_reference: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ndld_flow.records.accuracy import Count, LayerDivergence, TensorRange
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
 
 class Histogram(Record):
@@ -116,10 +116,11 @@ class SampleShown(Record):
 
 
 class Activations(Document):
-    """The captured activations."""
+    """Activations that `inspect_activations` captured, with the files of their maps."""
 
     document: Literal["activations"] = "activations"
-    format_version: int = VERSIONS["activations"]
+    format_version: int = 1
+    file_name = "activations.json"
     model: str
     reference: str = ""
     """The other model, if two are compared."""

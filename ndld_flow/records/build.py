@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
@@ -79,10 +79,11 @@ the compiled layers; without either, only the network before its optimization is
 
 
 class Build(Document):
-    """One engine: the requested and the effective settings, and the result."""
+    """One engine of `build_engine`: the requested and the effective settings, and the result."""
 
     document: Literal["build"] = "build"
-    format_version: int = VERSIONS["build"]
+    format_version: int = 4
+    file_name = "build.json"
     label: str
     """Display name of the engine."""
     model_digest: str

@@ -7,7 +7,7 @@ import statistics
 from typing import Literal
 
 from ndld_flow.base.metric_directions import Better
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Circumstance
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.noise import PairedRounds
@@ -190,10 +190,11 @@ class ComparisonGate(Record):
 
 
 class Comparison(Document):
-    """Two or more subjects, compared profile by profile."""
+    """Two or more subjects, compared profile by profile, by `compare_profiles` or the verb `compare`."""
 
     document: Literal["comparison"] = "comparison"
-    format_version: int = VERSIONS["comparison"]
+    format_version: int = 4
+    file_name = "comparison.json"
     subjects: tuple[Subject, ...]
     """The first is the base."""
     profiles: tuple[ProfileComparison, ...]

@@ -1,16 +1,18 @@
-"""Documents: typed, versioned JSON. Their base class, their formats' versions, and reading their files.
+"""Documents: typed, versioned JSON. Their base class, and reading their files.
 
-A document of another version is rejected with its version number and left as it is: it is neither treated as damaged
-nor overwritten. To change a document, even by one field, raise its version here."""
+A document is one class in a file of this folder, which names its kind, its version and its file. A document of another
+version is rejected with its version number and left as it is: it is neither treated as damaged nor overwritten. To
+change a document, even by one field, raise its `format_version`."""
 
 import contextlib
 import errno
+import importlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PureWindowsPath
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic_core import from_json
@@ -20,29 +22,8 @@ from ndld_flow.base.errors import FormatError
 Tree: TypeAlias = dict[str, Any]
 """A document as plain JSON."""
 
-VERSIONS: Mapping[str, int] = {
-    "accepted changes": 1,
-    "accuracy": 8,
-    "activations": 1,
-    "build": 4,
-    "comparison": 4,
-    "engine comparison": 3,
-    "engine lock": 1,
-    "export": 1,
-    "findings": 1,
-    "images": 1,
-    "model diff": 1,
-    "noise": 2,
-    "optimization": 3,
-    "placement": 1,
-    "precision search": 1,
-    "profile": 6,
-    "received inputs": 1,
-    "run": 7,
-    "step": 3,
-    "sweep": 4,
-}
-"""Document -> the version that is written."""
+PLAIN_VERSIONS: Mapping[str, int] = {"run": 7, "step": 3, "sweep": 4}
+"""Document that `read_tree` reads -> its version. Lists and plans read these without importing their classes."""
 
 
 _LAST_VERSION = 9_999
@@ -122,27 +103,67 @@ class StrictRecord(Record):
 
 
 class Document(Record):
-    """A record that is written to a file, with its kind and the version of its format (`VERSIONS`)."""
+    """A record that is written to a file. Its class names its kind, the version of its format and its file."""
 
     document: str
     format_version: int
+    file_name: ClassVar[str] = ""
+    """Name of the file in the folder of the step that writes it; empty for a document that no step writes."""
 
     @field_validator("format_version")
     @classmethod
     def _is_known(cls, version: int) -> int:
-        _refuse_other_version(cls.model_fields["document"].default, version)
+        _refuse_other_version(cls.kind_name(), version, cls.known_version())
         return version
 
+    @classmethod
+    def kind_name(cls) -> str:
+        """Return the name of the kind, as it is in files."""
+        name: str = cls.model_fields["document"].default
+        return name
 
-def _refuse_other_version(document: str, version: int) -> None:
+    @classmethod
+    def known_version(cls) -> int:
+        """Return the version of the format that is written, and the only one that is read."""
+        version: int = cls.model_fields["format_version"].default
+        return version
+
+    def write(self, folder: Path) -> None:
+        """Write the document into the folder of a step's artifact."""
+        (folder / self.file_name).write_text(self.to_json(), encoding="utf-8")
+
+    def usable(self) -> Self:
+        """Return the document without values that cannot be, such as negative times, with which reports would fail.
+
+        Raises ValueError or ArithmeticError if nothing can be shown of it.
+        """
+        return self
+
+
+def find_documents() -> list[type[Document]]:
+    """Return the classes of all documents in the order of their names: each is found in a file of this folder.
+
+    It imports all of these files, so that plans and reused runs never call it.
+    """
+    import pkgutil
+
+    folder = importlib.import_module("ndld_flow.records")
+    names = [f"{folder.__name__}.{found.name}" for found in pkgutil.iter_modules(folder.__path__)]
+    modules = map(importlib.import_module, names)
+    members = {member for module in modules for member in vars(module).values() if isinstance(member, type)}
+    documents = [member for member in members if issubclass(member, Document) and member is not Document]
+    return sorted(documents, key=lambda document: document.__name__)
+
+
+def _refuse_other_version(document: str, version: int, known: int) -> None:
     """Raise FormatError for a document of another version, ValueError for a number that is no version.
 
     FormatError is no ValueError, so that it takes precedence over pydantic's other errors.
     """
     if not 0 < version <= _LAST_VERSION:
         raise ValueError("not the version of a format")
-    if version != VERSIONS[document]:
-        raise FormatError.of(f"this `{document}`", version, VERSIONS[document])
+    if version != known:
+        raise FormatError.of(f"this `{document}`", version, known)
 
 
 MAX_BYTES = 500_000_000
@@ -180,9 +201,9 @@ def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
     """
     tree = from_json(read_bounded(path))
     document, version = tree.get("document"), tree.get("format_version")
-    if document in VERSIONS and isinstance(version, int):
+    if document in PLAIN_VERSIONS and isinstance(version, int):
         with naming_file(path):
-            _refuse_other_version(document, version)
+            _refuse_other_version(document, version, PLAIN_VERSIONS[document])
     return tree
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.build import BuiltProfile, LayersBasis
 from ndld_flow.records.comparison import MatchMethod
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
 
@@ -51,10 +51,11 @@ class LockedLayer(Record):
 
 
 class EngineLock(Document):
-    """`engine.lock`: `build_engine: {lock: engine.lock}` builds the same engine again, or fails."""
+    """Tactics and layers of an engine: `build_engine: {lock: engine.lock}` builds the same again, or fails."""
 
     document: Literal["engine lock"] = "engine lock"
-    format_version: int = VERSIONS["engine lock"]
+    format_version: int = 1
+    file_name = "engine.lock"
     request: LockedRequest
     engine_digest: str
     """blake3 of the engine's file."""
@@ -110,10 +111,10 @@ class MatchedEngineLayer(Record):
 
 
 class EngineComparison(Document):
-    """Two engines, compared without running them."""
+    """Two engines, compared without running them: `comparison.json` of `compare`, also printed by `diff`."""
 
     document: Literal["engine comparison"] = "engine comparison"
-    format_version: int = VERSIONS["engine comparison"]
+    format_version: int = 3
     verdict: EngineVerdict
     """`identical`: equal bytes. `equal`: other bytes; equal requests, layers, precisions, formats and tactics.
     `undecided`: other or unknown bytes, and nothing shows that the engines are equal."""

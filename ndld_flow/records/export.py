@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document
+from ndld_flow.records.document import Document
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult
 
@@ -12,7 +12,7 @@ class ExportRecord(Document):
     """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
 
     document: Literal["export"] = "export"
-    format_version: int = VERSIONS["export"]
+    format_version: int = 1
     sha256: dict[str, str]
     """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
     step: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ndld_flow.base.metric_directions import Better
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 
 
 class AcceptedChange(Record):
@@ -26,10 +26,10 @@ class AcceptedChange(Record):
 
 
 class AcceptedChanges(Document):
-    """All accepted changes of an outputs folder: a small file, which may be committed."""
+    """Accepted changes of measurements: `accepted.json` in an outputs folder, which may be committed."""
 
     document: Literal["accepted changes"] = "accepted changes"
-    format_version: int = VERSIONS["accepted changes"]
+    format_version: int = 1
     changes: tuple[AcceptedChange, ...] = ()
 
 

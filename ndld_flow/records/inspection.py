@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
 Dims = tuple[int | str | None, ...]
 Role = Literal["input", "output", "initializer", "constant", "tensor"]
@@ -172,10 +172,11 @@ UNDECIDED = "no result: "
 
 
 class Findings(Document):
-    """All findings of one lint, and the checks that ran or were skipped."""
+    """All findings of one `lint`, and the checks that ran or were skipped."""
 
     document: Literal["findings"] = "findings"
-    format_version: int = VERSIONS["findings"]
+    format_version: int = 1
+    file_name = "findings.json"
     findings: tuple[Finding, ...]
     checks_run: tuple[str, ...]
     checks_skipped: dict[str, str] = {}

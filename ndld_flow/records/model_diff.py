@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
 Aspect = Literal[
     "name",
@@ -209,10 +209,10 @@ class FunctionsDiff(_Listing):
 
 
 class ModelDiff(Document):
-    """The differences of a model from an earlier one. The reverse diff has the two sides exchanged."""
+    """Differences of a model from an earlier one, printed by `diff`. The reverse has the two sides exchanged."""
 
     document: Literal["model diff"] = "model diff"
-    format_version: int = VERSIONS["model diff"]
+    format_version: int = 1
     nodes: NodesDiff = Field(default_factory=NodesDiff)
     weights: WeightsDiff = Field(default_factory=WeightsDiff)
     inputs: TensorsDiff = Field(default_factory=TensorsDiff)

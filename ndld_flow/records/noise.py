@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Machine
 
 
@@ -19,10 +19,10 @@ class NoiseSample(Record):
 
 
 class Noise(Document):
-    """Thresholds that `ndld-flow noise` learned: smaller differences are insignificant on this machine."""
+    """Noise of a machine, learned by `noise` into `outputs/noise/`: smaller differences there are insignificant."""
 
     document: Literal["noise"] = "noise"
-    format_version: int = VERSIONS["noise"]
+    format_version: int = 2
     machine: Machine
     backend: str
     provider: str

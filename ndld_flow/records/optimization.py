@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from ndld_flow.base.quantities import counted, ratio_change, seconds, size
 from ndld_flow.base.text import short_name
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Metric
 
-OPTIMIZATION_RECORD = "optimization.json"
-"""Name of the record, beside the recipes and in the folder of the search."""
 VariantOutcome = Literal[
     "delivered",
     "on the front",
@@ -132,10 +130,10 @@ class FrontPoint(Record):
 
 
 class Optimization(Document):
-    """The model that `optimize` delivers, with the reasons."""
+    """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = VERSIONS["optimization"]
+    format_version: int = 3
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""
@@ -207,6 +205,11 @@ class Optimization(Document):
     def exit_code(self) -> int:
         """0: the delivered model is right, and not slower than the source."""
         return 0
+
+    def usable(self) -> Self:
+        """Raise an error for a changed record, which may have ratios of zero, and lengths without an end."""
+        self.conclude_fully()
+        return self
 
     def conclude(self) -> tuple[str, ...]:
         """Return five lines: what to ship, its gain, its cost, what was tried, and how to repeat it."""

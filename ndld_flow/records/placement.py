@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.noise import Clock
 
-PLACEMENT_FILE = "placement.json"
 """Its file, beside the model."""
 RegionDecision = Literal["quantized", "not faster", "inaccurate", "not measured", "not tried", "nothing pays"]
 """The outcome for a region. `not faster`: alone or as a part of the model. `inaccurate`: it breaks the tolerance.
@@ -73,10 +72,11 @@ class PlacementTrial(Record):
 
 
 class Placement(Document):
-    """The search for the layers that pay, by latency and accuracy together."""
+    """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = VERSIONS["placement"]
+    format_version: int = 1
+    file_name = "placement.json"
     model: str
     objective: Literal["latency"]
     backend: str

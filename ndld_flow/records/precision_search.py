@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ndld_flow.records.accuracy import LayerDivergence
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
 Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
 """`overflow`: values beyond the format's largest. `underflow`: nonzero values that become 0 or subnormal where it
@@ -61,10 +61,11 @@ class Trial(Record):
 
 
 class PrecisionSearch(Document):
-    """A search for the nodes that a reduced precision breaks."""
+    """A search of `find_precision` for the nodes that a reduced precision breaks."""
 
     document: Literal["precision search"] = "precision search"
-    format_version: int = VERSIONS["precision search"]
+    format_version: int = 1
+    file_name = "precision.json"
     model: str
     """Name of the step, or `source`, whose model was searched."""
     precision: Literal["fp16", "bf16", "int8"]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Document, Record, Time
+from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.layer_arithmetic import FLOAT_DTYPES, TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.measurement import LatencySummary, Machine, Metric
 
@@ -293,10 +293,11 @@ def median(values: Sequence[float]) -> float:
 
 
 class Profile(Document):
-    """The measurements of one model. The timing pass and the layer pass are separate."""
+    """The measurements of one model by `profile`. The timing pass and the layer pass are separate."""
 
     document: Literal["profile"] = "profile"
-    format_version: int = VERSIONS["profile"]
+    format_version: int = 6
+    file_name = "profile.json"
     label: str
     """Display name of the model: the step's name, `source`, a file."""
     model_digest: str
@@ -445,6 +446,10 @@ class Profile(Document):
         if not self.layer_pass_ms or not self.latency_ms or not self.latency.median_ms:
             return 0.0
         return LatencySummary.of(self.layer_pass_ms).median_ms / self.latency.median_ms
+
+    def usable(self) -> Profile:
+        """Return the profile as it is if its latencies are possible; else without impossible values."""
+        return self if _are_times(self.latency_ms) else without_impossible_values(self)
 
 
 _LONGEST_MS = 1e12

@@ -6,10 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
-INPUTS_FILE = "inputs.json"
-"""Name of the document in the folder of a step."""
 MOST_ENCODED = 400_000
 """Maximum number of characters of an encoded picture."""
 
@@ -37,8 +35,9 @@ class ReceivedImage(Record):
 
 
 class ReceivedInputs(Document):
-    """The images that a step's model received in its first sample."""
+    """The images that the model of a `profile` or a `check_accuracy` received in its first sample."""
 
     document: Literal["received inputs"] = "received inputs"
-    format_version: int = VERSIONS["received inputs"]
+    format_version: int = 1
+    file_name = "inputs.json"
     images: tuple[ReceivedImage, ...]

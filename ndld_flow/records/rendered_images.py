@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints
 
 from ndld_flow.records.accuracy import Count
-from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.document import Document, Record
 
 MOST_ENCODED = 160_000
 """Maximum number of characters of a thumbnail."""
@@ -65,10 +65,11 @@ class RenderedImage(Record):
 
 
 class RenderedImages(Document):
-    """All images of a step."""
+    """All images of a `render_images`."""
 
     document: Literal["images"] = "images"
-    format_version: int = VERSIONS["images"]
+    format_version: int = 1
+    file_name = "images.json"
     model: str
     reference: str = ""
     """The other model, if there is one."""

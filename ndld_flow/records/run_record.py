@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Digest, Document, Record, Seconds, StrictRecord, Time
+from ndld_flow.records.document import PLAIN_VERSIONS, Digest, Document, Record, Seconds, StrictRecord, Time
 from ndld_flow.records.key_parts import ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.model_diff import GraphChange
@@ -13,10 +13,10 @@ from ndld_flow.records.outcomes import Outcome, RunOutcome
 
 
 class StepRecord(Document, StrictRecord, defer_build=False):  # those of runs and their steps contain it
-    """The record of a computed artifact."""
+    """The record of a computed artifact: `record.json` in the folder of its step, and in the store."""
 
     document: Literal["step"] = "step"
-    format_version: int = VERSIONS["step"]
+    format_version: int = PLAIN_VERSIONS["step"]
     key: Digest
     parts: KeyParts
     parents: dict[str, str]
@@ -112,10 +112,10 @@ class RunFailure(Record):
 
 
 class RunRecord(Document):
-    """One run of one recipe, with everything needed to repeat it."""
+    """One run of one recipe, with everything needed to repeat it: `run.json` in its folder."""
 
     document: Literal["run"] = "run"
-    format_version: int = VERSIONS["run"]
+    format_version: int = PLAIN_VERSIONS["run"]
     id: str
     """`<utc time>-<short id>`, the name of the run's folder."""
     recipe_name: str

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.document import VERSIONS, Digest, Document, InnerPath, Record, Time
+from ndld_flow.records.document import PLAIN_VERSIONS, Digest, Document, InnerPath, Record, Time
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.outcomes import Outcome, PointOutcome
 from ndld_flow.records.run_record import GateResult
@@ -133,10 +133,10 @@ class NoisyPoint(Record):
 
 
 class SweepRecord(Document):
-    """One sweep of one recipe, with everything needed to repeat it."""
+    """One sweep of one recipe, with everything needed to repeat it: `sweep.json` in its folder."""
 
     document: Literal["sweep"] = "sweep"
-    format_version: int = VERSIONS["sweep"]
+    format_version: int = PLAIN_VERSIONS["sweep"]
     id: str
     """`<utc time>-<short id>`, the name of the sweep's folder."""
     recipe_name: str

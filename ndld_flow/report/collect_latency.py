@@ -13,7 +13,7 @@ from ndld_flow.profiles.compare.differences import PairCircumstances, circumstan
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.profiles.compare.verdicts import Bounds, judge
-from ndld_flow.records.comparison import MetricVerdict
+from ndld_flow.records.comparison import Comparison, MetricVerdict
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
@@ -180,11 +180,11 @@ def latency_of_result(documents: RunDocuments, step: str) -> LatencyOutcome | No
 
 
 def _measured_profiles(documents: RunDocuments) -> dict[str, Profile]:
-    return {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
+    return {step: profile for step, profile in documents.of(Profile).items() if profile.latency_ms}
 
 
 def _compare(documents: RunDocuments, base: str, candidate: str) -> LatencyOutcome:
-    profiles = [documents.profiles[base], documents.profiles[candidate]]
+    profiles = [documents.of(Profile)[base], documents.of(Profile)[candidate]]
     circumstances = circumstances_of(profiles[0], profiles[1], frozenset())
     verdict = _recorded(documents, base, candidate)
     if verdict is None:
@@ -215,7 +215,7 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
 
 def _compared(documents: RunDocuments) -> Iterator[tuple[str, str]]:
     """Yield the pairs of `compare_profiles` steps, the last step first."""
-    for comparison in reversed(documents.comparisons.values()):
+    for comparison in reversed(documents.of(Comparison).values()):
         for compared in comparison.profiles:
             if len(compared.steps) > 1:
                 yield compared.steps[0], compared.steps[1]
@@ -237,7 +237,7 @@ def _recorded(documents: RunDocuments, base: str, candidate: str) -> MetricVerdi
     return next(
         (
             verdict
-            for comparison in reversed(documents.comparisons.values())
+            for comparison in reversed(documents.of(Comparison).values())
             for compared in comparison.profiles
             if compared.steps[:2] == (base, candidate)
             for verdict in compared.verdicts
@@ -252,11 +252,11 @@ def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
 
 
 def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
-    profile = documents.profiles[step]
+    profile = documents.of(Profile)[step]
     record = next((run_step.record for run_step in documents.run.steps if run_step.name == step), None)
     return MeasuredLatency(
         step=short_name(step),
-        label=profile_titles(documents.profiles)[step],
+        label=profile_titles(documents.of(Profile))[step],
         latency=profile.latency,
         runs=sum(bool(run.latency_ms) for run in profile.runs),
         sitting=profile.sitting,

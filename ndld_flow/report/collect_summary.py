@@ -13,10 +13,14 @@ from typing import Literal
 from ndld_flow.base.quantities import apart, quantity
 from ndld_flow.base.text import first_of, short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.measurement import is_warning
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
@@ -185,9 +189,9 @@ class Summary:
 
 def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
-    run = documents.run
+    run, accuracies = documents.run, documents.of(Accuracy)
     graph, gates = _graph_outcome(run), collect_gates(run)
-    compared = (profile for comparison in documents.comparisons.values() for profile in comparison.profiles)
+    compared = (profile for comparison in documents.of(Comparison).values() for profile in comparison.profiles)
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
@@ -200,16 +204,16 @@ def collect_summary(documents: RunDocuments) -> Summary:
         wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
         graph=graph,
-        searches=outcomes_of(documents.searches),
-        accuracy=_accuracy_outcome(documents.accuracies),
+        searches=outcomes_of(documents.of(PrecisionSearch)),
+        accuracy=_accuracy_outcome(accuracies),
         weak={
             short_name(step): tuple(short_name(reason, 200) for reason in accuracy.weak)
-            for step, accuracy in documents.accuracies.items()
+            for step, accuracy in accuracies.items()
             if accuracy.passed and accuracy.weak
         },
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
-        engines=tuple(_engine_outcome(step, build, documents.accuracies) for step, build in documents.builds.items()),
+        engines=tuple(_engine_outcome(step, build, accuracies) for step, build in documents.of(Build).items()),
         gates=dict(Counter(gate.outcome for gate in gates)),
     )
 
@@ -219,7 +223,7 @@ _MOST_FAULTS = 3
 
 def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     """Return the notes of measurements, checks and changed models that are warnings, each once."""
-    parts = (documents.profiles, documents.accuracies, documents.activations)
+    parts = (documents.of(Profile), documents.of(Accuracy), documents.of(Activations))
     records = (step.record for step in documents.run.steps if step.record is not None)
     changes = (record.change for record in records if record.change is not None)
     notes = [note for part in parts for document in part.values() for note in document.notes]
@@ -260,7 +264,7 @@ def _reasons(documents: RunDocuments, gates: Sequence[GateView]) -> Iterator[str
         return
     for step in run.steps:
         if has_failed_check(step) and step.record is not None:
-            accuracy = documents.accuracies.get(step.name)
+            accuracy = documents.of(Accuracy).get(step.name)
             broken = _broken(accuracy) if accuracy is not None else ()
             yield f"{short_name(step.name)}: {first_of(broken, 1) or short_name(step.record.summary, _REASON)}"
     for gate in gates:
@@ -401,9 +405,9 @@ def _checked_by(build: Build, accuracies: Mapping[str, Accuracy]) -> str:
 
 def _warn_of_engines(documents: RunDocuments) -> Iterator[str]:
     """Yield a warning for each engine that chooses reduced precisions itself, and whose outputs no step compared."""
-    for step, build in documents.builds.items():
+    for step, build in documents.of(Build).items():
         chooses = build.typing.startswith("weakly typed") and any(word in build.typing for word in _WEAK)
-        if chooses and _checked_by(build, documents.accuracies) == "not checked":
+        if chooses and _checked_by(build, documents.of(Accuracy)) == "not checked":
             yield (
                 f"{step} is {build.typing}, and no step compares its outputs with the model's: add `check_accuracy` "
                 f"with `runtime: {{backend: {build.backend}, engine: {step}}}`"

@@ -51,7 +51,7 @@ def profiles_panel(
     title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str, *, is_tab: bool = False
 ) -> Panel[View]:
     """Return a panel on the profiles of a run, which the page of a profile has too."""
-    return Panel(title, lambda documents: collect(documents.profiles), after, of_profiles=collect, is_tab=is_tab)
+    return Panel(title, lambda documents: collect(documents.of(Profile)), after, of_profiles=collect, is_tab=is_tab)
 
 
 @dataclass(frozen=True)

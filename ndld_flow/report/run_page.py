@@ -10,7 +10,11 @@ from urllib.parse import quote
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name
+from ndld_flow.records.activations import Activations
+from ndld_flow.records.build import Build
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.outcomes import RunOutcome
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.page import draw_activations
@@ -73,7 +77,7 @@ def _page_of(
     documents: RunDocuments, drawn: Collection[str], panels: Sequence[PanelView], notes: Sequence[str]
 ) -> RunPage:
     summary = collect_summary(documents)
-    steps = [summary.graph.final, *documents.builds]
+    steps = [summary.graph.final, *documents.of(Build)]
     return RunPage(
         summary=summary,
         panels=tuple(panels),
@@ -81,7 +85,7 @@ def _page_of(
         results=tuple((short_name(step), link) for step in steps if (link := result_of(documents, step)) is not None),
         comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
         unreadable=(*documents.unreadable, *notes),
-        data=page_payload(panels, documents.profiles.values()),
+        data=page_payload(panels, documents.of(Profile).values()),
     )
 
 
@@ -97,7 +101,7 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
         if outcome is not None:
             documents = replace(documents, run=documents.run.model_copy(update={"outcome": outcome}))
         path = draw_documents(documents, run_folder)
-        for step in documents.activations:
+        for step in documents.of(Activations):
             draw_activations(run_folder / step)
     return path
 
@@ -108,7 +112,7 @@ def draw_documents(documents: RunDocuments, run_folder: Path, notes: Sequence[st
     Raises an `OutputsError` if it cannot be written.
     """
     documents = replace(documents, folder=run_folder)  # those of a sweep's point were read from the store
-    drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
+    drawn = [step for step in documents.of(Comparison) if (run_folder / step / COMPARISON_PAGE).is_file()]
     with paused_garbage_collection():
         text = page_with_notes("The report", lambda: _draw(documents, drawn, list(notes)))
     return write_page(run_folder / "report.html", text, "ndld-flow report")

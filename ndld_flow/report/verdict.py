@@ -9,7 +9,7 @@ from ndld_flow.base.quantities import count, number, percent, seconds, size, siz
 from ndld_flow.base.text import first_of
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.records.run_folder import RunDocuments, read_documents
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import MODEL_KINDS, LatencyOutcome, latency_of_result
 from ndld_flow.report.collect_summary import (
@@ -28,7 +28,7 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     compared.
     """
     with paused_garbage_collection():
-        return summarize_documents(read_documents(run, folder))
+        return summarize_documents(RunDocuments(run, folder))
 
 
 def summarize_documents(documents: RunDocuments) -> list[str]:

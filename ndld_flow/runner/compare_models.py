@@ -24,7 +24,6 @@ from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_alone
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
-from ndld_flow.store.kinds import ComparisonDocument
 
 _RECIPE = """\
 # {base} against {candidate}, on the same inputs. Repeat it with:
@@ -135,8 +134,8 @@ def compare_models(
     request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))
     finished = run_alone(request, listener)
     run = Path(finished.folder)
-    profiles = read_run(run).profiles
-    comparison = read_document(Comparison, run / "decide" / ComparisonDocument.main)
+    profiles = read_run(run).of(Profile)
+    comparison = read_document(Comparison, run / "decide" / Comparison.file_name)
     return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))
 
 

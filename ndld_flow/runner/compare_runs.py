@@ -26,7 +26,7 @@ from ndld_flow.runner.request import request_recipe
 from ndld_flow.runner.run import run_alone
 from ndld_flow.runner.run_folder import write_comparison
 from ndld_flow.store.files import building_folder, point_to
-from ndld_flow.store.kinds import ComparisonDocument, Onnx
+from ndld_flow.store.kinds import Onnx
 
 UNNAMED = "profile"
 """The common name of profiles with different names: it stays the same in a history if a file is renamed."""
@@ -196,12 +196,12 @@ def measure_pair(
     recipe = _write_recipe(origins, gates, rules)
     request = request_recipe(recipe, outputs=outputs.root, force=("all",))
     folder = Path(run_alone(request, listener).folder)
-    comparison = read_document(Comparison, folder / "decide" / ComparisonDocument.main)
+    comparison = read_document(Comparison, folder / "decide" / Comparison.file_name)
     subjects = tuple(
         subject.model_copy(update={"label": found.label, "location": found.reference, "run_id": found.run_id})
         for subject, found in zip(comparison.subjects, pair, strict=True)
     )
-    profiles = read_run(folder).profiles
+    profiles = read_run(folder).of(Profile)
     return comparison.model_copy(update={"subjects": subjects}), [profiles[step] for step in _STEPS]
 
 

@@ -23,7 +23,7 @@ from ndld_flow.profiles.read.sources import find_source
 from ndld_flow.profiles.read.untrusted_files import read_ends
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import EngineComparison
+from ndld_flow.records.engine_lock import EngineComparison, EngineLock
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, SWEEP_RECORD, find_file, read_run_record
 from ndld_flow.report.engines_page import draw_engines
 from ndld_flow.runner.disk import explaining_disk
@@ -92,11 +92,11 @@ def find_engine(reference: str, outputs: Outputs) -> EngineSide | None:
 def _with_build(reference: str, path: Path) -> EngineSide:
     lock = read_lock(path)
     file = Path(reference)
-    is_engine = file.is_file() and file.name not in (Engine.lock, Engine.build, Engine.layers)
+    is_engine = file.is_file() and file.name not in (EngineLock.file_name, Build.file_name, Engine.layers)
     if is_engine and digest_file(file) != lock.engine_digest:
         raise RequestError(f"{reference}: it is not the engine of the {path.name} beside it, which has another digest.")
     try:
-        build = read_document(Build, path.with_name(Engine.build))
+        build = read_document(Build, path.with_name(Build.file_name))
     except (OSError, ValueError):
         return side_of_lock(reference, lock)  # a lock that was copied
     if build.engine_digest != lock.engine_digest:
@@ -119,10 +119,10 @@ def find_lock(reference: str, outputs: Outputs) -> Path | None:
     """Return the lock of the engine that a reference names; None if it names no engine."""
     path = Path(reference)
     if path.is_file():
-        beside = path if path.suffix == Path(Engine.lock).suffix else path.with_name(Engine.lock)
+        beside = path if path.suffix == Path(EngineLock.file_name).suffix else path.with_name(EngineLock.file_name)
         return beside if beside.is_file() and path.suffix != ".onnx" else None
-    if (path / Engine.lock).is_file():
-        return path / Engine.lock
+    if (path / EngineLock.file_name).is_file():
+        return path / EngineLock.file_name
     head, colon, step = reference.rpartition(":")
     if not colon:
         return None
@@ -132,7 +132,8 @@ def find_lock(reference: str, outputs: Outputs) -> Path | None:
         return None
     records = {each.name: each.record for each in read_run_record(folder).steps}
     record = records.get(step)
-    return find_file(folder / step, Engine.lock) if record is not None and record.artifact.kind == Engine.kind else None
+    is_engine = record is not None and record.artifact.kind == Engine.kind
+    return find_file(folder / step, EngineLock.file_name) if is_engine else None
 
 
 @dataclass(frozen=True)

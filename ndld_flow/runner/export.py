@@ -171,7 +171,7 @@ def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecor
     """
     main = find_file(folder, _MAINS[artifact.kind])
     is_model = artifact.kind == Onnx.kind
-    name, config = describe_onnx(main) if is_model else describe_engine(find_file(folder, Engine.build))
+    name, config = describe_onnx(main) if is_model else describe_engine(folder)
     data = [file.path for file in artifact.files if is_model and file.path != _MAINS[artifact.kind]]
     copied = {f"{VERSION}/{name}": main, **{f"{VERSION}/{each}": find_file(folder, each) for each in data}}
     config_file, repository = export.path / "config.pbtxt", export.path.parent

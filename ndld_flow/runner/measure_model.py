@@ -15,6 +15,7 @@ from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.rounds import spread_of
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
@@ -99,7 +100,7 @@ def profile_model(
         command=tuple(command),
     )
     finished = run_alone(request, listener)
-    return Profiled(read_run(Path(finished.folder)).profiles[STEP], finished)
+    return Profiled(read_run(Path(finished.folder)).of(Profile)[STEP], finished)
 
 
 def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
@@ -194,8 +195,8 @@ def learn_noise(
     request = request_recipe(recipe, tuple(dict.fromkeys(overrides)), outputs=outputs, force=("all",))
     finished = run_alone(request, listener)
     documents = read_run(Path(finished.folder))
-    noise = _learn(documents.profiles["a"], documents.profiles["b"], model)
-    rounds = documents.comparisons["rounds"].profiles[0].rounds
+    noise = _learn(documents.of(Profile)["a"], documents.of(Profile)["b"], model)
+    rounds = documents.of(Comparison)["rounds"].profiles[0].rounds
     if rounds is not None:
         noise = noise.model_copy(update={"rounds_spread": spread_of(rounds)})
     machine = digest_json(noise.machine.model_dump(mode="json"))[:12]

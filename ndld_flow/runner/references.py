@@ -15,6 +15,8 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.profiles.compare.intervals import applies
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric
@@ -94,7 +96,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     # Tags, recipes and ids contain no colon; the path of a run's folder may.
     if not colon or _is_folder(reference):
         documents = read_run(outputs.find(reference))
-        return _subject_of_run(reference, documents, documents.profiles or _engines(documents))
+        return _subject_of_run(reference, documents, documents.of(Profile) or _engines(documents))
     return _read_step(reference, step, outputs.find(head))
 
 
@@ -133,7 +135,7 @@ def _refuse_untimed(subject: FoundSubject) -> None:
 
 def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
     documents = read_run(folder)
-    found_models = {**documents.profiles, **_engines(documents)}
+    found_models = {**documents.of(Profile), **_engines(documents)}
     if found_models and step not in found_models:
         run = documents.run
         message = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
@@ -142,7 +144,7 @@ def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
 
 
 def _engines(documents: RunDocuments) -> dict[str, Profile]:
-    return {step: build.as_profile() for step, build in documents.builds.items()}
+    return {step: build.as_profile() for step, build in documents.of(Build).items()}
 
 
 def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[str, Profile]) -> FoundSubject:
@@ -166,7 +168,7 @@ def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
     record = steps[step].record
     model = record.parents.get("from", "") if record else ""
     metrics = _model_metrics(documents.run, model, steps.get(model))
-    for check, accuracy in documents.accuracies.items():
+    for check, accuracy in documents.of(Accuracy).items():
         checked = steps[check].record
         if accuracy.candidate == model and checked is not None:
             metrics |= {f"{check}.{name}": metric for name, metric in checked.metrics.items()}

@@ -19,9 +19,15 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.key_parts import ArtifactRecord
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD, Optimization
 from ndld_flow.records.outcomes import is_complete, outcome_of_code
-from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents, read_run
+from ndld_flow.records.run_folder import (
+    COMPARISON_PAGE,
+    OPTIMIZATION_RECORD,
+    RUN_RECORD,
+    STORED,
+    RunDocuments,
+    read_run,
+)
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.runner.events import Notice, RunFailed
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
@@ -46,6 +52,7 @@ from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
     from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.optimization import Optimization
     from ndld_flow.records.profile import Profile
     from ndld_flow.records.sweep import SweepRecord
 
@@ -160,7 +167,7 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     for step in run.steps:
         _write_step(step, built, folder, store)
     write_texts(run, built, folder)
-    documents = read_documents(run, built)
+    documents = RunDocuments(run, built)
     notes = _write_exports(documents, built)  # first: the report links to existing files
     draw_documents(documents, built, notes)
     draw_inspected(documents, built, store)
@@ -186,10 +193,11 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
 
 def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
     """Draw the page of each step that captured activations. Its maps are read from the store."""
+    from ndld_flow.records.activations import Activations
     from ndld_flow.report.activations.page import draw_activations
 
     for step in documents.run.steps:
-        if step.name in documents.activations and step.record is not None:
+        if step.name in documents.of(Activations) and step.record is not None:
             draw_activations(built / step.name, store.object_folder(step.record.artifact.digest))
 
 
@@ -230,6 +238,9 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     """Write tables, traces and Markdown of each profile and comparison, and Markdown of the run; return notes on those
     that fail.
     """
+    from ndld_flow.records.build import Build
+    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.profile import Profile
     from ndld_flow.report.exports.chrome_trace import chrome_trace
     from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
     from ndld_flow.report.exports.precision_exports import write_precision_exports
@@ -238,14 +249,14 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     from ndld_flow.report.noted_failures import noting
 
     texts: dict[str, Callable[[], str]] = {RUN_SUMMARY: partial(run_markdown, documents)}
-    for step, profile in documents.profiles.items():
+    for step, profile in documents.of(Profile).items():
         labelled = [(profile.label, profile)]
         texts[f"{step}/profile.md"] = partial(profile_markdown, profile.label, profile)
         if profile.layers:
             texts[f"{step}/layers.csv"] = partial(layers_csv, labelled)
         if profile.timeline:
             texts[f"{step}/trace.json"] = partial(chrome_trace, labelled)
-    for step, build in documents.builds.items():
+    for step, build in documents.of(Build).items():
         texts[f"{step}/layers.csv"] = partial(engine_layers_csv, build.label, build.layers)
     notes: list[str] = []
     for name, text in texts.items():
@@ -253,7 +264,7 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
             (built / name).write_text(text(), encoding="utf-8", newline="")
     with noting("The exports of precision and accuracy", notes):
         write_precision_exports(documents, built)
-    for step, comparison in documents.comparisons.items():
+    for step, comparison in documents.of(Comparison).items():
         profiles = documents.compared(step)
         if profiles is not None:
             write_comparison(comparison, profiles, built / step)

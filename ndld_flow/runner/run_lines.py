@@ -28,13 +28,13 @@ from pydantic_core import from_json, to_json
 from ndld_flow import __version__
 from ndld_flow.base.errors import FormatError
 from ndld_flow.history.series import Measured, MeasuredStep, Subject, read_measurements
-from ndld_flow.records.document import DAMAGE, VERSIONS, Tree, read_tree
+from ndld_flow.records.document import DAMAGE, PLAIN_VERSIONS, Tree, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-_FORMAT = f"{__version__} {VERSIONS['run']} 3"
+_FORMAT = f"{__version__} {PLAIN_VERSIONS['run']} 3"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
 _HEAD = re.compile(rb'\["%b","([^"\\/]+)/([^"\\/]+)","([0-9 ]+)"' % re.escape(_FORMAT.encode()))
 _LONGEST = 2**22

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.received_inputs import INPUTS_FILE, MOST_ENCODED, ReceivedImage, ReceivedInputs
+from ndld_flow.records.received_inputs import MOST_ENCODED, ReceivedImage, ReceivedInputs
 from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin
 
 _LONGEST_SIDE = 320
@@ -27,7 +27,7 @@ def write_received_images(feeds: Mapping[str, Feed], folder: Path) -> None:
     images = [_describe(name, feed, feed.image) for name, feed in feeds.items() if feed.image is not None]
     if images:
         document = ReceivedInputs(images=tuple(images[:_MOST_IMAGES]))
-        (folder / INPUTS_FILE).write_text(document.to_json(), encoding="utf-8")
+        document.write(folder)
 
 
 def _describe(name: str, feed: Feed, origin: ImageOrigin) -> ReceivedImage:

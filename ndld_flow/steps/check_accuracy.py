@@ -292,7 +292,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         accuracy, messages = self.judge(pair, source, context, power_since=start)
         for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
             context.log.info("%s", message)
-        (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
+        accuracy.write(out)
         write_received_images(next(iter(pair.samples)).feeds, out)
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")

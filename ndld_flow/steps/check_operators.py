@@ -69,7 +69,7 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
             worst_sample=worst_sample(checks.outputs, list(self.tolerance.given(5))),
             notes=checks.notes,
         )
-        (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
+        accuracy.write(out)
         for note in accuracy.notes:
             context.log.info("%s", note)
         for output in accuracy.outputs:

@@ -117,7 +117,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         graphs, missing = _compare_graphs(measured, [base, source], context)
         compared = compared.model_copy(update={"graphs": graphs, "graphs_missing": missing})
         comparison = comparison.model_copy(update={"when_undecided": self.when_undecided, "profiles": (compared,)})
-        (out / ComparisonDocument.main).write_text(comparison.to_json(), encoding="utf-8")
+        comparison.write(out)
         _log(comparison, context)
         outcomes = {gate.outcome for gate in comparison.gates}
         wrong = {"failed", "incomparable"} | ({"inconclusive"} if self.when_undecided == "fail" else set())

@@ -75,4 +75,4 @@ def _engine_file(engine: Artifact, model: Onnx) -> EngineFile:
     from ndld_flow.records.build import Build
     from ndld_flow.records.document import read_document
 
-    return EngineFile(engine.path, read_document(Build, engine.folder / Engine.build), model.digest)
+    return EngineFile(engine.path, read_document(Build, engine.folder / Build.file_name), model.digest)

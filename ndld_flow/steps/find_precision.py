@@ -143,7 +143,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         search = PrecisionSearcher(request, subject, Workspace(context.scratch, file, context.progress)).run()
         write_received_images(next(iter(samples)).feeds, out)
-        (out / PrecisionDocument.main).write_text(search.to_json(), encoding="utf-8")
+        search.write(out)
         _log(search, context)
         counts = {"kept": len(search.kept), "candidates": search.candidate_count, "trials": len(search.trials)}
         metrics = {name: Metric(value=value) for name, value in counts.items()}

@@ -129,7 +129,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             context.scratch,
             context.progress,
         )
-        (out / ActivationsDocument.main).write_text(activations.to_json(), encoding="utf-8")
+        activations.write(out)
         described = activations.samples[0].inputs if activations.samples else {}
         for note in (*(f"input {name}: {origin}" for name, origin in described.items()), *activations.notes):
             context.log.info("%s", visible_name(note))

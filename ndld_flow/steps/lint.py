@@ -52,7 +52,7 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
         from ndld_flow.graph.lint.check import lint_file
 
         findings = lint_file(source.path, self, context.inputs, context.progress)
-        (out / LintDocument.main).write_text(findings.to_json(), encoding="utf-8")
+        findings.write(out)
         for finding in findings.findings:
             where = f" {finding.node or finding.op_type}:" if finding.node or finding.op_type else ""
             context.log.info(f"{finding.severity}: {finding.check}:{where} {finding.message}")

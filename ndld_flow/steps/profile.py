@@ -264,7 +264,7 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.samples.feeds import make_feeds
     from ndld_flow.samples.received_images import write_received_images
 
-    (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
+    profile.write(turn.out)
     # If some of its data are files, the images that the model received are read again and written.
     request = turn.step.request(turn.source, turn.context)
     if any(spec.data_patterns for spec in request.inputs.values()):

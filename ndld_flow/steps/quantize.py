@@ -324,9 +324,7 @@ def _result(quantized: Quantization) -> Result:
 
 def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
     """Write the record of a placement; return the result with what was measured."""
-    from ndld_flow.records.placement import PLACEMENT_FILE
-
-    (out / PLACEMENT_FILE).write_text(placement.to_json(), encoding="utf-8")
+    placement.write(out)
     result = _result(quantized)
     measured = placement.delivered
     if measured is None:

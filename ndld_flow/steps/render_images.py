@@ -163,7 +163,7 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             context.scratch,
             context.progress,
         )
-        (out / ImagesDocument.main).write_text(rendering.record.to_json(), encoding="utf-8")
+        rendering.record.write(out)
         for note in rendering.record.notes:
             context.log.info("%s", visible_name(note))
         for image in rendering.record.images:

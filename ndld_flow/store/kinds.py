@@ -116,10 +116,8 @@ class Engine(Artifact):
 
     kind = "engine"
     main = "model.engine"
-    build: ClassVar[str] = "build.json"
     layers: ClassVar[str] = "model.trt.json"
     log: ClassVar[str] = "build.log"
-    lock: ClassVar[str] = "engine.lock"
     typed_model: ClassVar[str] = "typed.onnx"
 
 

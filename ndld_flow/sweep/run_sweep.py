@@ -21,7 +21,7 @@ from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.places import find_value, split_key
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
-from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_sweep_record
 from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
@@ -212,7 +212,7 @@ def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None
             write_step_texts(step.record, target)
     write_texts(run, built, folder)
     (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
-    documents = read_stored_documents(run, store.object_folder)
+    documents = RunDocuments(run, object_folder=store.object_folder)
     draw_documents(documents, built)
     draw_inspected(documents, built, store)
 

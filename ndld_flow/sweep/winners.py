@@ -126,7 +126,7 @@ def read_winner(steps: Sequence[RunStep], expression: Expression, store: Store) 
         if step.record is None:
             continue
         if step.name in named and step.record.artifact.kind == ProfileDocument.kind:
-            path = store.object_folder(step.record.artifact.digest) / ProfileDocument.main
+            path = store.object_folder(step.record.artifact.digest) / Profile.file_name
             # Its metrics are in the record: without the profile only the interval is lost.
             with contextlib.suppress(OSError, ValidationError):
                 profiles[step.name] = read_stored(Profile, path)

@@ -21,6 +21,7 @@ from ndld_flow.machine.gpu_state import Gpu
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.runner.export import plan_exports
 from ndld_flow.runtimes.tensorrt import settings as engine_settings
 from ndld_flow.steps.check_accuracy import CheckAccuracy
@@ -107,7 +108,7 @@ def test_an_engine_is_compared_with_its_model(bench: Bench) -> None:
     assert execution.library == "TensorRT 10.8.0.43"
     assert execution.built is not None
     assert execution.built.described == "engine, built by TensorRT 10.8.0.43 from candidate (weakly typed: FP16, TF32)"
-    assert execution.built.digest == json.loads((engine.folder / Engine.build).read_text())["engine_digest"]
+    assert execution.built.digest == json.loads((engine.folder / Build.file_name).read_text())["engine_digest"]
     assert any("candidate ran as engine, built by TensorRT" in note for note in accuracy.notes)
     assert "(engine in TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
     assert [path.name for path in ran.scratch.iterdir() if path.suffix == ".onnx"] == []
@@ -213,7 +214,7 @@ def test_engines_that_the_record_shows_not_to_fit_are_refused(bench: Bench, monk
     newer = bench.standins.library("tensorrt", "10.9")
     with pytest.raises(BackendError, match=r"engine was built by TensorRT 10\.8\.0\.43, and this is 10\.9"):
         bench.check(engine, runtime={"library": str(newer)})
-    build = Build.model_validate_json((engine.folder / Engine.build).read_bytes())
+    build = read_document(Build, engine.folder / Build.file_name)
     ahead = build.model_copy(update={"compute_capabilities": ("8.6", "8.9")})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: ahead)
     monkeypatch.setattr(gpu_state, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))

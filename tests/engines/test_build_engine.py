@@ -22,6 +22,8 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.processes import launch
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.records.build import Build, ShapeRange
+from ndld_flow.records.document import read_document
+from ndld_flow.records.engine_lock import EngineLock
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.step import Reuse
 from ndld_flow.steps.build_engine import BuildEngine
@@ -160,10 +162,10 @@ def test_an_engine_comes_with_its_record_layers_and_log(came: Mapping[str, Came]
     plain = came["plain"]
     assert {path.name for path in plain.out.iterdir()} == {
         Engine.main,
-        Engine.build,
+        Build.file_name,
         Engine.layers,
         Engine.log,
-        Engine.lock,
+        EngineLock.file_name,
     }
     build = plain.build
     assert build.engine_bytes == len(plain.engine) > 10_000
@@ -445,7 +447,7 @@ def test_unsupported_settings_are_refused_before_the_build(came: Mapping[str, Ca
 def test_the_step_reports_summary_metrics_and_progress(tmp_path: Path) -> None:
     settings = {**RTX, "compute_capabilities": ["8.6", "8.9"]}
     ran = run_step(BuildEngine, make_cnn(tmp_path / "cnn.onnx"), tmp_path / "step", settings)
-    build = Build.model_validate_json((ran.out / Engine.build).read_bytes())
+    build = read_document(Build, ran.out / Build.file_name)
     assert ran.result.summary.startswith(f"{build.engine_bytes / 1024:.0f} KiB engine for SM 8.6, 8.9 in ")
     assert ran.result.summary.endswith(f": {len(build.layers)} layers, strongly typed")
     metrics = {name: metric.value for name, metric in ran.result.metrics.items()}

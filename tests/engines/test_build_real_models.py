@@ -15,6 +15,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.engines.building import build_engine
 from ndld_flow.records.build import Build, ShapeRange
+from ndld_flow.records.document import read_document
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
@@ -131,7 +132,7 @@ class Transformer:
 
     @property
     def build(self) -> Build:
-        return Build.model_validate_json((self.engine / Engine.build).read_bytes())
+        return read_document(Build, self.engine / Build.file_name)
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,7 @@ def test_other_gpus_are_another_engine(transformer: Transformer, toy: Toy) -> No
     assert toy.plan(other)["engine"][0] == "settings changed"
     done, events = toy.run(other)
     assert started(events) == ["engine"]
-    built = Build.model_validate_json(Path(done.folder, "engine", Engine.build).read_bytes())
+    built = Build.model_validate_json(Path(done.folder, "engine", Build.file_name).read_bytes())
     assert built.compute_capabilities == ("8.9",)
     assert built.engine_digest != transformer.build.engine_digest
     assert set(toy.plan().values()) == {("reused", "")}, "the first is still there"
@@ -224,6 +225,6 @@ def test_layers_of_an_engine_are_a_table(transformer: Transformer, toy: Toy) -> 
     table = api.layers(f"{transformer.first.folder}:engine")
     assert list(table["name"]) == [layer.name for layer in transformer.build.layers]
     assert set(table["precision"]) >= {"float16", "unknown"}
-    assert api.layers(str(transformer.engine / Engine.build)).equals(table)
+    assert api.layers(str(transformer.engine / Build.file_name)).equals(table)
     with pytest.raises(RequestError, match="layers but no times, so there is nothing to compare"):
         api.compare([f"{transformer.first.folder}:engine", transformer.first.folder])

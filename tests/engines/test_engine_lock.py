@@ -132,7 +132,7 @@ def tactics(built: Build) -> list[str]:
 
 
 def lock_of(folder: Path) -> Path:
-    return folder / "out" / Engine.lock
+    return folder / "out" / EngineLock.file_name
 
 
 def changed(lock: Path, change: Callable[[dict[str, Any]], object]) -> str:

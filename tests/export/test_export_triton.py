@@ -72,12 +72,12 @@ def test_triton_reads_the_configuration_and_the_model_runs(in_folder: Path, sche
 
 def test_an_engine_is_described_by_the_record_of_its_build(tmp_path: Path, schema: ModuleType) -> None:
     (tmp_path / "build.json").write_text(build().to_json())
-    name, text = describe_engine(tmp_path / "build.json")
+    name, text = describe_engine(tmp_path)
     config = text_format.Parse(text, schema.ModelConfig())
     assert (name, config.platform, list(config.input[0].dims)) == ("model.plan", "tensorrt_plan", [-1, 3, -1, -1])
     (tmp_path / "build.json").write_text(rtx_build().to_json())
     with pytest.raises(RequestError, match="tensorrt_rtx"):
-        describe_engine(tmp_path / "build.json")
+        describe_engine(tmp_path)
 
 
 def test_external_data_is_beside_the_model(in_folder: Path) -> None:

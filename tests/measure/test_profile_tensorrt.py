@@ -339,7 +339,7 @@ def test_an_engine_of_plugins_is_inspected_and_measured(trt: Bench) -> None:
     plugin = write_plugin(trt.folder / "plugin.so", ["Magic"])
     graph = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) y = ours.Magic(a) }"
     engine = trt.engine(graph, profiles=[UP_TO_FOUR], plugins=[str(plugin)])
-    assert read_document(Build, engine.folder / Engine.build).layers_basis == "engine inspector"
+    assert read_document(Build, engine.folder / Build.file_name).layers_basis == "engine inspector"
     assert trt.profile(engine, TWO_ROWS, graph)[1].runs
 
 
@@ -476,7 +476,7 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
     (tmp_path / "other" / Engine.typed_model).write_bytes(write_model(tmp_path / "m.onnx", CHAIN).read_bytes())
     _, result = trt.profile(other)  # the model that was built in place of the other is as good
     assert result.runs
-    (tmp_path / "other" / Engine.build).write_text("{}")
+    (tmp_path / "other" / Build.file_name).write_text("{}")
     with pytest.raises(RequestError, match="no readable record of its build"):
         trt.profile(other)
 
@@ -802,8 +802,8 @@ def test_times_are_kept_without_the_inspector(tmp_path: Path) -> None:
 
 def _with_build(engine: Engine, folder: Path, **changed: Any) -> Engine:
     folder.mkdir()
-    build = Build.model_validate_json((engine.folder / Engine.build).read_bytes())
-    (folder / Engine.build).write_text(build.model_copy(update=changed).to_json())
+    build = read_document(Build, engine.folder / Build.file_name)
+    (folder / Build.file_name).write_text(build.model_copy(update=changed).to_json())
     (folder / Engine.main).write_bytes(engine.path.read_bytes())
     return Engine(folder / Engine.main, engine.label, "another digest")
 

@@ -18,7 +18,7 @@ from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.placement.regions import LatencyMeter, connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
 from ndld_flow.records.document import read_document
-from ndld_flow.records.placement import PLACEMENT_FILE, Placement
+from ndld_flow.records.placement import Placement
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.digest import digest_file
@@ -59,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     def run(model: Path, cost: Cost, folder: str = "q", seed: int = 0, **settings: Any) -> tuple[Ran, Placement]:
         simulate_latency(monkeypatch, cost, seed)
         ran = run_step(Quantize, model, tmp_path / folder, {"samples": 4, "optimize": "latency", **settings}, INPUT)
-        return ran, read_document(Placement, ran.out / PLACEMENT_FILE)
+        return ran, read_document(Placement, ran.out / Placement.file_name)
 
     return run
 
@@ -245,7 +245,7 @@ def test_real_layers_are_measured_where_they_run(tmp_path: Path) -> None:
     source = save(b.model([tensor("x", [64, 512])], [tensor("y", [64, 512])]), tmp_path / "m.onnx")
     settings = {"samples": 2, "optimize": {"threads": 1, "time": 60000}, "reduce_range": False}
     ran = run_step(Quantize, source, tmp_path / "q", settings, {"x": {"range": [-1.0, 1.0]}})
-    placement = read_document(Placement, ran.out / PLACEMENT_FILE)
+    placement = read_document(Placement, ran.out / Placement.file_name)
     assert len({region.kind for region in placement.regions}) == 1
     alone = placement.regions[0].alone
     assert alone is not None

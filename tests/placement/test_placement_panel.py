@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.placement import (
-    PLACEMENT_FILE,
     MeasuredRatio,
     PlacedRegion,
     Placement,
@@ -65,13 +64,13 @@ def documents_with(in_folder: Path, placement: Placement) -> tuple[RunDocuments,
     write_model(in_folder / "model.onnx", "g (float[2] x) => (float[2] y) { y = Identity(x) }")
     (in_folder / "my.yaml").write_text("model: model.onnx\nsteps:\n  clean: {step: sanitize}\n")
     folder = Path(run_once("my.yaml").folder)
-    (folder / "clean" / PLACEMENT_FILE).write_text(placement.to_json())
+    placement.write(folder / "clean")
     return read_run(folder), folder
 
 
 def test_a_placement_is_read_and_shown(in_folder: Path) -> None:
     documents, folder = documents_with(in_folder, PLACEMENT)
-    assert documents.placements == {"clean": PLACEMENT}
+    assert documents.of(Placement) == {"clean": PLACEMENT}
     draw_report(folder)
     page = (folder / "report.html").read_text()
     section = page.partition('<section id="placement"')[2].partition("</section>")[0]
@@ -85,4 +84,4 @@ def test_a_source_that_was_delivered_is_called_so(in_folder: Path) -> None:
     documents, _ = documents_with(in_folder, PLACEMENT.model_copy(update={"delivered": None, "digest": ""}))
     (view,) = collect_placements(documents)
     assert "the result is the source" in view.result
-    assert collect_placements(replace(documents, placements={})) == ()
+    assert collect_placements(replace(documents, known={Placement: {}})) == ()

@@ -23,9 +23,9 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.comparison import Subject
+from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.measurement import SIZES_ASSUMED, Machine
-from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.page import ACTIVATIONS_PAGE
@@ -103,7 +103,7 @@ def test_a_result_is_faster_only_if_that_is_proved(
         step: profile(label, ms, number, 330, runs=runs, passes=80, sitting=Sitting(number, 2, sitting))
         for number, (step, label, ms) in enumerate([("speed", "half", median_ms), ("base", "source", 14.3)])
     }
-    results = describe_results(replace(documents, profiles=measured))
+    results = describe_results(replace(documents, known={Profile: measured}))
     assert ("not proven faster" not in results["half"]) == gain
     assert "not proven faster" in results["sanitize"], "not measured"
 
@@ -241,9 +241,9 @@ def test_the_base_is_the_one_in_the_recipe(tmp_path: Path) -> None:
 def test_the_base_is_that_of_the_comparing_step(tmp_path: Path) -> None:
     shipped_and_proposed(tmp_path, {})
     documents = read_run(tmp_path)
-    pair = [Measured(at, step, documents.profiles[step]) for at, step in enumerate(("shipped", "speed"))]
+    pair = [Measured(at, step, documents.of(Profile)[step]) for at, step in enumerate(("shipped", "speed"))]
     found = compare([Subject(label=label, location="", kind="profile") for label in ("s", "p")], {"x": pair}, Rules())
-    outcome = collect_latency(replace(documents, comparisons={"decide": found}))
+    outcome = collect_latency(replace(documents, known={Comparison: {"decide": found}}))
     assert outcome is not None
     assert outcome.base is not None
     assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "25 % slower")
@@ -541,7 +541,7 @@ def test_a_step_name_cannot_leave_the_run_folder(tmp_path: Path) -> None:
     write_hostile(inside)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "profile.json").write_text(profile("stolen", 1, 1, 1).to_json())
-    assert "../../outside" not in read_run(inside).profiles
+    assert "../../outside" not in read_run(inside).of(Profile)
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ndld_flow.profiles.diagnose.diagnose import ENGINE_RULES, insights_of_engin
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, missed_precisions
 from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.profile import Layer, TensorInfo
@@ -348,7 +349,7 @@ def test_an_unchecked_engine_is_shown_as_such(tmp_path: Path) -> None:
     built = BuiltFile(name="engine", digest="d1", model="half")
     ran = Execution(library="TensorRT 10.16.1.11", device="NVIDIA H200", built=built)
     agree = accuracy().model_copy(update={"execution_candidate": ran})
-    checked = collect_summary(replace(documents, accuracies={"agree": agree}))
+    checked = collect_summary(replace(documents, known={**documents.known, Accuracy: {"agree": agree}}))
     assert checked.engines[0].checked == "checked by agree"
     assert not any("no step compares" in text for text in checked.warnings)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import LayerDivergence, OutputAgreement
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
 from ndld_flow.report.encoding import Texts
@@ -51,7 +52,7 @@ def write_search(folder: Path, found: PrecisionSearch, steps: list[StepSketch] |
 def documents_of(found: PrecisionSearch) -> RunDocuments:
     """A run of nothing but a search."""
     run = run_record(search_steps()[:1], recipe=RECIPE)
-    return RunDocuments(run, {}, {}, {}, {}, {}, {"search": found}, {}, ())
+    return RunDocuments(run, known={PrecisionSearch: {"search": found}})
 
 
 def view_of(documents: RunDocuments) -> SearchView:
@@ -82,7 +83,7 @@ def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: P
 def test_the_cost_is_the_time_of_layers_with_kept_nodes(tmp_path: Path) -> None:
     documents = read_run(write_search(tmp_path, search()))
     view = view_of(documents)
-    expected = documents.profiles["speed"].layer_times.sum_ms((40, 80, 120))
+    expected = documents.of(Profile)["speed"].layer_times.sum_ms((40, 80, 120))
     assert view.cost.measured is not None
     assert view.cost.measured.layers == (40, 80, 120)
     assert view.cost.measured.kept_ms == pytest.approx(expected)

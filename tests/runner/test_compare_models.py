@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.collect_summary import collect_summary
 from tests.support.command_line import ndld_flow
@@ -43,7 +44,7 @@ def models(in_folder: Path) -> tuple[Path, Path]:
 def test_two_models_are_judged_and_measured_on_the_given_samples(models: tuple[Path, Path]) -> None:
     compared = api.compare_models(models, rules=FEW_ROUNDS, options=api.ModelOptions(data=("rows.npy",)))
     run = read_run(Path(compared.finished.folder))
-    accuracy = run.accuracies["agree"]
+    accuracy = run.of(Accuracy)["agree"]
     assert accuracy.sample_count == 6
     assert 0 < accuracy.outputs[0].metrics["slice_rms"] < 0.05
     assert any(each.metric == "latency.median" and each.clock for each in compared.comparison.profiles[0].verdicts)

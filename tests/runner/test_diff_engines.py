@@ -11,9 +11,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.records.engine_lock import EngineLock
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runtimes.tensorrt.library import find_library
-from ndld_flow.store.kinds import Engine
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 
@@ -60,12 +60,12 @@ def test_a_build_is_reproduced(engine_folder: Path) -> None:
 
 
 def test_two_engines_are_compared_by_any_name(engine_folder: Path) -> None:
-    change(engine_folder / Engine.lock, move_layer)
+    change(engine_folder / EngineLock.file_name, move_layer)
     again = Path(api.run({**RECIPE, "name": "again"}, ["steps.engine.optimization_level=0"]).folder) / "engine"
     for before in (
         "rtx:engine",
         str(engine_folder),
-        str(engine_folder / Engine.lock),
+        str(engine_folder / EngineLock.file_name),
     ):
         compared = api.diff_engines(before, "again:engine")
         assert compared is not None

@@ -19,6 +19,7 @@ from typing import Any
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.library import Library
 from ndld_flow.store.kinds import Engine
 from tests.support.models_run import Given, specs
@@ -62,7 +63,7 @@ class Came:
     @property
     def build(self) -> Build:
         assert not self.answer.error, self.answer.message
-        return Build.model_validate_json((self.out / Engine.build).read_bytes())
+        return read_document(Build, self.out / Build.file_name)
 
     @property
     def engine(self) -> bytes:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import (
-    OPTIMIZATION_RECORD,
     FrontPoint,
     Gain,
     Optimization,
@@ -16,6 +15,7 @@ from ndld_flow.records.optimization import (
     TriedVariant,
     VariantOutcome,
 )
+from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from tests.support.run_fixtures import write_quickstart
 
 

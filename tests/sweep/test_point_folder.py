@@ -89,7 +89,7 @@ def test_a_point_folder_is_a_run_folder_that_links_to_the_store(points: Points) 
 
 def test_documents_are_read_through_links_and_reports_are_reproducible(points: Points) -> None:
     folder = points.folder(2)
-    assert list(read_run(folder).profiles) == ["speed"]
+    assert list(read_run(folder).of(Profile)) == ["speed"]
     drawn = (folder / "report.html").read_bytes()
     assert b'id="latency"' in drawn
     (folder / "report.html").unlink()
@@ -106,7 +106,7 @@ def test_a_point_written_elsewhere_has_its_profiles_in_its_report(points: Points
 def test_all_outputs_can_be_moved_together(points: Points, tmp_path: Path) -> None:
     shutil.move(points.root, tmp_path / "elsewhere")
     moved = Points(tmp_path / "elsewhere", points.runs)
-    assert list(read_run(moved.folder(1)).profiles) == ["speed"]
+    assert list(read_run(moved.folder(1)).of(Profile)) == ["speed"]
 
 
 def test_points_are_compared_by_their_numbers(points: Points) -> None:
@@ -126,7 +126,7 @@ def test_files_are_copied_where_links_are_not_supported(points: Points, monkeypa
     folder = points.folder(3)
     write_point(points.runs[0], folder, folder, points.outputs.store)
     assert (folder / "speed" / ProfileDocument.main).is_file()
-    assert list(read_run(folder).profiles) == ["speed"]
+    assert list(read_run(folder).of(Profile)) == ["speed"]
 
 
 def test_winners_are_ranked_by_the_profiles_in_the_store(points: Points) -> None:

@@ -208,14 +208,14 @@ SEARCH_SUMMARY, ACCURACY_SUMMARY = "search.md", "accuracy.md"
 
 def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
     """Write the exports into the folders of the searching and comparing steps of a run."""
-    for (step, search), view in zip(documents.searches.items(), collect_searches(documents), strict=True):
+    for (step, search), view in zip(documents.of(PrecisionSearch).items(), collect_searches(documents), strict=True):
         own = folder / step
         _write(own / TRIALS, trials_csv(search))
         _write(own / KEPT, kept_csv(search))
         _write_depth(view, own)
         _write(own / SEARCH_SUMMARY, search_markdown(view))
     for (step, accuracy), compared in zip(
-        documents.accuracies.items(), collect_accuracy(documents.accuracies), strict=True
+        documents.of(Accuracy).items(), collect_accuracy(documents.of(Accuracy)), strict=True
     ):
         own = folder / step
         if accuracy.samples:

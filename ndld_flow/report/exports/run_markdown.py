@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.outcomes import ENDINGS
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
@@ -42,14 +44,14 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     gates = collect_gates(documents.run)[:_GATES]
     if gates:
         yield table(["Gate", "Measured", "Limit", ""], map(_gate, gates), numbers=(1, 2))
-    medians = {step: profile.latency.median_ms for step, profile in documents.profiles.items() if profile.latency_ms}
-    compared = {step for each in documents.comparisons.values() for part in each.profiles for step in part.steps}
+    medians = {step: profile.latency.median_ms for step, profile in documents.of(Profile).items() if profile.latency_ms}
+    compared = {step for each in documents.of(Comparison).values() for part in each.profiles for step in part.steps}
     if len(medians) > 1 and not compared >= medians.keys():  # else the comparison has its own chart
         yield mermaid_bars("Median latency", medians, "ms")
-    for step in documents.comparisons:
+    for step in documents.of(Comparison):
         profiles = documents.compared(step)
         if profiles is not None:
-            yield from comparison_parts(documents.comparisons[step], profiles)
+            yield from comparison_parts(documents.of(Comparison)[step], profiles)
     if documents.unreadable:
         yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
 

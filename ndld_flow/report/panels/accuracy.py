@@ -454,4 +454,4 @@ def _labelled_bound(name: str, value: float) -> str:
     return words.format(f"{100 * value:.3g} %" if name.startswith("relative") else number(value))
 
 
-PANEL = Panel("Accuracy", lambda documents: collect_accuracy(documents.accuracies), after="precision")
+PANEL = Panel("Accuracy", lambda documents: collect_accuracy(documents.of(Accuracy)), after="precision")

@@ -41,4 +41,4 @@ def collect_activations(documents: Mapping[str, Activations]) -> tuple[Activatio
     )
 
 
-PANEL = Panel("Activations", lambda documents: collect_activations(documents.activations), after="accuracy")
+PANEL = Panel("Activations", lambda documents: collect_activations(documents.of(Activations)), after="accuracy")

@@ -67,4 +67,4 @@ def _section(step: str, comparison: Comparison) -> ComparisonSection:
     )
 
 
-PANEL = Panel("Comparisons", lambda documents: collect_comparisons(documents.comparisons), after="activations")
+PANEL = Panel("Comparisons", lambda documents: collect_comparisons(documents.of(Comparison)), after="activations")

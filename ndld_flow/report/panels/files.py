@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from ndld_flow.base.text import short_name
-from ndld_flow.records.optimization import OPTIMIZATION_RECORD
-from ndld_flow.records.run_folder import RunDocuments, find_file
+from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, RunDocuments, find_file
 from ndld_flow.records.run_record import RunStep
 from ndld_flow.report.panel import Panel
 

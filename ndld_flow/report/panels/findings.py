@@ -83,5 +83,5 @@ def findings_payload(view: FindingsView, texts: Texts) -> FindingsPayload:
 
 
 PANEL = Panel(
-    "Findings", lambda documents: collect_findings(documents.findings), after="steps", payload=findings_payload
+    "Findings", lambda documents: collect_findings(documents.of(Findings)), after="steps", payload=findings_payload
 )

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage
+from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage, RenderedImages
 from ndld_flow.records.run_folder import RunDocuments, find_file
 from ndld_flow.report.panel import Panel
 
@@ -64,7 +64,7 @@ def collect_images(documents: RunDocuments) -> tuple[ImageView, ...]:
     """Return all images that the report can show, in recipe order."""
     return tuple(
         _view(documents, step, image)
-        for step, record in documents.images.items()
+        for step, record in documents.of(RenderedImages).items()
         for image in record.images
         if image.rows
     )

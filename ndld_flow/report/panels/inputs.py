@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name
-from ndld_flow.records.received_inputs import ReceivedImage
+from ndld_flow.records.received_inputs import ReceivedImage, ReceivedInputs
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Fact, facts_of
@@ -27,7 +27,7 @@ def collect_inputs(documents: RunDocuments) -> tuple[ReceivedView, ...]:
     """Return the images that models received; equal ones of several steps once."""
     steps: dict[str, list[str]] = {}
     images: dict[str, ReceivedImage] = {}
-    for step, received in documents.received.items():
+    for step, received in documents.of(ReceivedInputs).items():
         for image in received.images:
             key = image.model_dump_json()
             images[key] = image

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.panel import Panel
 
-PANEL = Panel("Latency", lambda documents: collect_profiles(documents.profiles), after="engines")
+PANEL = Panel("Latency", lambda documents: collect_profiles(documents.of(Profile)), after="engines")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.panel import Panel
 
-PANEL = Panel("Layers", lambda documents: collect_layers(documents.profiles, documents.run), after="latency")
+PANEL = Panel("Layers", lambda documents: collect_layers(documents.of(Profile), documents.run), after="latency")

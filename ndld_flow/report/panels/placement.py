@@ -48,7 +48,7 @@ class PlacementView:
 
 def collect_placements(documents: RunDocuments) -> tuple[PlacementView, ...]:
     """Return the placements of a run."""
-    return tuple(_view(short_name(step), placement) for step, placement in documents.placements.items())
+    return tuple(_view(short_name(step), placement) for step, placement in documents.of(Placement).items())
 
 
 def _view(step: str, placement: Placement) -> PlacementView:

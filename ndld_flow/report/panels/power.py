@@ -111,4 +111,4 @@ def _helps(power: Power) -> Iterator[str]:
         yield f"samples with other sizes of {', '.join(power.single_sizes)}"
 
 
-PANEL = Panel("Power", lambda documents: collect_power(documents.accuracies), after="accuracy")
+PANEL = Panel("Power", lambda documents: collect_power(documents.of(Accuracy)), after="accuracy")

@@ -12,7 +12,7 @@ from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
-from ndld_flow.records.accuracy import LayerDivergence
+from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
@@ -89,7 +89,7 @@ def _records(run: RunRecord) -> dict[str, StepRecord]:
 def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:
     """Return the cost in the first profile of a model that uses the result."""
     names = {node.node for node in search.kept if node.node}
-    for step, profile in documents.profiles.items():
+    for step, profile in documents.of(Profile).items():
         if profile.layers and not _ancestors(step, documents.run).isdisjoint(users):
             return _cost_in(step, profile, names)
     return None
@@ -216,7 +216,7 @@ class SearchView:
 
 def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
     """Return all searches of a run, in recipe order."""
-    return tuple(_view(step, search, documents) for step, search in documents.searches.items())
+    return tuple(_view(step, search, documents) for step, search in documents.of(PrecisionSearch).items())
 
 
 def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> SearchView:
@@ -228,7 +228,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     for node in search.kept:
         causes[node.cause] += 1
     checks = tuple(
-        (name, accuracy) for name, accuracy in documents.accuracies.items() if accuracy.candidate in cost.users
+        (name, accuracy) for name, accuracy in documents.of(Accuracy).items() if accuracy.candidate in cost.users
     )
     part = cost.measured.part if cost.measured else None
     return SearchView(
@@ -241,7 +241,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         cost_words=passages(cost_words(cost, len(search.kept))),
         insights=tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part)))),
         metrics=_metrics(search),
-        kept=_kept_rows(search, documents.profiles, depth),
+        kept=_kept_rows(search, documents.of(Profile), depth),
         kept_count=len(search.kept),
         causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
         trials=search.trials,

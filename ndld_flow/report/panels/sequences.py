@@ -152,7 +152,7 @@ def _largest(errors: tuple[float | None, ...]) -> float | None:
 
 PANEL = Panel(
     "Sequences",
-    lambda documents: collect_sequences(documents.accuracies),
+    lambda documents: collect_sequences(documents.of(Accuracy)),
     after="accuracy",
     payload=sequences_payload,
 )

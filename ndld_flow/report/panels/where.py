@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.panel import Panel
@@ -12,7 +13,7 @@ def _collect(documents: RunDocuments) -> tuple[str, ...]:
     records = [step.record for step in documents.run.steps if step.record is not None]
     if any(record.artifact.kind == "onnx" for record in records):
         return ()
-    timed = tuple(step for step, profile in documents.profiles.items() if has_timed_layers(profile))
+    timed = tuple(step for step, profile in documents.of(Profile).items() if has_timed_layers(profile))
     return timed if len(timed) == 1 else ()
 
 

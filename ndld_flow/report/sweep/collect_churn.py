@@ -12,8 +12,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, counted, quantity, share
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request_of
+from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import ChangedLayer, TacticChurn
-from ndld_flow.records.run_folder import read_documents, read_run_record, read_stored_documents
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import RunDocuments, read_run_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 
 Objects = Callable[[str], Path]
@@ -126,13 +128,13 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
         run = read_run_record(folder / point.folder)
     except RequestError:
         return
-    documents = read_stored_documents(run, objects) if objects else read_documents(run, folder / point.folder)
+    documents = RunDocuments(run, folder / point.folder, objects)
     keys = {step.name: step.key for step in point.steps}
-    for step, build in documents.builds.items():
+    for step, build in documents.of(Build).items():
         asked = build.options.get("attempt")
         attempt = asked if isinstance(asked, int) else 1
         measured = next(
-            (profile for profile in documents.profiles.values() if profile.options.get("engine") == step), None
+            (profile for profile in documents.of(Profile).values() if profile.options.get("engine") == step), None
         )
         built = _BuiltPoint(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
         yield step, keys.get(step, ""), built

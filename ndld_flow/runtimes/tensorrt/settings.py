@@ -227,7 +227,7 @@ def _read_build(engine: Engine) -> "Build":
     from ndld_flow.records.build import Build
 
     try:
-        return read_document(Build, engine.folder / Engine.build)
+        return read_document(Build, engine.folder / Build.file_name)
     except (OSError, ValidationError):
         raise RequestError(
             f"the engine of step {engine.label} has no readable record of its build: rebuild it."
