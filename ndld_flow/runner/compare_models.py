@@ -149,7 +149,7 @@ def _refuse_other_inputs(base: Path, candidate: Path) -> None:
         for path, names in ((base, first - second), (candidate, second - first))
         if names
     )
-    raise RequestError(
-        f"compare: two models are compared on the same inputs: {own}. If these are the same inputs, give them the same "
-        "names by the operation `rename_tensors` of `edit`."
-    )
+    remedy = "make the input a constant by the operation `remove_inputs` of `edit`, if that is what the other does"
+    if first - second and second - first:
+        remedy = "if these are the same inputs, give them the same names by the operation `rename_tensors` of `edit`"
+    raise RequestError(f"compare: two models are compared on the same inputs: {own}; {remedy}.")

@@ -89,6 +89,14 @@ def test_models_of_other_inputs_are_refused_before_anything_is_written(models: t
     assert not Path("outputs").exists()
 
 
+def test_an_input_that_one_model_alone_has_is_not_to_be_renamed(models: tuple[Path, Path]) -> None:
+    other = onnx.load(models[1])
+    other.graph.input.append(onnx.helper.make_tensor_value_info("rate", onnx.TensorProto.INT64, ()))
+    onnx.save(other, models[1])
+    with pytest.raises(RequestError, match="remove_inputs"):
+        api.compare_models(models)
+
+
 def test_one_model_cannot_be_compared(models: tuple[Path, Path]) -> None:
     with pytest.raises(RequestError):
         api.compare_models(models[:1])
