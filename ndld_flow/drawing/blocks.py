@@ -9,6 +9,7 @@ A block is never on a cycle of blocks, so that the folded graph has the directio
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -60,13 +61,20 @@ def find_inner_blocks(names: Sequence[str], edges: Sequence[Edge], outer: Sequen
     return None
 
 
-def block_title(names: Sequence[str]) -> str:
-    """Return the module that all these nodes belong to, without the modules around it; empty if there is none."""
+def block_titles(blocks: Sequence[Sequence[str]]) -> list[str]:
+    """Return the module of each block's nodes, without the modules around it; empty if it is that of several blocks."""
+    modules = [tuple(_shared(names)) for names in blocks]
+    times = Counter(modules)
+    return [module[-1] if module and times[module] == 1 else "" for module in modules]
+
+
+def _shared(names: Sequence[str]) -> list[str]:
+    """Return the modules that all these nodes belong to, the outermost first."""
     paths = [_path(name) for name in names]
     shared = 0
     while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
         shared += 1
-    return paths[0][shared - 1] if shared else ""
+    return paths[0][:shared]
 
 
 def _modules(names: Sequence[str]) -> Iterator[list[str]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from ndld_flow.base.text import short_name
-from ndld_flow.drawing.blocks import HEADS, block_title, find_blocks, find_inner_blocks
+from ndld_flow.drawing.blocks import HEADS, block_titles, find_blocks, find_inner_blocks
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.graph import FAMILIES, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
@@ -178,7 +178,8 @@ def _folded(
     )
     layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), tuple(between), aspect)
     heads = tuple(next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members)
-    titles = tuple(short_name(block_title([name for node in nodes for name in names[node]]), 28) for nodes in members)
+    names_of_blocks = [[name for node in nodes for name in names[node]] for nodes in members]
+    titles = tuple(short_name(title, 28) for title in block_titles(names_of_blocks))
     colours = tuple(families[head] for head in heads)
     picture = GraphPicture(layout, tuple(between), tuple(terminals), colours, size=_BLOCK_SIZE)
     return Blocks(tuple(of), heads, titles, picture)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.drawing.blocks import FEWEST, block_title, find_blocks, find_inner_blocks
+from ndld_flow.drawing.blocks import FEWEST, block_titles, find_blocks, find_inner_blocks
 from ndld_flow.drawing.graph import Family
 
 CHAIN: tuple[Family, ...] = ("convolution", "normalization", "activation", "elementwise")
@@ -45,9 +45,10 @@ def test_modules_in_names_are_blocks() -> None:
     names = [f"/encoder/layer.{node // 8}/attention/MatMul_{node}" for node in range(96)]
     blocks = find_blocks(names, ["matmul"] * 96, line(96))
     assert blocks == tuple(node // 8 for node in range(96))
-    assert block_title(names[:8]) == "attention"
-    assert block_title(["/a/b/x", "/a/c/y"]) == "a"
-    assert block_title(["x", "/a/c/y"]) == ""
+    assert block_titles([names[:8], ["/a/x"]]) == ["attention", "a"]
+    assert block_titles([["/a/b/x", "/a/c/y"], ["x", "/a/c/y"]]) == ["a", ""]
+    assert block_titles([["p2o.Conv.0"], ["p2o.Conv.1", "p2o.Relu.1"], ["/a/c/y"]]) == ["", "", "c"]
+    assert block_titles([["/a/mlp/x"], ["/b/mlp/x"]]) == ["mlp", "mlp"]
 
 
 def test_modules_on_a_cycle_are_no_blocks() -> None:
@@ -100,7 +101,7 @@ def test_thousands_of_named_nodes_have_blocks_in_blocks(joint: str) -> None:
     edges = line(len(names))
     outer = find_blocks(names, ["matmul"] * len(names), edges)
     assert outer == tuple(node // 49 for node in range(len(names)))
-    assert block_title(names[49:98]) == "layers.1"
+    assert block_titles([names[49:98]]) == ["layers.1"]
     assert find_inner_blocks(names, edges, outer) == tuple(node // 7 for node in range(len(names)))
 
 

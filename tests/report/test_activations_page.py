@@ -166,6 +166,30 @@ def test_the_headline_is_the_largest_difference(tmp_path: Path, db: float | None
     assert (layers[2].tensor in result_of(record)) is (db is not None and db < 300)
 
 
+@pytest.mark.parametrize(
+    ("noise", "steepest"),
+    [
+        ((500.0, 58.0, 50.0, -26.0, -28.0), 3),
+        ((500.0, 58.0, 50.0, 45.0, 44.0), None),  # the first rounding is no fall
+        ((500.0, 58.0, 50.0, 45.0, -28.0), None),  # it is the furthest itself
+        ((500.0, -5.0, -6.0, -7.0, -8.0), 1),
+    ],
+)
+def test_the_headline_names_where_the_noise_begins(
+    tmp_path: Path, noise: tuple[float, ...], steepest: int | None
+) -> None:
+    finite = [sketch for sketch in made.PAIR if not sketch.broken]
+    record = read_activations(made.write(tmp_path, finite, 1, model="half", reference="source"))
+    layers = [
+        layer.model_copy(update={"metrics": {"snr_db": db}})
+        for layer, db in zip(record.divergence, noise, strict=False)
+    ]
+    text = result_of(record.model_copy(update={"divergence": tuple(layers)}))
+    assert len(layers) == len(noise)
+    assert ("falls most at" in text) == (steepest is not None)
+    assert steepest is None or f"falls most at {layers[steepest].tensor}, " in text
+
+
 def test_a_page_without_captured_tensors_is_written(tmp_path: Path) -> None:
     record = Activations(model="m", provider="CPU", samples=(), tensors=())
     (tmp_path / "activations.json").write_text(record.to_json(), encoding="utf-8")

@@ -150,6 +150,21 @@ def test_a_skipped_step_is_connected_to_its_search(tmp_path: Path) -> None:
 # --- what is left open ---
 
 
+def test_a_model_made_from_the_result_counts_as_its_check(tmp_path: Path) -> None:
+    steps = [step for step in search_steps() if step.name != "agree"]
+    clean = StepSketch("clean", "sanitize", parents={"from": "half"})
+    for candidate in ("clean", "source"):
+        agree = StepSketch(
+            "agree", "check_accuracy", "accuracy", parents={"reference": "source", "candidate": candidate}
+        )
+        checked = accuracy().model_copy(update={"candidate": candidate, "arithmetic": "stored"})
+        documents = read_run(
+            write_search(tmp_path / candidate, search(), [*steps, clean, agree], agree__accuracy=checked)
+        )
+        titles = [one.title for one in view_of(documents).insights]
+        assert ("half was not compared with its reference" in titles) == (candidate == "source")
+
+
 def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
     stored = accuracy().model_copy(update={"arithmetic": "stored"})
     subject = SearchSubject("search", found, ("half",), (("agree", stored),), 0.01)

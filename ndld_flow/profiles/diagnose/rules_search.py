@@ -25,7 +25,7 @@ class SearchSubject:
     users: tuple[str, ...]
     """Steps that used the result."""
     checks: tuple[tuple[str, Accuracy], ...]
-    """(step, comparison) of the models that those steps produced."""
+    """(step, comparison) of the models that those steps produced, or of models that derive from them."""
     kept_part: float | None
     """Share of the kept nodes' layers in the time of all layers; None if not measured."""
 
@@ -83,7 +83,7 @@ def not_used(subject: SearchSubject) -> Iterator[Insight]:
 
 
 def not_checked(subject: SearchSubject) -> Iterator[Insight]:
-    """Report a model that uses the result and was not compared with its reference."""
+    """Report a model that uses the result if neither it nor a model made from it was compared with its reference."""
     if not subject.users or subject.checks:
         return
     user = one_line(subject.users[0])

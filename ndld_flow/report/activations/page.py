@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -24,6 +25,10 @@ from ndld_flow.report.value_text import shape_text
 
 Verdict = Literal["passed", "failed", "info"]
 
+_STEEP_DB = 10.0
+"""Fall of the signal to noise from which the result names its place."""
+_ROUNDED_DB = 60.0
+"""Signal to noise of values that are rounded to fp16 once."""
 _UNBOUNDED_DB = 300.0
 """Signal to noise above which both sides count as equal."""
 
@@ -205,9 +210,12 @@ def result_of(record: Activations) -> str:
     db, tensor = far
     if db >= _UNBOUNDED_DB:
         return f"Equal to {short_name(record.reference, 80)} in every compared tensor"
-    return (
-        f"Furthest from {short_name(record.reference, 80)} in {short_name(tensor, 60)}: signal to noise {snr_words(db)}"
-    )
+    where = f"{short_name(record.reference, 80)} in {short_name(tensor, 60)}"
+    words = f"Furthest from {where}: signal to noise {snr_words(db)}"
+    before, after, steepest = _steepest(record) or (db, db, "")
+    if steepest == tensor or min(before, _ROUNDED_DB) - after < _STEEP_DB:
+        return words
+    return f"{words}; it falls most at {short_name(steepest, 60)}, from {snr_words(before)} to {snr_words(after)}"
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:
@@ -244,6 +252,16 @@ def _furthest(record: Activations) -> tuple[float, str] | None:
     known = {tensor.tensor for tensor in record.tensors}
     measured = ((snr_db(layer), layer.tensor) for layer in record.divergence if layer.tensor in known)
     return min(((db, tensor) for db, tensor in measured if db is not None), default=None)
+
+
+def _steepest(record: Activations) -> tuple[float, float, str] | None:
+    """Return the largest fall between compared tensors that follow each other: both ends in dB, and its tensor.
+
+    The first rounding is no fall: before it nothing differs.
+    """
+    measured = [(db, layer.tensor) for layer in record.divergence if (db := snr_db(layer)) is not None]
+    falls = ((before, after, tensor) for (before, _), (after, tensor) in pairwise(measured))
+    return max(falls, key=lambda fall: min(fall[0], _ROUNDED_DB) - fall[1], default=None)
 
 
 def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:

@@ -16,7 +16,7 @@ from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunRecord, StepRecord
+from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.collect_layers import InsightView, Passage, has_timed_layers, insight_view, passages
 from ndld_flow.report.encoding import Texts, rounded
@@ -219,6 +219,15 @@ def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
     return tuple(_view(step, search, documents) for step, search in documents.of(PrecisionSearch).items())
 
 
+def _derived(steps: Sequence[RunStep], names: Sequence[str]) -> set[str]:
+    """Return these steps and those that read their results, directly or not."""
+    found = set(names)
+    for step in steps:
+        if step.record is not None and found.intersection(step.record.parents.values()):
+            found.add(step.name)
+    return found
+
+
 def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> SearchView:
     outcome = search_outcome(step, search)
     depth = search_depth(search)
@@ -227,9 +236,9 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     causes: dict[str, int] = defaultdict(int)
     for node in search.kept:
         causes[node.cause] += 1
-    checks = tuple(
-        (name, accuracy) for name, accuracy in documents.of(Accuracy).items() if accuracy.candidate in cost.users
-    )
+    models = _derived(documents.run.steps, cost.users)
+    accuracies = documents.of(Accuracy).items()
+    checks = tuple((name, accuracy) for name, accuracy in accuracies if accuracy.candidate in models)
     part = cost.measured.part if cost.measured else None
     return SearchView(
         step=short_name(step),

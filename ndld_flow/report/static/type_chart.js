@@ -72,7 +72,9 @@ export class TypeChart {
     const step = marks.length > 1 ? marks[1] : most;
     this.table.style.setProperty("--reports", String(this.reports.length));
     this.table.style.setProperty("--grid", `${((step / most) * 100).toFixed(4)}%`);
-    const labels = marks.map((mark) => {
+    // The last label stands before its mark if it would leave the axis, and is left out if it would cover another.
+    const shown = marks.filter((mark) => mark / most <= 0.85 || step / most > 0.3);
+    const labels = shown.map((mark) => {
       const label = make("span", {}, `${tickText(mark, step, factor)}${mark === 0 ? "" : ` ${unit}`}`);
       label.style.left = `${((mark / most) * 100).toFixed(3)}%`;
       if (mark / most > 0.85) label.style.transform = "translateX(-100%)";

@@ -223,7 +223,7 @@ export class Roofline {
     if (this.roofs) {
       const peak = Math.max(...Object.values(this.roofs.ceilings));
       xs.push(peak / this.roofs.bytes_per_s);
-      ys.push(peak / 1e9);
+      ys.push(peak / 1e12);
     }
     /**
      * @param {number[]} values
