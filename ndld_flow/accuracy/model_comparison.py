@@ -5,6 +5,7 @@ Only one session is open at a time; outputs are stored in files, because they ma
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,7 +20,7 @@ from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_y
 from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples, refuse_mistakes
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import counted
+from ndld_flow.base.quantities import counted, with_time_left
 from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
@@ -588,9 +589,11 @@ class _SampleReader:
     def through(self, run: ModelRun, round_number: int) -> Iterator[Sample]:
         complete = self._pair.forced == "states" and round_number == 1
         samples: Samples | Sequences = self._pair.complete_samples if complete else self._pair.samples
-        count = len(samples)
+        count, started_s = len(samples), time.monotonic()
         for i, sample in enumerate(samples):
-            self._progress(round_number * count + i, 2 * count, f"running {run.side.label}")
+            left_s = (time.monotonic() - started_s) * (count - i) / i if i else 0.0
+            what = with_time_left(f"running {run.side.label}", left_s)
+            self._progress(round_number * count + i, 2 * count, what)
             if round_number == 0:
                 self.labels.append(sample.label)
                 self.described = self.described or {name: feed.description for name, feed in sample.feeds.items()}

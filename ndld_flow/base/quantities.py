@@ -16,6 +16,7 @@ from ndld_flow.base.lazy_pattern import lazy_pattern
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
+_SHORT_S = 3.0
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -55,6 +56,20 @@ def seconds(value: float) -> str:
     if whole < 2 * 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{round(whole / 86_400)} days"
+
+
+def rounded_seconds(left_s: float) -> str:
+    """Return an estimate without digits that it does not have: `40 s`, `3 min`."""
+    if left_s < 10:
+        return f"{max(round(left_s), 1)} s"
+    if left_s < 120:
+        return f"{round(left_s / 5) * 5} s"
+    return f"{round(left_s / 60)} min" if left_s < 5400 else seconds(left_s)
+
+
+def with_time_left(what: str, left_s: float) -> str:
+    """Add a time that is worth mentioning to a progress message: `pass 3 of 100, 40 s or more left at this pace`."""
+    return what if left_s < _SHORT_S else f"{what}, {rounded_seconds(left_s)} or more left at this pace"
 
 
 def _as_float(value: float) -> float:

@@ -18,12 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ndld_flow.base.prompts import drawing
-from ndld_flow.base.quantities import counted, seconds
+from ndld_flow.base.quantities import counted, rounded_seconds, size
 from ndld_flow.cli.plain import MARKS as POINT_MARKS
-from ndld_flow.cli.plain import describe_failure, describe_point, describe_target, print_end
+from ndld_flow.cli.plain import describe_failure, describe_fetch, describe_point, describe_target, print_end
 from ndld_flow.cli.variant_table import draw_variants
 from ndld_flow.runner.events import (
     Event,
+    Fetching,
     Notice,
     PointFinished,
     RunFailed,
@@ -75,6 +76,7 @@ class LiveDisplay:
         self._ended: set[str] = set()
         self._tasks: dict[str, _Task] = {}
         """The running steps; steps that take turns run at the same time."""
+        self._fetch: _Task | None = None
         self._points: _Task | None = None
         """The points of a sweep, which get lines; their steps only get bars."""
         self._found_points: int | None = None
@@ -91,6 +93,7 @@ class LiveDisplay:
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._begin_run,
             Notice: self._print_notice,
+            Fetching: self._show_fetch,
             StepWaits: self._wait,
             StepStarted: self._begin_step,
             StepProgressed: self._advance,
@@ -153,6 +156,16 @@ class LiveDisplay:
         else:
             self.console.print(Text(event.text, style="dim"), soft_wrap=True)
 
+    def _show_fetch(self, event: Fetching) -> None:
+        if self._fetch is None:
+            self.console.print(Text(describe_fetch(event), style="dim"), soft_wrap=True)
+            self._fetch = _Task("")
+        self._fetch.done, self._fetch.total = event.done_bytes, event.size_bytes
+        self._fetch.what = f"{size(event.done_bytes)} fetched"
+        if event.finished:
+            self._fetch = None
+        self._changed = time.monotonic()
+
     def _print_log(self, event: StepLogged) -> None:
         if self._verbose:
             self.console.print(Text.assemble((f"  {event.name}: ", "dim"), event.text), soft_wrap=True)
@@ -173,6 +186,8 @@ class LiveDisplay:
         before = self._tasks.get(event.name)
         if before is not None and before.what.startswith("waits for "):
             task.started = before.started  # the clock shows the whole wait
+        if before is None or before.what != task.what:  # the row may be too narrow for the holder's name
+            self.console.print(Text(f"{event.name}: {task.what}", style="dim"), soft_wrap=True)
         self._tasks[event.name] = task
 
     def _begin_step(self, event: StepStarted) -> None:
@@ -240,6 +255,8 @@ class LiveDisplay:
         """Return the running steps and the line below them; rich calls this ten times a second."""
         now = time.monotonic()
         running = list(self._tasks.items())
+        if self._fetch is not None:
+            running.append(("fetching", self._fetch))
         if self._points is not None:
             running.append(("points", self._points))
         rows = Table.grid(padding=(0, 1), expand=False)
@@ -289,7 +306,7 @@ class LiveDisplay:
             return
         each_s = (self._last_point - self._computing) / computed
         left = each_s * (points.total - points.done) - (now - self._last_point)
-        yield f"at this pace about {_rounded(left)} left" if left > 0 else "longer than at the pace so far"
+        yield f"at this pace about {rounded_seconds(left)} left" if left > 0 else "longer than at the pace so far"
 
     def _between(self) -> str:
         """Return the work between steps."""
@@ -305,19 +322,10 @@ class LiveDisplay:
         """Return the remaining time, which is known if earlier runs did comparable work."""
         if self._remaining_s is not None:
             left = self._remaining_s - since_s
-            return f"about {_rounded(left)} left" if left > 0 else "longer than in earlier runs"
+            return f"about {rounded_seconds(left)} left" if left > 0 else "longer than in earlier runs"
         if self._expected_s is not None and self._expected_s > since_s:
-            return f"this step about {_rounded(self._expected_s - since_s)} more, then unknown"
+            return f"this step about {rounded_seconds(self._expected_s - since_s)} more, then unknown"
         return "remaining time unknown"
-
-
-def _rounded(left_s: float) -> str:
-    """Return an estimate without digits that it does not have: `40 s`, `3 min`."""
-    if left_s < 10:
-        return f"{max(round(left_s), 1)} s"
-    if left_s < 120:
-        return f"{round(left_s / 5) * 5} s"
-    return f"{round(left_s / 60)} min" if left_s < 5400 else seconds(left_s)
 
 
 def _clock(elapsed_s: float) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-from ndld_flow.base.quantities import quantity, seconds
+from ndld_flow.base.quantities import quantity, seconds, size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
@@ -15,6 +15,7 @@ from ndld_flow.report.value_text import value_text
 from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
 from ndld_flow.runner.events import (
     Event,
+    Fetching,
     Notice,
     PointFinished,
     RunFailed,
@@ -137,6 +138,11 @@ def _describe_notice(event: Notice) -> list[str]:
     return [f"warning: {event.text}" if event.warning else event.text]
 
 
+def describe_fetch(event: Fetching) -> str:
+    """Describe the start of a fetch: `fetching https://example.org/m.onnx, 7.21 MiB`."""
+    return f"fetching {event.source}, {'of unknown size' if event.size_bytes is None else size(event.size_bytes)}"
+
+
 _LINES: Mapping[type[Event], Callable[[Any], list[str]]] = {
     PointFinished: lambda event: [f"point {event.number}: {event.outcome}: {describe_point(event)}"],
     VariantTried: lambda event: [describe_variant(event)],
@@ -158,6 +164,8 @@ class PlainLines:
         self._sweeps = False
         self._places: dict[str, str] = {}
         """Step -> its position, `3 of 7`."""
+        self._fetched = ""
+        """The source that is fetched, whose line is printed."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunFinished | SweepFinished):
@@ -169,7 +177,7 @@ class PlainLines:
 
     def _problems(self, event: Event) -> list[str]:
         if isinstance(event, Notice):
-            return _describe_notice(event) if event.warning else []
+            return _describe_notice(event) if event.warning or event.waits else []
         if isinstance(event, StepWaits):
             return _describe_wait(event)
         if isinstance(event, StepFinished):
@@ -183,6 +191,9 @@ class PlainLines:
             self._sweeps = True
             count = "" if event.point_count is None else f" of at most {event.point_count} points"
             return [f"{event.recipe}: sweep{count}, {event.method}"]
+        if isinstance(event, Fetching):
+            before, self._fetched = self._fetched, "" if event.finished else event.source
+            return [] if before else [describe_fetch(event)]
         if isinstance(event, StepLogged):
             return [f"{event.name}: {event.text}"] if self._loudness == "verbose" else []
         if describe := _LINES.get(type(event)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import KilledError
+from ndld_flow.base.quantities import with_time_left
 from ndld_flow.measure import worker
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.worker_job import Answer, FeedFile, Job, Part, write_feeds
@@ -115,9 +117,28 @@ class ProcessRuns:
         return replace(self.layers, keep_optimized=number == 1)
 
     def _reporter(self, number: int, passes: int) -> Progress:
-        """Return a callback of the progress over all runs, as far as known."""
+        """Return a callback of the progress over all runs, as far as known, with the time that they take at the pace of
+        the first passes.
+        """
         before, foreseen = self._passes(passes)
-        return lambda done, total, what: self.progress(before + done, foreseen, f"run {number}: {what}")
+        started_s, first = time.monotonic(), list[tuple[float, int]]()
+
+        def report(done: int, total: int, what: str) -> None:
+            now_s = time.monotonic()
+            if done and not first:
+                first.append((now_s, done))
+            if done > (first[0][1] if first else done) and done < total:
+                left_s = (total - done) * (now_s - first[0][0]) / (done - first[0][1])
+                what = with_time_left(what, left_s + self._later_runs_s(number, now_s - started_s + left_s))
+            self.progress(before + done, foreseen, f"run {number}: {what}")
+
+        return report
+
+    def _later_runs_s(self, number: int, run_s: float) -> float:
+        """Return the seconds of the runs after one that takes so many; the budget may allow fewer than the minimum."""
+        left_s = (self.plan.budget_ms - self.tally.used_ms) / 1e3
+        runs = min(self.tally.least - number, math.ceil(left_s / run_s) - 1)
+        return max(0, runs) * run_s
 
     def _passes(self, passes: int) -> tuple[int, int]:
         """Return the passes so far, and the expected passes of all runs if each has so many."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ def time_passes(
 ) -> Timing:
     """Warm up, then measure passes, each a call of `run`.
 
-    `progress(done, total)` is called between passes, at most ten times a second; `device_times` after each pass. With
+    `progress(done, total)` is called between passes, at most ten times a second, with the number of passes that the
+    limits allow at the pace so far; `device_times` is called after each pass. With
     `steps`, measuring begins at the first step, and ends after the last one unless the limit is reached before.
     """
     clock = time.perf_counter_ns
@@ -99,7 +101,16 @@ def time_passes(
                 return timing
             if after - reported > _REPORT_EVERY_NS:
                 reported = after
-                progress(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
+                progress(len(timing.latency_ms), _foresee(timing, plan, warmed_ms, (after - started) / 1e6))
+
+
+def _foresee(timing: Timing, plan: TimingPlan, warmed_ms: float, elapsed_ms: float) -> int:
+    """Return the number of passes that will be measured at the pace so far."""
+    done = len(timing.latency_ms)
+    pass_ms = elapsed_ms / done
+    wanted = max(plan.passes, math.ceil(plan.duration_ms / pass_ms))
+    allowed = math.ceil((plan.limit_ms - warmed_ms) / pass_ms) if plan.limit_ms else wanted
+    return max(done, min(wanted, allowed))
 
 
 def _is_enough(timing: Timing, plan: TimingPlan, elapsed_ms: float, steps: SequencePasses | None) -> bool:

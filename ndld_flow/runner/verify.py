@@ -17,6 +17,7 @@ from ndld_flow.runner.keys import find_misfit
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
 from ndld_flow.store.kinds import LOG_FILE
+from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -96,23 +97,22 @@ class Verified(Record):
         return not (self.is_damaged or self.other_versions)
 
 
-def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
+def verify_outputs(outputs: Outputs, report: Callable[[str], None] = lambda _: None) -> Verified:
     """Hash every object and every copy, without remembered digests, and set damaged objects of the store aside.
 
-    Raises OutputsError if nothing can be written there.
+    `report` is called when it waits for another `gc` or `verify`. Raises OutputsError if nothing can be written there.
     """
     outputs.prepare()
     store = outputs.store
-    with store.locks.collecting("verify"):  # objects that gc removes at the same time would seem damaged
+    wait = lambda holder: report(f"{WAITS}{holder}")  # noqa: E731
+    with store.locks.collecting("verify", wait):  # objects that gc removes at the same time would seem damaged
         folders = sorted((store.root / "objects").glob("*/*"))
         damaged, checked_bytes = [], 0
-        for index, folder in enumerate(folders):
-            progress(index, len(folders), folder.name[:16])
+        for folder in folders:
             if store.set_aside(folder.name, digest_file) is not None:
                 damaged.append(folder.name)
             else:
                 checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        progress(len(folders), len(folders), "done")
         others = list[Path]()
         return Verified(
             object_count=len(folders),

@@ -32,7 +32,7 @@ from ndld_flow.machine.versions import installed_versions
 from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.store.digest import digest_file, digest_json
-from ndld_flow.store.locks import Locks
+from ndld_flow.store.locks import WAITS, Locks
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.protocol import SessionRequest
@@ -156,7 +156,7 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     locks = Locks(folder.parent / "locks")
 
     def report_wait(holder: str) -> None:
-        report(f"waiting for {holder}, which creates the environment {environment.label}")
+        report(f"{WAITS}{holder}, which creates the environment {environment.label}")
 
     try:
         with locks.hold(folder.name, report_wait, environment.label):

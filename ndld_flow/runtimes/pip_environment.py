@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ensurepip
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.version import Version
 
 from ndld_flow.base.errors import RequestError
 
 PIP_TIMEOUT_S = 3600.0
 """TensorRT and CUDA's libraries have several GB."""
+_COUNTS_BYTES = Version("24.1")
+"""The first pip that prints its progress as lines."""
 _NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
 """Variables that would install elsewhere, or show the private environment the packages of this one."""
 
@@ -46,14 +52,24 @@ def create_environment(
         _run([*install, *options, "--", *requirements], note)
 
 
-def ask_pip(arguments: Sequence[str]) -> list[str]:
-    """Run pip, which installs nothing, and return its output. Raises PipError."""
+def ask_pip(arguments: Sequence[str], report: Callable[[str], None]) -> None:
+    """Run pip, which installs nothing; `report` is called with each line of its output. Raises PipError.
+
+    Lines `Progress 1 of 3` count the bytes of a large file, if pip can print them.
+    """
     lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        report(line)
+
     with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _reasons(lines):
-        # An environment without pip is, for example, one of uv's.
-        python = sys.executable if find_spec("pip") else _make_environment(Path(folder), lines.append)
-        _run([python, "-m", "pip", *arguments], lines.append)
-    return lines
+        if find_spec("pip"):
+            python, release = sys.executable, version("pip")
+        else:  # such as in an environment of uv's
+            python, release = _make_environment(Path(folder), note), ensurepip.version()
+        bar = "raw" if Version(release) >= _COUNTS_BYTES else "off"
+        _run([python, "-m", "pip", *arguments, "--progress-bar", bar], note)
 
 
 def _make_environment(folder: Path, note: Callable[[str], None]) -> str:

@@ -36,6 +36,8 @@ from ndld_flow.records.document import Record
 from ndld_flow.store.files import create_file, make_folder, share, shared_mode
 
 UNKNOWN_HOLDER = "another process"
+WAITS = "waits for "
+"""Prefix of a message about a wait for another process, which is printed in every mode."""
 _POLL_EVERY_S = 0.05
 _LONGEST_NOTES = 4096
 

@@ -26,23 +26,21 @@ OUTPUT: VerbOutput[Verified] = VerbOutput(__name__, "The number of checked files
 
 
 @public
-def verify(
-    *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> Verified:
-    """Check every stored artifact against its digest; set damaged ones aside."""
+def verify(*, outputs: str | Path = DEFAULT_OUTPUTS, notify: Callable[[str], None] = lambda _: None) -> Verified:
+    """Check every stored artifact against its digest; set damaged ones aside. `notify` is called with the reason of a
+    wait.
+    """
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.verify import verify_outputs
 
-    return verify_outputs(Outputs(Path(outputs)), progress)
+    return verify_outputs(Outputs(Path(outputs)), notify)
 
 
 @click.command("verify", help=__doc__)
 @outputs_option
 @json_option
 def command(outputs: Path, as_json: bool) -> int:
-    verified = verify(outputs=outputs)
+    verified = verify(outputs=outputs, notify=lambda text: click.echo(text, err=True))
     if as_json:
         print_json(OUTPUT, verified)
     else:

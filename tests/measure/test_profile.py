@@ -17,12 +17,15 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.measure.process_runs import ProcessRuns
+from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime import layer_recording, onnxruntime_session
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.steps.profile import ProfileModel
@@ -399,6 +402,46 @@ def test_progress_is_reported_ten_times_a_second(monkeypatch: pytest.MonkeyPatch
     time_passes(clock.once, TimingPlan(passes=200), lambda done, total: reports.append((done, total)))
     assert 8 <= len(reports) <= 10
     assert reports[0][1] == 200
+
+
+@pytest.mark.parametrize(
+    ("plan", "foreseen"),
+    [
+        (TimingPlan(passes=1000, limit_ms=2000, warmup_passes=100), 301),
+        (TimingPlan(passes=10, duration_ms=1500, warmup_passes=0), 300),
+    ],
+)
+def test_the_foreseen_passes_are_those_that_the_limits_allow(
+    plan: TimingPlan, foreseen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[tuple[int, int]] = []
+    clock = FakeClock(monkeypatch, 5.0)
+    timing = time_passes(clock.once, plan, lambda done, total: reports.append((done, total)))
+    assert {total for _, total in reports} == {foreseen}
+    assert len(timing.latency_ms) == pytest.approx(foreseen, abs=1)
+
+
+@pytest.mark.parametrize(("budget_s", "left_s"), [(1000.0, "100 s"), (60.0, "55 s"), (10.0, "10 s")])
+def test_the_time_of_all_runs_is_foreseen_from_the_first_passes(
+    budget_s: float, left_s: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of 10 s to load and 1 s a pass: after 2 of 12 passes, 10 s of this run are left, and 22 s of each later one;
+    but the budget may end them.
+    """
+    clock = FakeClock(monkeypatch, 5.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now_ns / 1e9)
+    told: list[str] = []
+    plan = MeasuringPlan(runs=5, passes=60, budget_ms=budget_s * 1e3)
+    request = OnnxruntimeRequest()
+    runs = ProcessRuns(tmp_path, request, {}, Tally(plan, 5), tmp_path, lambda *report: told.append(report[2]))
+    report = runs._reporter(1, 12)
+    clock.sleep(10)
+    report(0, 12, "warming up")
+    for done in (1, 2):
+        clock.sleep(1)
+        report(done, 12, f"pass {done} of 12")
+    assert told[1] == "run 1: pass 1 of 12", "one report has no pace"
+    assert told[2] == f"run 1: pass 2 of 12, {left_s} or more left at this pace"
 
 
 def test_peak_memory_is_measured_for_each_block() -> None:

