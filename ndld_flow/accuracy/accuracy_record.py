@@ -22,6 +22,7 @@ from ndld_flow.accuracy.model_comparison import (
     Progress,
     reduced_precision,
 )
+from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
@@ -41,7 +42,7 @@ from ndld_flow.records.accuracy import (
 )
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.power import FaultOutcome, Power
+from ndld_flow.records.power import FaultOutcome
 from ndld_flow.runtimes.onnxruntime.named_tensors import sequence_of
 from ndld_flow.samples.sample_feeds import Samples
 
@@ -161,7 +162,7 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     outputs = accuracy.outputs
     is_ruined = any(bool(o.failed) and "float" in o.dtype and "cosine" not in o.metrics for o in outputs)
     ruined = _NO_AGREEMENT if is_ruined else {}
-    metrics = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
+    metrics = {name: _metric(name, value) for name, value in {**_worst(accuracy), **ruined}.items()}
     if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
         for output in accuracy.outputs:
             if output.output.isidentifier() and not keyword.iskeyword(output.output):
@@ -242,7 +243,7 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
         judged = ", ".join(each for each in figures if each not in unbounded.values())
         within = f"{judged or 'nothing to compare'}: within {limit}" if judged or not unbounded else ""
         text = "; ".join(filter(None, (gated, within, f"{unjudged}: not judged" if unjudged else "")))
-        text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
+        text += accuracy.power.caveat if accuracy.power is not None else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
         text = f"weak: {first_of(accuracy.weak, 1)}"
     elif accuracy.outcome == "inconclusive":
@@ -257,33 +258,26 @@ def _metric(name: str, value: float) -> Metric:
     return Metric(value=value, unit=UNITS.get(name, ""))
 
 
-def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
+def _worst(accuracy: Accuracy) -> dict[str, float]:
     """Return each metric of the output where it is worst."""
-    by_name: dict[str, list[float]] = {}
-    for output in outputs:
-        for name, value in output.metrics.items():
-            by_name.setdefault(name, []).append(value)
-    return {name: min(values) if higher_is_better(name) else max(values) for name, values in by_name.items()}
+    names = dict.fromkeys(name for output in accuracy.outputs for name in output.metrics)
+    having = {name: accuracy.worst_output(name) for name in names}
+    return {name: output.metrics[name] for name, output in having.items() if output is not None}
 
 
 def _agreement(accuracy: Accuracy) -> dict[str, str]:
     """Return metric -> its worst value as text."""
-    worst = _worst(accuracy.outputs)
-    slices = {"slice_rms": _worst_slice(accuracy.outputs)} if "slice_rms" in worst else {}
+    worst = _worst(accuracy)
+    slices = {} if accuracy.worst_slice is None else {"slice_rms": _describe_slice(*accuracy.worst_slice)}
     if "cosine" in worst:
         figures = {"cosine": f"cosine {number(worst['cosine'])}", "max_abs": f"max abs {number(worst['max_abs'])}"}
         return slices | figures
     return {"mismatched": f"{worst['mismatched']:.2%} of elements differ"} if "mismatched" in worst else {}
 
 
-def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
-    output = max((each for each in outputs if "slice_rms" in each.metrics), key=lambda each: each.metrics["slice_rms"])
-    error = output.metrics["slice_rms"]
-    if not error:
-        return "no slice differs"
-    names = [short_name(output.output)] if len(outputs) > 1 else []
-    place = ", ".join([*names, *([output.worst_slices["slice_rms"]] if "slice_rms" in output.worst_slices else [])])
-    return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
+def _describe_slice(error: float, place: str) -> str:
+    where = f" ({place})" if place else ""
+    return f"worst slice {percent(error)} off{where}" if error else "no slice differs"
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:
@@ -327,7 +321,7 @@ def _remarks(accuracy: Accuracy) -> list[str]:
     if accuracy.passed:
         is_told = accuracy.power is not None  # as the reason why the check is weak
         remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note and not (is_told and CONSTANT in note)]
-    return [*remarks, *_remark_on_power(accuracy.power)]
+    return [*remarks, *(() if accuracy.power is None else accuracy.power.remarks)]
 
 
 def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
@@ -340,12 +334,6 @@ def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
         unseen, count = (sum(counts) for counts in zip(*((e.unseen_count, e.slice_count) for e in partly), strict=True))
         names = short_name(partly[0].output) if len(partly) == 1 else counted(len(partly), "output")
         yield f"{unseen:,} of {count:,} channels of {names} not seen"
-
-
-def _remark_on_power(power: Power | None) -> Iterator[str]:
-    if power is not None and power.faults:
-        faults = counted(len(power.faults), "planted fault")
-        yield f"notices {power.count('noticed')} of {faults}, {power.count('unseen')} unseen"
 
 
 def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:
@@ -434,6 +422,20 @@ class Criteria:
         if tolerance is None:
             return {}
         return tolerance.bounds(output.yardstick.kind, self.topk, own=own is not None)
+
+    def check_of(self, pair: ModelPair, outputs: Sequence[ComparedOutput]) -> Check:
+        """Return the check of these outputs, whose power is to be measured."""
+        judged = tuple(
+            JudgedOutput(
+                each.name,
+                each.yardstick,
+                self.measuring(each.name),
+                self.bounds_of(each),
+                each.agreement.is_weak_evidence,
+            )
+            for each in outputs
+        )
+        return Check(pair.reference.path, pair.reference.settings, pair.complete_samples, judged)
 
     def _own(self, output: str) -> Tolerance | None:
         """Return the tolerance given for an output, or for the sequence that contains it."""

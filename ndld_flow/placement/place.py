@@ -44,8 +44,9 @@ from ndld_flow.quantize.prepared_model import PreparedModel
 from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
 from ndld_flow.quantize.settings import CPU_INTENSITY, QuantizeSettings, SkipReason
 from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial, RegionDecision
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.samples.sample_feeds import Samples, first_labels
 from ndld_flow.store.digest import digest_file
 
 _ALONE, _TRIALS, _DROPS = 0.4, 0.8, 0.9
@@ -81,7 +82,7 @@ class PlacementRequest:
     samples: Samples
     target: SessionRequest
     """Opens the models that are measured."""
-    reference: SessionRequest
+    reference: OnnxruntimeRequest
     """Opens the source, whose outputs are right, and models in which each layer has a quantized copy."""
     judged_in: SessionRequest
     """Opens the quantized models whose outputs are compared with the source's."""
@@ -151,6 +152,10 @@ class Placer:
             delivered = self._confirm(self._drop_groups(min(faster, key=lambda pair: pair[0])[1] if faster else None))
         placed = tuple(self._placed(index, delivered) for index in range(len(self._regions)))
         self._record = self._describe(placed, delivered)
+        if delivered is not None:
+            self._workspace.progress(0, 0, "measuring what the check of a set would notice")
+            power = self._judge.measure_power(self._record.wall_s)
+            self._record = self._record.model_copy(update={"power": power})
         return {region.output: _SKIPPED[region.decision] for region in placed if region.decision in _SKIPPED}
 
     def finished(self, written: Path) -> Placement:
@@ -218,8 +223,10 @@ class Placer:
         samples = [{name: feed.values for name, feed in sample.feeds.items()} for sample in request.samples]
         self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
         worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
-        judge = Judge(request.source, request.samples, request.tolerance, request.reference, request.judged_in, scratch)
-        return AccurateSets(judge, self._write, worths, scratch)
+        self._judge = Judge(
+            request.source, request.samples, request.tolerance, request.reference, request.judged_in, scratch
+        )
+        return AccurateSets(self._judge, self._write, worths, scratch)
 
     def _error(self, index: int) -> float | None:
         error = self._evidence.errors.get(self._regions[index].layer.output)
@@ -408,6 +415,7 @@ class Placer:
             tolerance=request.tolerance.given(),
             least_gain=request.placement.least_gain,
             sample_count=len(request.samples),
+            samples=first_labels(request.samples),
             regions=placed,
             trials=tuple(map(self._trial, self._sets)),
             delivered=delivered.latency if delivered is not None else None,

@@ -32,7 +32,7 @@ from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.rounding import rounds_to
-from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.samples.sample_feeds import Samples, first_labels
 
 
 def macs_share(nodes: Collection[ir.Node], graph: ir.Graph, shapes: Mapping[str, Shape]) -> float | None:
@@ -115,6 +115,7 @@ class FinishedSearch:
             precision=self.request.precision,
             tolerance=self.request.tolerance.given(),
             sample_count=len(self.subject.samples),
+            samples=first_labels(self.subject.samples),
             inputs={name: feed.description for name, feed in sample.feeds.items()},
             settings=dict(reducer.settings),
             node_count=len(reducer.nodes),
@@ -277,7 +278,12 @@ class PrecisionSearcher:
             self._workspace.progress(len(self._recorded), 0, "verifying the model that the conversion would produce")
             record = self._verified(record, minimal.kept)
         self._workspace.trials.delete()
-        return record.model_copy(update={"wall_s": time.monotonic() - self._started})
+        searched_s = time.monotonic() - self._started
+        if record.passed and record.candidate_count:
+            self._workspace.progress(0, 0, "measuring what a trial would notice")
+            power = self._trials.judge.measure_power(searched_s)
+            record = record.model_copy(update={"power": power})
+        return record.model_copy(update={"wall_s": searched_s})
 
     def _verified(self, record: PrecisionSearch, kept: Kept) -> PrecisionSearch:
         last = self._trials.verify(record, kept)

@@ -13,7 +13,8 @@ import numpy as np
 from blake3 import blake3
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
-from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
+from ndld_flow.accuracy.model_comparison import CONSTANT, StoredOutputs, storable
+from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, measure_power, seconds_for
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.metric_directions import higher_is_better
@@ -23,7 +24,9 @@ from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.records.accuracy import OutputKind
+from ndld_flow.records.power import Power
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.made_samples import ExtendedSamples
 from ndld_flow.samples.model_matching import shared_inputs
@@ -122,12 +125,12 @@ class Judge:
         reference: Path,
         samples: Iterable[Sample],
         tolerance: Tolerance,
-        settings: SessionRequest,
+        settings: OnnxruntimeRequest,
         runtime: SessionRequest,
         scratch: Path,
     ) -> None:
         """Run the reference with `settings`; `runtime` runs candidates."""
-        self._reference = reference
+        self._reference, self._scratch = reference, scratch
         self._inputs = model_inputs(reference)
         self._samples = samples
         self._settings, self._runtime = settings, runtime
@@ -136,13 +139,24 @@ class Judge:
         self._kept = StoredOutputs(scratch / "reference")
         self._given = len(samples.base) if isinstance(samples, ExtendedSamples) else 0
         """Number of samples that are judged without made ones too."""
-        self.notes: tuple[str, ...] = ()
-        """Reasons why agreement with the reference proves little."""
         self.ran = reference
         """The model that ran last."""
+        self._trial_s = 0.0
+        """Seconds of the slowest trial."""
         self._yardsticks = self._run_reference()
         self.bounds = Bounds(tolerance, {name: yardstick.kind for name, yardstick in self._yardsticks.items()})
-        _refuse_unmeetable(self.bounds, self._compare_with_itself())
+        own = self._compare_with_itself()
+        _refuse_unmeetable(self.bounds, {name: agreement.metrics() for name, agreement in own.items()})
+        names = (name for name in self._yardsticks if not name.endswith(_GIVEN))
+        self._outputs = tuple(
+            JudgedOutput(
+                name, self._yardsticks[name], self._measuring, self.bounds.of(name), own[name].is_weak_evidence
+            )
+            for name in names
+        )
+        flat = [output.name for output in self._outputs if output.is_constant]
+        self.notes = (f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence",) if flat else ()
+        """Reasons why agreement with the reference proves little."""
 
     def _run_reference(self) -> dict[str, Yardstick]:
         """Store the reference's outputs; return the yardstick of each."""
@@ -159,23 +173,31 @@ class Judge:
         """Return the names under which an output of a sample is judged."""
         return (name, name + _GIVEN) if sample < self._given else (name,)
 
-    def _compare_with_itself(self) -> dict[str, dict[str, float]]:
-        """Return output -> its metrics against itself, which are imperfect if it is NaN or infinite."""
+    def _compare_with_itself(self) -> dict[str, Agreement]:
+        """Return output -> its agreement with itself, which is imperfect if it is NaN or infinite."""
         agreements = {name: Agreement(self._measuring, yardstick) for name, yardstick in self._yardsticks.items()}
         for i, outputs in enumerate(self._kept):
             for name, array in outputs.items():
                 if array is not None:
                     for judged in self._judged_as(name, i):
                         agreements[judged].add(array, array)
-        return {name: agreement.metrics() for name, agreement in agreements.items()}
+        return agreements
+
+    def measure_power(self, search_s: float) -> Power:
+        """Return which faults a trial would notice; it takes as long as two trials, or a tenth of the search."""
+        check = Check(self._reference, self._settings, self._samples, self._outputs)
+        return measure_power(check, self._scratch, seconds=seconds_for(self._trial_s, search_s))
 
     def judge(self, reduced: Path) -> TrialResult:
         """Run a model as hardware that stores tensors in their types and computes in fp32 would."""
+        started = time.monotonic()
         try:
             self.ran = runnable(reduced)
             return self._run(self.ran)
         except ModelError as error:
             return TrialResult(trouble=str(error))
+        finally:
+            self._trial_s = max(self._trial_s, time.monotonic() - started)
 
     def _run(self, path: Path) -> TrialResult:
         inputs = shared_inputs(self._inputs, model_inputs(path))
@@ -194,11 +216,6 @@ class Judge:
                 for judged in self._judged_as(name, i):
                     agreement = agreements.setdefault(judged, Agreement(self._measuring, self._yardsticks[judged]))
                     agreement.add(reference, storable(array))
-        flat = [
-            name for name, agreement in agreements.items() if agreement.is_weak_evidence and not name.endswith(_GIVEN)
-        ]
-        if flat:
-            self.notes = (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)
         return TrialResult(
             {name: agreement.metrics() for name, agreement in agreements.items()},
             {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import short_name
 from ndld_flow.records.document import Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.power import Power
@@ -281,12 +283,31 @@ class Accuracy(Document):
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
+    def worst_output(self, metric: str) -> OutputAgreement | None:
+        """Return the output where a metric is worst: the first where it is NaN, which has no order; None without it."""
+        having = [output for output in self.outputs if metric in output.metrics]
+        sign = -1 if higher_is_better(metric) else 1
+
+        def badness(output: OutputAgreement) -> tuple[bool, float]:
+            return math.isnan(output.metrics[metric]), sign * output.metrics[metric]
+
+        return max(having, key=badness, default=None)
+
+    @property
+    def worst_slice(self) -> tuple[float, str] | None:
+        """Error of the worst slice of all outputs, and its place, such as `output0, channel 4`; None without slices."""
+        output = self.worst_output("slice_rms")
+        if output is None:
+            return None
+        name = short_name(output.output) if len(self.outputs) > 1 else ""
+        place = short_name(output.worst_slices.get("slice_rms", ""), 60)
+        return output.metrics["slice_rms"], ", ".join(filter(None, (name, place)))
+
     def judges(self, metric: str) -> bool:
         """Return whether a bound limits a metric of the output where it is worst; that on slices limits all others."""
-        if self.by_rounding:
-            return True
-        having = [output for output in self.outputs if metric in output.metrics]
-        worst = (min if higher_is_better(metric) else max)(having, key=lambda output: output.metrics[metric])
+        worst = self.worst_output(metric)
+        if self.by_rounding or worst is None:
+            return self.by_rounding
         bounds = self.output_tolerance.get(worst.output, self.tolerance)
         return bool(bounds) if metric == "mismatched" else not {metric, "slice_rms"}.isdisjoint(bounds)
 

@@ -7,6 +7,7 @@ from typing import Literal
 from ndld_flow.records.document import Document, Record
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.noise import Clock
+from ndld_flow.records.power import Power
 
 """Its file, beside the model."""
 RegionDecision = Literal["quantized", "not faster", "inaccurate", "not measured", "not tried", "nothing pays"]
@@ -75,7 +76,7 @@ class Placement(Document):
     """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = 1
+    format_version: int = 2
     file_name = "placement.json"
     model: str
     objective: Literal["latency"]
@@ -86,11 +87,15 @@ class Placement(Document):
     least_gain: float
     """Minimum gain of a delivered model: 0.01 is 1 %."""
     sample_count: int
+    samples: tuple[str, ...] = ()
+    """The first 1,000 samples: they calibrated the layers, and the sets are judged on them."""
     regions: tuple[PlacedRegion, ...]
     trials: tuple[PlacementTrial, ...]
     delivered: MeasuredRatio | None
     """The delivered model against the source, measured anew after it was chosen; None if the source was delivered."""
     digest: str = ""
     """blake3 of the measured file that was delivered; empty if the source was delivered."""
+    power: Power | None = None
+    """Which faults the judgement of a set would notice; None if the source was delivered."""
     notes: tuple[str, ...] = ()
     wall_s: float

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
+from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import first_of
 from ndld_flow.records.document import Record
 
 FaultOutcome = Literal["noticed", "within bounds", "unseen"]
@@ -99,3 +102,22 @@ class Power(Record):
         if self.interval("unseen")[0] >= _WEAK_UNSEEN:
             reasons.append(f"{self.count('unseen')} of {len(self.faults)} planted faults change nothing")
         return tuple(reasons)
+
+    @property
+    def caveat(self) -> str:
+        """`, weak: output y is constant`, to follow a verdict; empty if nothing is weak."""
+        return f", weak: {first_of(self.weak, 1)}" if self.weak else ""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """`notices 12 of 20 planted faults, 3 unseen`; empty if none was planted."""
+        faults = counted(len(self.faults), "planted fault")
+        noticed = f"notices {self.count('noticed')} of {faults}, {self.count('unseen')} unseen"
+        return (noticed,) if self.faults else ()
+
+
+def qualify(power: Power | None, remarks: Sequence[str] = ()) -> str:
+    """Return `, weak: output y is constant (notices 12 of 20 planted faults, 3 unseen)`, to follow a verdict."""
+    caveat, noticed = ("", ()) if power is None else (power.caveat, power.remarks)
+    told = "; ".join((*remarks, *noticed))
+    return f"{caveat} ({told})" if told else caveat

@@ -6,6 +6,7 @@ from typing import Literal
 
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.document import Document, Record
+from ndld_flow.records.power import Power
 
 Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
 """`overflow`: values beyond the format's largest. `underflow`: nonzero values that become 0 or subnormal where it
@@ -64,7 +65,7 @@ class PrecisionSearch(Document):
     """A search of `find_precision` for the nodes that a reduced precision breaks."""
 
     document: Literal["precision search"] = "precision search"
-    format_version: int = 1
+    format_version: int = 2
     file_name = "precision.json"
     model: str
     """Name of the step, or `source`, whose model was searched."""
@@ -72,6 +73,8 @@ class PrecisionSearch(Document):
     kept_precision: str = "fp32"
     tolerance: dict[str, float]
     sample_count: int
+    samples: tuple[str, ...] = ()
+    """The first 1,000 samples. The search ran on them, int8 was calibrated on them, and the verdict is from them."""
     inputs: dict[str, str]
     """Input -> origin of its values."""
     settings: dict[str, bool | int | float | str] = {}
@@ -98,4 +101,12 @@ class PrecisionSearch(Document):
     kept_macs_share: float | None = None
     """Fraction of the model's multiply-accumulates in the kept nodes."""
     wall_s: float
+    """Seconds of the search, without those of `power`."""
+    power: Power | None = None
+    """Which faults a trial would notice; None if the tolerance is not met, or nothing becomes reduced."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """True if the samples decided what is kept, or calibrated it, so that others may be worse."""
+        return bool(self.kept) or self.precision == "int8"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -19,6 +18,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.measurement import is_warning
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.placement import Placement
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
@@ -206,11 +206,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         graph=graph,
         searches=outcomes_of(documents.of(PrecisionSearch)),
         accuracy=_accuracy_outcome(accuracies),
-        weak={
-            short_name(step): tuple(short_name(reason, 200) for reason in accuracy.weak)
-            for step, accuracy in accuracies.items()
-            if accuracy.passed and accuracy.weak
-        },
+        weak=_weak(documents),
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
         engines=tuple(_engine_outcome(step, build, accuracies) for step, build in documents.of(Build).items()),
@@ -332,7 +328,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     # One with a broken bound comes before one that is undecided.
     step = next((name for name in failed if accuracies[name].failed), failed[0]) if failed else list(accuracies)[-1]
     shown = accuracies[step]
-    worst_slice, place = _worst_slice(shown)
+    worst_slice, place = shown.worst_slice or (None, "")
     return AccuracyOutcome(
         step=step,
         reference=short_name(shown.reference),
@@ -340,8 +336,8 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         outcome=shown.outcome,
         worst_slice=worst_slice,
         worst_slice_place=place,
-        cosine=_worst(shown, "cosine", min),
-        max_abs=_worst(shown, "max_abs", max),
+        cosine=_worst(shown, "cosine"),
+        max_abs=_worst(shown, "max_abs"),
         unjudged=tuple(
             shown_as
             for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
@@ -355,25 +351,24 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     )
 
 
-def _worst_slice(accuracy: Accuracy) -> tuple[float | None, str]:
-    """Return the error of the worst slice of all outputs, and where it is."""
-    judged = [output for output in accuracy.outputs if "slice_rms" in output.metrics]
-    if not judged:
-        return None, ""
-    output = max(
-        judged,
-        key=lambda judged_output: (math.isnan(judged_output.metrics["slice_rms"]), judged_output.metrics["slice_rms"]),
-    )
-    names = [short_name(output.output)] if len(accuracy.outputs) > 1 else []
-    places = [short_name(output.worst_slices["slice_rms"], 60)] if "slice_rms" in output.worst_slices else []
-    return output.metrics["slice_rms"], ", ".join([*names, *places])
+def _weak(documents: RunDocuments) -> dict[str, tuple[str, ...]]:
+    """Return step -> why it shows little, of the checks and searches that passed."""
+    passed = {step: accuracy for step, accuracy in documents.of(Accuracy).items() if accuracy.passed}
+    judged: dict[str, Accuracy | PrecisionSearch | Placement] = {
+        **documents.of(PrecisionSearch),
+        **documents.of(Placement),
+        **passed,
+    }
+    return {
+        short_name(step): tuple(short_name(reason, 200) for reason in each.power.weak)
+        for step, each in judged.items()
+        if each.power is not None and each.power.weak
+    }
 
 
-def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]) -> float | None:
-    values = [output.metrics[metric] for output in accuracy.outputs if metric in output.metrics]
-    # NaN is not ordered; it is the worst possible value.
-    broken = next((value for value in values if math.isnan(value)), None)
-    return broken if broken is not None else (pick(values) if values else None)
+def _worst(accuracy: Accuracy, metric: str) -> float | None:
+    output = accuracy.worst_output(metric)
+    return None if output is None else output.metrics[metric]
 
 
 def _engine_outcome(step: str, build: Build, accuracies: Mapping[str, Accuracy]) -> EngineOutcome:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from ndld_flow.base.errors import RequestError
@@ -104,6 +105,11 @@ class Samples:
             self._labels[i] = ", ".join(word for word in (label, seeded) if word) or f"sample {i}"
             if i in chosen:
                 yield Sample(self._labels[i], complete_feeds(self.wanted, read, self.seed + i))
+
+
+def first_labels(samples: Iterable[Sample]) -> tuple[str, ...]:
+    """Return the labels of the first samples, as many as a record keeps."""
+    return tuple(sample.label for sample in islice(samples, MOST_LABELS))
 
 
 def describe_origins(feeds: Mapping[str, Feed]) -> tuple[str, ...]:

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from ndld_flow.runtimes.environments import Environment
     from ndld_flow.runtimes.protocol import SessionRequest
 
-_POWER_SHARE, _LEAST_POWER_S = 2.0, 1.0
-"""Time for planted faults: a multiple of the check's own, and at least so many seconds."""
-
 
 class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """Run two models on the same inputs, compare every output, and fail if they differ too much.
@@ -365,12 +362,13 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     def _measure_power(
         self, pair: ModelPair, criteria: Criteria, compared: Comparison, scratch: Path, took_s: float
     ) -> Power:
-        from ndld_flow.accuracy.power.measure_power import MOST_FAULTS, measure_power
+        from ndld_flow.accuracy.power.measure_power import measure_power, seconds_for
 
+        check = criteria.check_of(pair, compared.outputs)
         if isinstance(self.power, int):
-            return measure_power(pair, criteria, compared.outputs, scratch, count=self.power)
-        seconds = max(_LEAST_POWER_S, _POWER_SHARE * took_s) if self.power_time is None else self.power_time / 1e3
-        return measure_power(pair, criteria, compared.outputs, scratch, count=MOST_FAULTS, seconds=seconds)
+            return measure_power(check, scratch, count=self.power)
+        seconds = seconds_for(took_s) if self.power_time is None else self.power_time / 1e3
+        return measure_power(check, scratch, seconds=seconds)
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""

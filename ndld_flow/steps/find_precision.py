@@ -19,6 +19,7 @@ from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.power import qualify
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -55,8 +56,8 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
     )
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
-    # 9: an output that hardly varies is judged against its own size.
-    version: ClassVar[int] = 9
+    # 10: the result shows what a trial would notice.
+    version: ClassVar[int] = 10
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -223,7 +224,7 @@ def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     if not search.candidate_count and search.passed:
         return f"no node of this model becomes {search.precision}: nothing to keep"
     if not search.kept and search.passed:
-        return f"{search.precision} needs no node kept{_change(search)}, {trials}"
+        return f"{search.precision} needs no node kept{_change(search)}, {trials}{_caveats(search)}"
     operators = [name for name, _ in Counter(node.op_type for node in search.kept).most_common()]
     more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
     kept = f"keeps {count(len(search.kept))} of {count(search.candidate_count)} nodes in {search.kept_precision}"
@@ -232,7 +233,12 @@ def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     if not search.passed:
         reasons = [] if "nonfinite" in search.metrics_found else outside(search.metrics_found, bounds)
         unmet = f"; the tolerance is not met{f' ({reasons[0]})' if reasons else ''}"
-    return f"{kept}{named}{_change(search)}, {trials}{unmet}"
+    return f"{kept}{named}{_change(search)}, {trials}{unmet}{_caveats(search)}"
+
+
+def _caveats(search: PrecisionSearch) -> str:
+    fitted = f"judged on the {counted(search.sample_count, 'sample')} that it was fitted to"
+    return qualify(search.power, (fitted,) if search.is_fitted else ())
 
 
 def _change(search: PrecisionSearch) -> str:

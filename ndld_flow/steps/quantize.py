@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Discriminator, Tag, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
-from ndld_flow.base.quantities import milliseconds, ratio_change, size_change
+from ndld_flow.base.quantities import counted, milliseconds, ratio_change, size_change
 from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.power import qualify
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -52,8 +53,8 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 11: where nothing is quantized, the result is the source.
-    version: ClassVar[int] = 11
+    # 12: the record of `optimize` shows what the judgement of a set would notice.
+    version: ClassVar[int] = 12
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -334,6 +335,8 @@ def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
     found = {name: Metric(value=value) for name, value in values.items()}
     interval = f"{ratio_change(measured.low)} to {ratio_change(measured.high)}"
     summary = f"{result.summary}, latency {ratio_change(measured.ratio)} ({interval}) in {placement.backend}"
+    fitted = f"accurate on the {counted(placement.sample_count, 'sample')} that calibrated it"
+    summary += qualify(placement.power, (fitted,))
     return replace(result, summary=summary, metrics={**result.metrics, **found})
 
 

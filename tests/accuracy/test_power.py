@@ -18,11 +18,16 @@ from ndld_flow.accuracy.power.planted_model import plant
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.placement import Placement
 from ndld_flow.records.power import ClassesReached, PlantedFault, Power, RowsRead
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from tests.accuracy.test_check_accuracy import compare
 from tests.support.models_run import Given, write_model
+from tests.support.run_fixtures import run_record
 
 PLAIN = SessionSettings(optimization="disabled")
 
@@ -45,6 +50,10 @@ LAYERS = f"""g (float[n, 8] x) => (float[n, 64] y) <{weights(w=DRAWN.T, b=DRAWN[
     s = Add(h, b)
     y = Relu(s)
 }}"""
+
+
+def documents_of(accuracy: Accuracy) -> RunDocuments:
+    return RunDocuments(run_record([]), known={Accuracy: {"agree": accuracy}, PrecisionSearch: {}, Placement: {}})
 
 
 def measured(folder: Path, model: Path | str, inputs: Given | None = None, **settings: Any) -> Power:
@@ -352,7 +361,7 @@ def test_the_classes_that_samples_reach_are_counted(tmp_path: Path) -> None:
     _, accuracy = compare(tmp_path, CLASSES, CLASSES, {"x": {"values": rows}}, power=20, made="off")
     assert accuracy.power is not None
     assert accuracy.power.classes[0] == ClassesReached(output="y", reached=2, classes=4)
-    assert "2 of 4 classes of y are reached" in collect_power({"agree": accuracy})[0].facts
+    assert "2 of 4 classes of y are reached" in collect_power(documents_of(accuracy))[0].facts
 
 
 def trees() -> onnx.ModelProto:

@@ -42,7 +42,7 @@ from ndld_flow.accuracy.model_comparison import (
     run_reference,
 )
 from ndld_flow.accuracy.power.faults import NodeFault, node_faults, weight_sites
-from ndld_flow.accuracy.power.measure_power import MOST_FAULTS, measure_power
+from ndld_flow.accuracy.power.measure_power import measure_power, seconds_for
 from ndld_flow.accuracy.rounding import rounding_bounds
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
@@ -117,7 +117,7 @@ class Bench:
     def unseen(self, pair: ModelPair, faults: int) -> tuple[float, tuple[str, ...]]:
         criteria = Criteria(Tolerance(), {}, 5, -1, ())
         compared = compare_models(pair, criteria.measuring, False, self.scratch(), silent)
-        power = measure_power(pair, criteria, compared.outputs, self.scratch(), count=faults)
+        power = measure_power(criteria.check_of(pair, compared.outputs), self.scratch(), count=faults)
         return power.share("unseen"), power.weak
 
     def cost(self) -> tuple[float, float]:
@@ -126,7 +126,7 @@ class Bench:
         start = time.perf_counter()
         compared = compare_models(pair, criteria.measuring, False, self.scratch(), silent)
         middle = time.perf_counter()
-        measure_power(pair, criteria, compared.outputs, self.scratch(), count=MOST_FAULTS, seconds=2 * (middle - start))
+        measure_power(criteria.check_of(pair, compared.outputs), self.scratch(), seconds=seconds_for(middle - start))
         return middle - start, time.perf_counter() - middle
 
     def healthy(self) -> Iterator[Path]:

@@ -76,6 +76,10 @@ def test_layers_that_pay_are_quantized_and_equal_ones_measured_once(tmp_path: Pa
     assert placement.delivered.low < 0.6 < placement.delivered.high
     assert placement.digest == digest_file(ran.out / "model.onnx")
     assert ran.result.metrics["ratio"].value == placement.delivered.ratio
+    assert placement.power is not None and placement.power.faults
+    assert f"of {len(placement.power.faults)} planted faults" in ran.result.summary
+    assert len(placement.samples) == placement.sample_count == 4
+    assert "accurate on the 4 samples that calibrated it" in ran.result.summary
     assert len(quantized_layers(onnx.load(ran.out / "model.onnx"))) == 4
 
 
@@ -83,7 +87,7 @@ def test_nothing_pays_where_int8_is_slower_and_the_source_is_returned(tmp_path: 
     source = make_layers(tmp_path / "m.onnx")
     ran, placement = place(source, cost_of(lambda name, convs: 1.1))
     assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()
-    assert placement.delivered is None
+    assert placement.delivered is None and placement.power is None
     assert {region.decision for region in placement.regions} == {"not faster"}
     assert ran.result.passed
     assert "does not pay" in ran.result.summary

@@ -15,9 +15,11 @@ import onnx
 import onnx.parser
 import pytest
 
+from ndld_flow.accuracy.power.measure_power import seconds_for
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.measurement import Metric
+from ndld_flow.records.power import RowsRead
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.convert_fp16 import ConvertFp16
@@ -76,8 +78,37 @@ def test_a_model_that_is_accurate_in_fp16_takes_one_trial(tmp_path: Path) -> Non
     assert phases(result) == ["whole"]
     assert ran.result.passed
     assert ran.result.summary.startswith("fp16 needs no node kept: slice_rms 0.00")
-    assert ran.result.summary.endswith(", 1 trial")
+    assert result.power is not None and result.power.faults
+    assert f"notices {result.power.count('noticed')} of {len(result.power.faults)} planted" in ran.result.summary
+    assert not result.is_fitted and "fitted" not in ran.result.summary
     assert result.kept_macs_share == 0
+
+
+def test_a_search_whose_samples_read_one_row_is_weak(tmp_path: Path) -> None:
+    """FP16 makes rows infinite that the samples do not read, so that `needs no node` shows nothing of them."""
+    table = np.random.default_rng(0).normal(size=(43, 8)).round(2)
+    table[1:] *= 1e6
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (int64[n] ids) => (float[n, 8] y)
+        <float[43, 8] table = {{{", ".join(map(str, table.ravel().tolist()))}}}> {{
+            rows = Gather <axis = 0> (table, ids)
+            y = Neg(rows)
+        }}"""
+    )
+    inputs = {"ids": {"shape": [6], "data": "zeros"}}
+    result, ran = search(tmp_path, model, inputs, made="off")
+    assert result.passed and not result.kept and result.power is not None
+    assert result.power.rows == (RowsRead(table="table", read=1, rows=43),)
+    assert ", weak: 1 of 43 rows of table are read" in ran.result.summary
+    (tmp_path / "made").mkdir()
+    result, ran = search(tmp_path / "made", model, inputs)
+    assert result.kept and "weak" not in ran.result.summary
+
+
+def test_planted_faults_take_a_part_of_the_time_of_a_search() -> None:
+    assert seconds_for(check_s=3.0, search_s=20.0) == 6.0
+    assert seconds_for(check_s=3.0, search_s=200.0) == 20.0
+    assert seconds_for(check_s=0.01) == 1.0
 
 
 def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
@@ -90,6 +121,8 @@ def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
     assert phases(result) == ["whole", "suspects", "shrink", "shrink", "verify"]
     assert result.kept[0].without["nonfinite"] > 0
     assert result.kept_macs_share == pytest.approx(1 / 7)
+    assert result.is_fitted and len(result.samples) == result.sample_count
+    assert f"judged on the {result.sample_count} samples that it was fitted to" in ran.result.summary
     assert result.first_divergent == result.kept[0].outputs[0]
     assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.00")
     assert ran.result.metrics["kept"] == Metric(value=2)

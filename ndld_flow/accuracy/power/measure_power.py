@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.accuracy.accuracy_record import Criteria
-from ndld_flow.accuracy.agreement import Agreement
-from ndld_flow.accuracy.model_comparison import ComparedOutput, ModelPair, StoredOutputs, storable
+from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick
+from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.power.faults import Fault, WeightFault
 from ndld_flow.accuracy.power.planted_model import PlantedModel, plant
 from ndld_flow.accuracy.sequence_runs import Outputs
@@ -23,10 +22,13 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.records.power import FaultOutcome, PlantedFault, Power, RowsRead
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.generated_values import is_float
+from ndld_flow.samples.sample_feeds import Sample
 
 MOST_FAULTS = 20
 """Faults that are planted unless a number is given: enough to tell shares of 15, 60 and 90 % apart."""
+_LEAST_S, _TIMES_CHECK, _SEARCH_SHARE = 1.0, 2.0, 0.1
 _SEED = 0
 _UNCHANGED = 1e-6
 """An output whose error is smaller, relative to its rms, has not changed."""
@@ -38,29 +40,48 @@ _NO_PLACE = "the model has no weight or node in which a fault can be planted"
 _TOO_SLOW = "a model with faults takes too long to open and run; `power: 20` or a longer `power_time` waits for it"
 
 
-def measure_power(
-    pair: ModelPair,
-    criteria: Criteria,
-    outputs: Sequence[ComparedOutput],
-    scratch: Path,
-    *,
-    count: int = MOST_FAULTS,
-    seconds: float = math.inf,
-) -> Power:
+@dataclass(frozen=True)
+class JudgedOutput:
+    """An output of a reference, and how a check judges it."""
+
+    name: str
+    yardstick: Yardstick
+    measuring: Measuring
+    bounds: Mapping[str, float]
+    """Metric -> bound; none if the output is not judged."""
+    is_constant: bool
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check whose power is measured."""
+
+    reference: Path
+    settings: SessionSettings
+    """Those in which the reference runs."""
+    samples: Iterable[Sample]
+    """Samples with values for all inputs: of sequences, every step with the states of the reference."""
+    outputs: Sequence[JudgedOutput]
+
+
+def seconds_for(check_s: float, search_s: float = 0.0) -> float:
+    """Return the time for planted faults: twice that of the check, or a tenth of the search that it is part of."""
+    return max(_LEAST_S, _TIMES_CHECK * check_s, _SEARCH_SHARE * search_s)
+
+
+def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seconds: float = math.inf) -> Power:
     """Plant up to `count` faults in the reference, and return which of them the check would notice.
 
-    `outputs` are those of the check. After `seconds` no further fault is tried. A reference that cannot be planted or
-    run fails no check: `not_measured` is the reason. Steps of sequences are judged one by one, each with the states of
-    the reference.
+    After `seconds` no further fault is tried. A reference that cannot be planted or run fails no check: `not_measured`
+    is the reason.
     """
     start = time.monotonic()
-    constant = tuple(output.name for output in outputs if output.agreement.is_weak_evidence)
-    judged = [output for output in outputs if criteria.bounds_of(output)]
-    if not judged:
+    constant = tuple(output.name for output in check.outputs if output.is_constant)
+    if not any(output.bounds for output in check.outputs):
         return Power(constant=constant, not_measured="no output has bounds")
     try:
-        planted = plant(pair.reference.path, pair.reference.settings, count, _SEED)
-        trial = _Trial(pair, planted, criteria, judged, scratch)
+        planted = plant(check.reference, check.settings, count, _SEED)
+        trial = _Trial(check, planted, scratch)
         trial.run_right()
         ignorable = tuple(trial.ignorable(start + seconds / 2))  # a decoder has dozens of inputs
         faults = tuple(trial.try_faults(start + seconds))
@@ -84,10 +105,8 @@ def measure_power(
 class _Trial:
     """Runs of a planted model on all samples of a check."""
 
-    pair: ModelPair
+    check: Check
     planted: PlantedModel
-    criteria: Criteria
-    judged: Sequence[ComparedOutput]
     scratch: Path
     slowest_s: float = 0.0
     pass_s: float = 0.0
@@ -100,7 +119,7 @@ class _Trial:
     """Open dimension -> its sizes."""
 
     def __post_init__(self) -> None:
-        self.specs = model_inputs(self.pair.reference.path)
+        self.specs = model_inputs(self.check.reference)
         self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in self.specs}
         self.feeds = StoredOutputs(self.scratch / "planted-inputs")
         self.right = StoredOutputs(self.scratch / "planted-outputs")
@@ -109,7 +128,7 @@ class _Trial:
         """Run the model without a fault, store what it reads and computes, and note what the samples reach."""
         inputs = {spec.name for spec in self.specs}
         names = (*self.planted.outputs, *(name for name in self.planted.watched if name not in inputs))
-        for sample in self.pair.complete_samples:
+        for sample in self.check.samples:
             feeds = {name: feed.values for name, feed in sample.feeds.items()}
             self.feeds.add(feeds)
             start = time.monotonic()
@@ -196,7 +215,7 @@ class _Trial:
 
     def _judge(self, samples: Iterator[dict[str, Array]]) -> _FaultJudgement:
         """Judge the outputs for changed inputs, up to the sample that proves that the check fails."""
-        judgement = _FaultJudgement(self.criteria, self.judged, len(self.right))
+        judgement = _FaultJudgement(self.check.outputs, len(self.right))
         limit_s = max(_LEAST_SECONDS, _TIMES_SLOWER * self.slowest_s)
         for i, feeds in enumerate(samples):
             try:
@@ -213,11 +232,11 @@ class _Trial:
 class _FaultJudgement:
     """The verdict of the check on a model with a fault, sample by sample."""
 
-    def __init__(self, criteria: Criteria, outputs: Sequence[ComparedOutput], count: int) -> None:
+    def __init__(self, outputs: Sequence[JudgedOutput], count: int) -> None:
         self._count = count
-        self._bounds = {output.name: criteria.bounds_of(output) for output in outputs}
+        self._bounds = {output.name: output.bounds for output in outputs if output.bounds}
         self._agreements = {
-            output.name: Agreement(criteria.measuring(output.name), output.yardstick) for output in outputs
+            output.name: Agreement(output.measuring, output.yardstick) for output in outputs if output.bounds
         }
         self.outcome: FaultOutcome = "unseen"
 

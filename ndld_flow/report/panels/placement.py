@@ -57,7 +57,7 @@ def _view(step: str, placement: Placement) -> PlacementView:
     effort = (
         f"{counted(len(placement.regions), 'region')} of {counted(len(kinds), 'kind')}, {count(len(measured))} of them "
         f"measured alone; {counted(len(placement.trials), 'set')} tried on "
-        f"{counted(placement.sample_count, 'sample')}, in {seconds(placement.wall_s)}"
+        f"{counted(placement.sample_count, 'sample')}, which calibrated them too, in {seconds(placement.wall_s)}"
     )
     return PlacementView(
         step=step,

@@ -1,14 +1,17 @@
-"""What accuracy checks would notice: planted faults, what the samples do not reach, and samples that would help."""
+"""What checks and searches would notice: planted faults, what the samples do not reach, samples that would help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.placement import Placement
 from ndld_flow.records.power import FaultOutcome, Power
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import Column, Table
 
@@ -32,7 +35,8 @@ class PowerView:
     """What one check would notice."""
 
     step: str
-    candidate: str
+    title: str
+    """`small against source`, `Trials of find`."""
     reference: str
     weak: tuple[str, ...]
     faults: int
@@ -45,16 +49,22 @@ class PowerView:
     not_measured: str
 
 
-def collect_power(accuracies: Mapping[str, Accuracy]) -> tuple[PowerView, ...]:
-    """Return what each check of a run would notice, in recipe order; checks of which nobody asked are left out."""
-    return tuple(_view(step, each, each.power) for step, each in accuracies.items() if each.power is not None)
+def collect_power(documents: RunDocuments) -> tuple[PowerView, ...]:
+    """Return what each check and search of a run would notice, in recipe order; without those that measured none."""
+    checks = [
+        (step, f"{short_name(each.candidate)} against {short_name(each.reference)}", each.reference, each.power)
+        for step, each in documents.of(Accuracy).items()
+    ]
+    searches: dict[str, PrecisionSearch | Placement] = {**documents.of(PrecisionSearch), **documents.of(Placement)}
+    checks += [(step, f"Trials of {short_name(step)}", each.model, each.power) for step, each in searches.items()]
+    return tuple(_view(step, title, reference, power) for step, title, reference, power in checks if power is not None)
 
 
-def _view(step: str, accuracy: Accuracy, power: Power) -> PowerView:
+def _view(step: str, title: str, reference: str, power: Power) -> PowerView:
     return PowerView(
         step=short_name(step),
-        candidate=short_name(accuracy.candidate),
-        reference=short_name(accuracy.reference),
+        title=title,
+        reference=short_name(reference),
         weak=tuple(short_name(reason, 200) for reason in power.weak),
         faults=len(power.faults),
         shares=tuple(_share(power, outcome) for outcome in reversed(_OUTCOMES)) if power.faults else (),
@@ -111,4 +121,4 @@ def _helps(power: Power) -> Iterator[str]:
         yield f"samples with other sizes of {', '.join(power.single_sizes)}"
 
 
-PANEL = Panel("Power", lambda documents: collect_power(documents.of(Accuracy)), after="accuracy")
+PANEL = Panel("Power", collect_power, after="accuracy")

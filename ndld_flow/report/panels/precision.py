@@ -207,7 +207,8 @@ class SearchView:
     node_count: int
     candidate_count: int
     wall_s: float
-    sample_count: int
+    samples: str
+    """`8 samples, to which the result is fitted`."""
     inputs: tuple[tuple[str, str], ...]
     settings: tuple[Fact, ...]
     notes: tuple[str, ...]
@@ -260,7 +261,8 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         node_count=search.node_count,
         candidate_count=search.candidate_count,
         wall_s=search.wall_s,
-        sample_count=search.sample_count,
+        samples=counted(search.sample_count, "sample")
+        + (", to which the result is fitted: on others it may be worse" if search.is_fitted else ""),
         inputs=tuple((short_name(name), short_name(data, 300)) for name, data in search.inputs.items()),
         settings=settings_of(dict(search.settings)),
         notes=tuple(short_name(note, 1000) for note in search.notes),
