@@ -16,7 +16,8 @@ from typing import Any
 import onnx
 import pytest
 
-from ndld_flow import api, runtimes, steps
+from docs import reference
+from ndld_flow import api, records, runtimes, steps
 from ndld_flow.base import user_code
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.settings import describe_settings
@@ -26,9 +27,10 @@ from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.document import read_document
+from ndld_flow.records.document import find_documents, read_document
 from ndld_flow.records.inspection import Findings
 from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.report import panels
 from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.panel import find_panels
@@ -220,6 +222,62 @@ def test_a_check_of_models_is_one_file(tmp_path: Path) -> None:
     [finding] = findings.findings
     assert (finding.severity, finding.check, finding.node) == ("info", word, "n" * 201)
     assert set(findings.checks_skipped) == {each.name for each in check.all_checks()}
+
+
+_STEP_WITH_DOCUMENT = """
+from pathlib import Path
+from ndld_flow.plugin import Context, Onnx, Result, Step
+from ndld_flow.records.weight_names import WeightNames
+
+class NameWeights(Step[Onnx, Onnx]):
+    '''Name the weights.'''
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        (out / Onnx.main).write_bytes(source.path.read_bytes())
+        WeightNames(names=("first weight", "w")).write(out)
+        return Result("named")
+"""
+_PANEL_WITH_DOCUMENT = """
+from ndld_flow.records.weight_names import WeightNames
+from ndld_flow.report.panel import Panel
+from ndld_flow.report.tables import Column, Table
+
+def collect(documents):
+    rows = tuple((step, name) for step, found in documents.of(WeightNames).items() for name in found.names)
+    return Table((Column("Step", "name"), Column("Weight", "name")), rows)
+
+PANEL = Panel("Weights", collect, after="steps")
+"""
+
+
+@pytest.mark.usefixtures("forgetting")
+def test_a_document_is_one_file(in_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step writes it; it is verified, read, shown and described, and refused if it is of another version."""
+    (tmp_path / "records").mkdir()
+    word = in_package(records, tmp_path / "records", monkeypatch)
+    (tmp_path / "panels").mkdir()
+    (tmp_path / "panels/weights.py").write_text(_PANEL_WITH_DOCUMENT)
+    monkeypatch.setattr(panels, "__path__", [*panels.__path__, str(tmp_path / "panels")])
+    make_cnn(in_folder / "model.onnx")
+    (in_folder / "name_weights.py").write_text(_STEP_WITH_DOCUMENT)
+    steps_of = {"steps_from": ["name_weights.py"], "steps": {"named": {"step": "name_weights"}}}
+    recipe = {"name": "r", "model": "model.onnx", **steps_of}
+    (in_folder / "r.yaml").write_text(json.dumps(recipe))
+    folder = Path(api.run("r.yaml", trust=True).folder)
+    [kind] = [kind for kind in find_documents() if kind.__module__.endswith(word)]
+    assert read_run(folder).of(kind)["named"].model_dump()["names"] == ("first weight", "w")
+    assert api.verify().all_well
+    page = (folder / "report.html").read_text("utf-8")
+    assert "<bdi>first weight</bdi>" in page
+    assert f'href="./named/{kind.file_name}"' in page
+    assert f"[`{kind.kind_name()}`]" in reference._records()
+    path = folder / "named" / kind.file_name
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    page = draw_report(folder).read_text("utf-8")
+    assert "first weight" not in page
+    assert "its format is 2," in page
+    [sentence] = read_run(folder).unreadable
+    assert f"named/{kind.file_name}: " in sentence
 
 
 @pytest.mark.usefixtures("forgetting")
