@@ -18,9 +18,6 @@ Results of the same terms are kept in a folder of `--folder`, line by line: an i
 table. All twenty models take many hours on two busy cores, and 20 GB of disk. On a machine that measures other things
 too, set NDLD_FLOW_DEVICE_LOCKS to a folder of its own, so that `optimize` does not wait for these.
 
-Not among the contenders is isat-tuner 0.12.0. It runs on this CPU, in seconds, and writes no model: the best setting of
-its search, such as INT8 calibrated with random numbers, is reported by its name, with variables for AMD's GPUs.
-
 No wheel has a reranker; the classifier of photographs is there instead. The brain waves are made up, as no wheel has
 recorded ones, and the rows of the table are scikit-learn's digits.
 """
