@@ -32,7 +32,7 @@ _SIGNAL = getattr(signal, "SIGUSR1", None)
 
 
 class BudgetEndedError(KeyboardInterrupt):
-    """The budget is used up: what runs ends as it does by Ctrl-C."""
+    """The budget is used up: what runs ends as it does by Ctrl-C. Its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Budget:
         """Return the rest of a share of the time; infinity without a limit."""
         return float("inf") if self.seconds is None else self.seconds * share - self.used_s
 
-    @property
-    def described(self) -> str:
-        return f"the budget of {seconds(self.seconds or 0.0)} is used up"
+    def end(self, *_: object) -> None:
+        """Raise BudgetEndedError."""
+        raise BudgetEndedError(f"the budget of {seconds(self.seconds or 0.0)} is used up")
 
     @contextmanager
     def enforced(self) -> Iterator[None]:
@@ -67,13 +67,10 @@ class Budget:
             yield
             return
 
-        def end(*_: object) -> None:
-            raise BudgetEndedError
-
         timer = threading.Timer(
             max(self.left_s() + _GRACE_S, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL)
         )
-        before = signal.signal(_SIGNAL, end)
+        before = signal.signal(_SIGNAL, self.end)
         timer.start()
         try:
             yield

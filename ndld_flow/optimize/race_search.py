@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError, Found
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, Found
 from ndld_flow.optimize.objectives import AT_LEAST
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_job import RaceJob
@@ -49,7 +49,7 @@ class RaceSearch:
         """Search until everything was tried, or the budget or Ctrl-C ends it."""
         try:
             if self._budget.left_s() <= 0:  # else its signal would end a process while that starts
-                raise BudgetEndedError
+                self._budget.end()
             with self._budget.enforced():
                 cheap = [variant.name for variant in self._composer.variants if not variant.costly]
                 self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
@@ -59,10 +59,8 @@ class RaceSearch:
                 costly = [variant.name for variant in self._composer.variants if variant.costly]
                 self._race_others([name for name in costly if name not in self._hopeless])
             self._stopped_because = self._describe_end()
-        except BudgetEndedError:
-            self._stopped_because = self._budget.described
-        except KeyboardInterrupt:
-            self._stopped_because = "Ctrl-C"
+        except KeyboardInterrupt as ended:
+            self._stopped_because = str(ended) or "Ctrl-C"
         return self._found()
 
     def _race_others(self, names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
-from ndld_flow.optimize.found import TOO_NOISY, Budget, BudgetEndedError, Found
+from ndld_flow.optimize.found import TOO_NOISY, Budget, Found
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe
@@ -79,10 +79,8 @@ class SweepSearch:
             with self._budget.enforced():
                 self._sweep()
                 self._prove()
-        except BudgetEndedError:
-            self._end(self._budget.described)
-        except KeyboardInterrupt:
-            self._end("Ctrl-C")
+        except KeyboardInterrupt as ended:
+            self._end(str(ended) or "Ctrl-C")
         several = len(self._composer.objectives) > 1
         proofs = choose(self._proofs, self._composer.variants, several=several)
         best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
