@@ -123,7 +123,10 @@ class LatencyOutcome:
         elif self.ratio is None or self.circumstances.identical:
             confidence = " each, in turns"
         else:
-            confidence = f" each, in turns: {_between(self.verdict.low, self.verdict.high)} over {fewest} pairs"
+            interval = _between(self.verdict.low, self.verdict.high)
+            confidence = f" each, in turns: {interval} over {fewest} pairs"
+            if self.values_ms != (self.base.latency.median_ms, self.candidate.latency.median_ms):
+                text, confidence = f"the middle of {fewest} pairs of process runs, in turns", f": {interval}"
         return "; ".join([f"{text}{confidence}", *self._remarks(self.base)])
 
     @property

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import milliseconds
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
@@ -102,7 +103,7 @@ def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: b
     unknown = [likely.spec.name for likely in trial.inputs if likely.shape is None]
     shapes = [f"{name}={shape_text(shape)}" for name, shape in known.items()]
     if not trial.error:
-        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {trial.pass_ms:.0f} ms).")
+        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {milliseconds(trial.pass_ms)}).")
         if written.advice:
             click.echo(f"{written.advice}.")
         return written.command

@@ -196,6 +196,26 @@ def test_an_interval_that_holds_both_directions_is_undecided(
     assert ("50 % faster to 100 % slower over 5 pairs" in line) == ("undecided" in line)
 
 
+def test_values_of_pairs_are_not_called_medians_of_passes(tmp_path: Path) -> None:
+    """On a drifting machine, the pair of runs with the median ratio is not that of the medians."""
+    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    times = {"base": (10.0, 20.0, 30.0, 40.0, 50.0), "speed": (8.0, 10.0, 27.0, 32.0, 45.0)}
+    documents = {}
+    for place, (name, label) in enumerate((("speed", "half"), ("base", "source"))):
+        steady = profile(label, 10, 1, 0, runs=5, passes=20, sitting=Sitting(place, 2, "one"))
+        runs = [
+            run.model_copy(update={"latency_ms": tuple(ms for _ in run.latency_ms)})
+            for run, ms in zip(steady.runs, times[name], strict=True)
+        ]
+        documents[f"{name}/profile.json"] = steady.model_copy(update={"runs": tuple(runs)})
+    write_run(tmp_path, run_record(steps), documents)
+    latency = collect_latency(read_run(tmp_path))
+    assert latency is not None
+    assert latency.values_ms[1] / latency.values_ms[0] == pytest.approx(0.8)
+    assert latency.values_ms != (30.0, 27.0)
+    assert "median of" not in latency.basis
+
+
 def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
     steps = [StepSketch("first", "profile", "profile"), StepSketch("last", "profile", "profile")]
     documents = {
