@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 Loudness: TypeAlias = Literal["quiet", "normal", "verbose"]
 """`quiet`: problems, the verdict and the results; `verbose`: the log of each step too."""
+Given: TypeAlias = Any
+"""The value of any option that a command passes on to the function of its verb."""
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options_of(function: Callable[..., Any]) -> list[click.Parameter]:
+    """Return the arguments and options that decorators of click declare for the function of a verb."""
+    return list(reversed(function.__click_params__))  # type: ignore[attr-defined]  # as click's `command` reads them
 
 
 class NamedPath(click.Path):

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 _FIRST = ("optimize", "init", "run", "compare", "profile", "plan")
 """The verbs that most people need, which help lists before the others."""
-_FOLDER = Path(__file__).parents[1] / "verbs"
+_PACKAGE = "ndld_flow.verbs"
 _READS_A_MODEL = re.compile(rb"\bStep\[Onnx, (\w+)\]\):")
 _MODELS = (b"Onnx", b"Engine")
 
@@ -43,9 +43,9 @@ class VerbOutput(Generic[Value]):
 @cache
 def list_verbs() -> Mapping[str, str]:
     """Return verb -> its summary, the first line of its file. No verb is imported."""
-    names = sorted(file.stem for file in _FOLDER.glob("*.py") if file.stem != "__init__")
-    names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    return {name: _read_summary(_FOLDER / f"{name}.py") for name in names}
+    files = [file for folder in importlib.import_module(_PACKAGE).__path__ for file in Path(folder).glob("[!_]*.py")]
+    files.sort(key=lambda file: (_FIRST.index(file.stem) if file.stem in _FIRST else len(_FIRST), file.stem))
+    return {file.stem: _read_summary(file) for file in files}
 
 
 def _read_summary(file: Path) -> str:
@@ -55,7 +55,7 @@ def _read_summary(file: Path) -> str:
 
 def import_verb(name: str) -> ModuleType:
     """Return the module of a verb, which has its function, its `command` and, with `--json`, its `OUTPUT`."""
-    return importlib.import_module(f"ndld_flow.verbs.{name}")
+    return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
 def list_outputs() -> dict[str, VerbOutput[Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -19,12 +18,3 @@ class ReduceOptions:
     strict: bool = False
     """Count a failure as the same only if it is at the same outputs, by the same criteria, and at least half as far
     beyond the bound of a gate."""
-
-
-class ReduceArguments(TypedDict, total=False):
-    """The fields of `ReduceOptions`, as arguments."""
-
-    trials: int
-    samples: int
-    keep_values: bool
-    strict: bool

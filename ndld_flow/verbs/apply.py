@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import visible_text
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
+from ndld_flow.cli.options import Given, Loudness, json_option, loudness_options, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
-    from ndld_flow.runner.listener import Listener
 
 _EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
 
@@ -50,6 +50,12 @@ def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -
     return find_offered(str(run), Outputs(Path(outputs)))
 
 
+@click.argument("run")
+@click.argument("finding", default="")
+@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
+@click.option("--show", "show_only", is_flag=True, help="Show the difference; write and measure nothing.")
+@click.option("--trust", is_flag=True, help="Allow the code that the recipe names.")
 @public
 def apply(
     run: str | Path,
@@ -69,52 +75,33 @@ def apply(
     Raises RequestError for a finding that the run does not have, and for a file that exists; and raises as `run` does.
     """
     from ndld_flow.runner.apply_finding import Options, apply_finding
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.outputs import Outputs
 
     options = Options(None if to is None else Path(to), overwrite, show_only, trust)
     return apply_finding(str(run), finding, Outputs(Path(outputs)), options, listener or ignore)
 
 
-@click.command("apply", help=__doc__)
-@click.argument("run")
-@click.argument("finding", default="")
-@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write.")
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
-@click.option("--show", is_flag=True, help="Show the difference; write and measure nothing.")
-@click.option("--trust", is_flag=True, help="Allow the code that the recipe names.")
+@click.command("apply", help=__doc__, params=options_of(apply))
 @outputs_option
 @loudness_options
 @json_option
 def command(
     run: str,
     finding: str,
-    to: Path | None,
-    overwrite: bool,
-    show: bool,
-    trust: bool,
+    show_only: bool,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
+    **options: Given,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.listener import ignore
 
     if not finding:
         offered = offered_changes(run, outputs=outputs)
         print_json(OUTPUT, list(offered)) if as_json else _print_offers(run, offered)
         return 0
-    with nullcontext(ignore) if as_json or show else choose_listener(loudness=loudness) as listener:
-        applied = apply(
-            run,
-            finding,
-            to=to,
-            overwrite=overwrite,
-            show_only=show,
-            trust=trust,
-            outputs=outputs,
-            listener=leave_out_end(listener),
-        )
+    with nullcontext(ignore) if as_json or show_only else choose_listener(loudness=loudness) as listener:
+        applied = apply(run, finding, show_only=show_only, outputs=outputs, listener=leave_out_end(listener), **options)
     print_json(OUTPUT, applied) if as_json else _print_applied(applied)
     return _EXIT_CODES.get(applied.verdict, 0)
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import outputs_option
+from ndld_flow.cli.options import Given, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
@@ -35,6 +35,20 @@ if TYPE_CHECKING:
     from ndld_flow.runner.listener import Listener
 
 
+@click.argument("run", required=False)
+@click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
+@click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")
+@click.option(
+    "--log",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Instead of RUN: the output of a run that was refused, and has no result.",
+)
+@click.option("--key", metavar="NAME", help="Name of the comment, where a request has several [default: the recipe's].")
+@click.option("--number", type=click.IntRange(min=1), metavar="N", help="Number of the request, instead of the job's.")
+@click.option(
+    "--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the Markdown, post nothing."
+)
 @public
 def comment(
     run: str | None = None,
@@ -74,55 +88,19 @@ def comment(
     return publish(key or name, result, os.environ, number)
 
 
-@click.command("comment", help=__doc__)
-@click.argument("run", required=False)
-@click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
-@click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")
+@click.command("comment", help=__doc__, params=options_of(comment))
 @click.option("--measure", is_flag=True, help="Measure both profiles again, in turns, until the evidence decides.")
-@click.option(
-    "--log",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Instead of RUN: the output of a run that was refused, and has no result.",
-)
-@click.option("--key", metavar="NAME", help="Name of the comment, where a request has several [default: the recipe's].")
-@click.option("--number", type=click.IntRange(min=1), metavar="N", help="Number of the request, instead of the job's.")
-@click.option(
-    "--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the Markdown, post nothing."
-)
 @click.option("--summary-only", is_flag=True, help="Append to the summary of the job, post nothing.")
 @outputs_option
-def command(
-    run: str | None,
-    against: str | None,
-    gates: tuple[str, ...],
-    measure: bool,
-    log: Path | None,
-    key: str | None,
-    number: int | None,
-    to: Path | None,
-    summary_only: bool,
-    outputs: Path,
-) -> int:
+def command(measure: bool, summary_only: bool, **options: Given) -> int:
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
-    if (run is None) == (log is None):
+    if (options["run"] is None) == (options["log"] is None):
         raise click.UsageError("give RUN, or --log FILE for a run without a result")
-    if against is None and (gates or measure):
+    if options["against"] is None and (options["gates"] or measure):
         raise click.UsageError("--gate and --measure need a run to compare with: --against BASE")
     with choose_listener(as_json=False) as listener:
-        commented = comment(
-            run,
-            against=against,
-            gates=gates,
-            measure=leave_out_end(listener) if measure else None,
-            log=log,
-            key=key,
-            number=number,
-            to=to,
-            post=not summary_only,
-            outputs=outputs,
-        )
+        commented = comment(measure=leave_out_end(listener) if measure else None, post=not summary_only, **options)
     posted = f"{'posted' if commented.is_new else 'updated'} {commented.url}" if commented.url else commented.note
-    click.echo(posted or f"wrote {to}")
+    click.echo(posted or f"wrote {options['to']}")
     return commented.exit_code

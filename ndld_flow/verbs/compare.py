@@ -58,6 +58,7 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
     from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.diff_engines import ComparedEngines
-    from ndld_flow.runner.listener import Listener
 
 OUTPUT: VerbOutput[Comparison | EngineComparison] = VerbOutput(
     __name__, "The document `comparison`, or `engine comparison` for two engines without times.", version=None
@@ -119,7 +119,6 @@ def compare_models(
     `latency.median <= -10 %`. Raises RequestError unless there are two models.
     """
     from ndld_flow.runner.compare_models import compare_models as compare
-    from ndld_flow.runner.listener import ignore
 
     return compare(
         [Path(model) for model in models],
@@ -213,7 +212,6 @@ def _compare_profiles(
     as_json: bool,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.listener import ignore
 
     with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:
         compared = compare(

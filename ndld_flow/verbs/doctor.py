@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import json_option, outputs_option, print_json, print_notices
+from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json, print_notices
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.machine.check import Check
-    from ndld_flow.runner.listener import Listener
 
 
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
@@ -26,6 +26,13 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
 OUTPUT: VerbOutput[list[Check]] = VerbOutput(__name__, "The result of each check.")
 
 
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Examine this TensorRT: a virtual environment or an unpacked archive (its code runs).",
+)
+@click.option("--on", default="", metavar="TARGET", help="Check this target: a name in the settings, or ssh://HOST.")
 @public
 def doctor(
     *,
@@ -39,26 +46,18 @@ def doctor(
 
     if on:
         from ndld_flow.runner.executors.ssh.targets import examine_target
-        from ndld_flow.runner.listener import ignore
 
         return examine_target(on, listener or ignore)
     return examine(Path(outputs), None if library is None else Path(library))
 
 
-@click.command("doctor", help=__doc__)
-@click.option(
-    "--library",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Examine this TensorRT: a virtual environment or an unpacked archive (its code runs).",
-)
-@click.option("--on", default="", metavar="TARGET", help="Check this target: a name in the settings, or ssh://HOST.")
+@click.command("doctor", help=__doc__, params=options_of(doctor))
 @outputs_option
 @json_option
-def command(library: Path | None, on: str, outputs: Path, as_json: bool) -> int:
-    if on and library is not None:
+def command(as_json: bool, **options: Given) -> int:
+    if options["on"] and options["library"] is not None:
         raise click.UsageError("--library examines a TensorRT on this machine: remove it, or --on.")
-    checks = doctor(outputs=outputs, library=library, on=on, listener=print_notices)
+    checks = doctor(**options, listener=print_notices)
     if as_json:
         print_json(OUTPUT, checks)
     else:

@@ -31,12 +31,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ndld_flow.cli.options import options_of
 from ndld_flow.cli.public_functions import public
 
 if TYPE_CHECKING:
     from ndld_flow.drawing.graph import Look, Reading
 
 
+@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+@click.option(
+    "--output",
+    "-o",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write; the suffix .svg, .png, .jpg or .html chooses the format.",
+)
 @public
 def draw(
     model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
@@ -64,15 +74,7 @@ def draw(
     return path
 
 
-@click.command("draw", help=__doc__)
-@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File to write; the suffix .svg, .png, .jpg or .html chooses the format.",
-)
+@click.command("draw", help=__doc__, params=options_of(draw))
 @click.option("--background", default="white", show_default=True, help="white, dark, transparent, or #rrggbb.")
 @click.option("--palette", default="tol", show_default=True, help="tol, okabe-ito or grey; all are colour-blind-safe.")
 @click.option("--direction", type=click.Choice(["down", "right"]), default="down", show_default=True)
@@ -86,10 +88,10 @@ def draw(
 @click.option("--depth", type=click.IntRange(0, 32), default=0, help="Draw bodies in place, down to this many levels.")
 @click.option("--subgraph", default="", metavar="NAME", help="Draw only this body: NODE/ATTRIBUTE or a function.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Resolution of .png and .jpg; 1 is 96 dpi.")
-def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: ANN401 - click's options
+def command(model: Path, target: Path | None, **choices: Any) -> None:  # noqa: ANN401 - click's options
     from ndld_flow.drawing.graph import Look, Reading
 
     def chosen(kind: type[Any]) -> dict[str, Any]:
         return {field.name: choices[field.name] for field in dataclasses.fields(kind)}
 
-    click.echo(draw(model, output, reading=Reading(**chosen(Reading)), look=Look(**chosen(Look))))
+    click.echo(draw(model, target, reading=Reading(**chosen(Reading)), look=Look(**chosen(Look))))

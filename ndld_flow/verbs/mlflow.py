@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 OUTPUT: VerbOutput[list[Logged]] = VerbOutput(__name__, "What became of each run in MLflow tracking.")
 
 
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
+@click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")
+@click.option("--experiment", default="", metavar="NAME", help="Name of the experiment [default: the recipe's].")
 @public
 def log_to_mlflow(
     runs: Sequence[str] = ("latest",),
@@ -61,20 +65,12 @@ def log_to_mlflow(
     return list(log_runs(list(folders), kept, Destination(uri, experiment, files)))
 
 
-@click.command("mlflow", help=__doc__)
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--all", "every", is_flag=True, help="All runs of the recipes that RUN names.")
-@click.option("--uri", default="", metavar="URI", help="The tracking server, or a local folder.")
-@click.option("--experiment", default="", metavar="NAME", help="Name of the experiment [default: the recipe's].")
+@click.command("mlflow", help=__doc__, params=options_of(log_to_mlflow))
 @click.option("--no-files", is_flag=True, help="Do not upload the report and the record.")
 @outputs_option
 @json_option
-def command(
-    runs: tuple[str, ...], every: bool, uri: str, experiment: str, no_files: bool, outputs: Path, as_json: bool
-) -> None:
-    logged = log_to_mlflow(
-        runs or ("latest",), every=every, uri=uri, experiment=experiment, files=not no_files, outputs=outputs
-    )
+def command(runs: tuple[str, ...], no_files: bool, as_json: bool, **options: Given) -> None:
+    logged = log_to_mlflow(runs or ("latest",), files=not no_files, **options)
     if as_json:
         print_json(OUTPUT, logged)
         return

@@ -19,23 +19,31 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import (
+    Given,
     Loudness,
     device_timeout_option,
     json_option,
     loudness_options,
+    options_of,
     outputs_option,
     print_json,
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.records.noise import Noise
-    from ndld_flow.runner.listener import Listener
 
 OUTPUT: VerbOutput[Noise] = VerbOutput(__name__, "The document `noise`.", version=None)
 
 
+@click.argument("model", required=False)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
+    help="Number of comparisons, each of five process runs per side. Twelve rounds of alternating passes follow.",
+)  # fmt: skip
 @public
 def noise(
     model: str | Path | None = None,
@@ -46,20 +54,13 @@ def noise(
     listener: Listener | None = None,
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.measure_model import MODEL, learn_noise
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
 
 
-@click.command("noise", help=__doc__)
-@click.argument("model", required=False)
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
-    help="Number of comparisons, each of five process runs per side. Twelve rounds of alternating passes follow.",
-)  # fmt: skip
+@click.command("noise", help=__doc__, params=options_of(noise))
 @device_timeout_option
 @outputs_option
 @loudness_options
@@ -67,23 +68,22 @@ def noise(
 def command(
     model: str | None,
     settings: tuple[str, ...],
-    comparisons: int,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
+    **options: Given,
 ) -> None:
     from ndld_flow.base.quantities import share
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.listener import ignore
 
     if model is not None and "=" in model and not Path(model).exists():
         settings, model = (model, *settings), None
     if as_json:
-        learned = noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
+        learned = noise(model, settings, outputs=outputs, **options)
         print_json(OUTPUT, learned)
         return
     with choose_listener(loudness=loudness) as listener:
-        learned = noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
+        learned = noise(model, settings, outputs=outputs, listener=leave_out_end(listener), **options)
     ratios = sorted(abs(sample.ratio - 1) for sample in learned.samples)
     click.echo(f"{len(learned.samples)} comparisons of {learned.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(

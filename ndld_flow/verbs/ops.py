@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import json_option, print_json
+from ndld_flow.cli.options import Given, json_option, options_of, print_json
 from ndld_flow.cli.public_functions import public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 OUTPUT: VerbOutput[list[DescribedOperator]] = VerbOutput(__name__, "The operators that match.")
 
 
+@click.argument("name", required=False, default="", metavar="[OPERATOR]")
+@click.option("--opset", type=click.IntRange(min=1), help="Show the versions of this opset.")
+@click.option("--domain", metavar="DOMAIN", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
+@click.option("--category", default="", metavar="FAMILY", help="Only one family.")
+@click.option("--search", default="", metavar="WORDS", help="Only operators with these words in name or documentation.")
+@click.option("--model", type=click.Path(path_type=Path), metavar="MODEL", help="Only operators of this model.")
 @public
 def ops(
     name: str = "",
@@ -54,27 +60,13 @@ def ops(
     return list_operators(OpQuery(name, opset, domain, category, search, path))
 
 
-@click.command("ops", help=__doc__)
-@click.argument("name", required=False, default="", metavar="[OPERATOR]")
-@click.option("--opset", type=click.IntRange(min=1), help="Show the versions of this opset.")
-@click.option("--domain", metavar="DOMAIN", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
-@click.option("--category", default="", metavar="FAMILY", help="Only one family.")
-@click.option("--search", default="", metavar="WORDS", help="Only operators with these words in name or documentation.")
-@click.option("--model", type=click.Path(path_type=Path), metavar="MODEL", help="Only operators of this model.")
+@click.command("ops", help=__doc__, params=options_of(ops))
 @json_option
-def command(
-    name: str,
-    opset: int | None,
-    domain: str | None,
-    category: str,
-    search: str,
-    model: Path | None,
-    as_json: bool,
-) -> None:
+def command(name: str, as_json: bool, **options: Given) -> None:
     from ndld_flow.cli.explain_operator import explain_operators, list_operators
     from ndld_flow.models.op_reference import describe_operator
 
-    operators = ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
+    operators = ops(name, **options)
     if as_json:
         print_json(OUTPUT, [describe_operator(operator) for operator in operators])
     elif name:

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import (
+    Given,
     Loudness,
     NamedPath,
     json_option,
@@ -53,10 +54,10 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.records.optimization import Optimization
-    from ndld_flow.runner.listener import Listener
 
 OUTPUT: VerbOutput[Optimization] = VerbOutput(__name__, "The document `optimization`.", version=None)
 
@@ -80,8 +81,6 @@ def optimize(
     before anything runs, and ModelError for a model that does not run.
     """
     from ndld_flow.optimize.optimize import optimize_model, write_search
-    from ndld_flow.optimize.options import OptimizeOptions
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
 
     options = options or OptimizeOptions()
@@ -138,19 +137,8 @@ def optimize(
 @json_option
 def command(
     model: Path,
-    data: tuple[str, ...],
-    tokenizer: Path | None,
-    keep: tuple[str, ...],
-    minimize: tuple[str, ...],
-    maximize: tuple[str, ...],
-    target: str,
-    on: str,
-    budget: str,
     threads: str,
     shapes: tuple[str, ...],
-    fix_shapes: bool,
-    metric: Path | None,
-    labels: Path | None,
     output: Path | None,
     write: Path | None,
     overwrite: bool,
@@ -158,28 +146,15 @@ def command(
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
+    **options: Given,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener_beside_result
 
-    options = OptimizeOptions(
-        target=target,
-        data=data,
-        keep=keep,
-        budget=budget,
-        threads=_read_threads(threads),
-        shapes=dict(map(parse_shape, shapes)),
-        metric=metric,
-        labels=labels,
-        minimize=minimize,
-        maximize=maximize,
-        fix_shapes=fix_shapes,
-        tokenizer=tokenizer,
-        on=on,
-    )
+    wanted = OptimizeOptions(threads=_read_threads(threads), shapes=dict(map(parse_shape, shapes)), **options)
     with choose_listener_beside_result(as_json, loudness) as listener:
         found = optimize(
             model,
-            options,
+            wanted,
             output=output,
             write=write,
             overwrite=overwrite,

@@ -20,6 +20,7 @@ import click
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.hydra_flags import HydraCommand
 from ndld_flow.cli.options import (
+    Given,
     cache_options,
     choose_url,
     json_option,
@@ -30,11 +31,11 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.described_results import StepDecision
     from ndld_flow.runner.events import Event
-    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.request import AnyRecipe
     from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
@@ -62,7 +63,6 @@ def plan(
     The arguments are those of `run`.
     """
     from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
     from ndld_flow.sweep.run_request import plan_request
 
@@ -92,7 +92,6 @@ def digest(
 
     Equal digests mean equal settings, models, data, code and libraries. Models may be downloaded.
     """
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
     from ndld_flow.sweep.run_request import digest_request
 
@@ -112,34 +111,23 @@ def digest(
 def command(
     recipe: Path,
     overrides: tuple[str, ...],
-    force: tuple[str, ...],
-    trust: bool,
-    multirun: bool,
     as_digest: bool,
+    force: tuple[str, ...],
     on: str,
     cache: str | None,
     no_cache: bool,
-    outputs: Path,
     as_json: bool,
+    **options: Given,
 ) -> int:
     if as_digest and as_json:
         raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
     if as_digest and on:
         raise click.UsageError("--digest is the same on any machine: leave --on out.")
     if as_digest:
-        click.echo(digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
+        click.echo(digest(recipe, overrides, **options))
         return 0
-    planned = plan(
-        recipe,
-        overrides,
-        outputs=outputs,
-        force=force,
-        trust=trust,
-        multirun=multirun,
-        on=on,
-        cache=choose_url(cache, no_cache),
-        listener=_print_warning,
-    )
+    url = choose_url(cache, no_cache)
+    planned = plan(recipe, overrides, force=force, on=on, cache=url, listener=_print_warning, **options)
     if not isinstance(planned, list):
         print_json(OUTPUT, planned) if as_json else show_plan(planned)
         return 0

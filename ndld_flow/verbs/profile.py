@@ -28,25 +28,30 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import (
+    Given,
     Loudness,
     device_timeout_option,
     json_option,
     loudness_options,
+    options_of,
     outputs_option,
     print_json,
     target_option,
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.described_results import ProfileOutput
-    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.measure_model import Profiled
 
 OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=2)
 
 
+@click.argument("model")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@target_option
 @public
 def profile(
     model: str | Path,
@@ -61,7 +66,6 @@ def profile(
 
     An existing profile, such as an export of trtexec, is read and not measured. `on` and `command` as in `run`.
     """
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.measure_model import profile_model
 
     return profile_model(
@@ -69,28 +73,23 @@ def profile(
     )
 
 
-@click.command("profile", help=__doc__)
-@click.argument("model")
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@target_option
+@click.command("profile", help=__doc__, params=options_of(profile))
 @device_timeout_option
 @outputs_option
 @loudness_options
 @json_option
-def command(
-    model: str, settings: tuple[str, ...], on: str, outputs: Path, loudness: Loudness | None, as_json: bool
-) -> None:
+def command(model: str, loudness: Loudness | None, as_json: bool, **options: Given) -> None:
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
-    typed = ("ndld-flow", *sys.argv[1:])
+    options["command"] = ("ndld-flow", *sys.argv[1:])
     if as_json:
-        profiled = profile(model, settings, outputs=outputs, on=on, command=typed)
+        profiled = profile(model, **options)
         from ndld_flow.runner.described_results import ProfileOutput
 
         print_json(OUTPUT, ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
         return
     with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
-        profiled = profile(model, settings, outputs=outputs, on=on, command=typed, listener=leave_out_end(listener))
+        profiled = profile(model, **options, listener=leave_out_end(listener))
     from ndld_flow.cli.triage_table import print_headline, print_triage
 
     title, run = Path(model.rpartition(":")[2]).name, profiled.finished

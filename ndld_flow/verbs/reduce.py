@@ -20,24 +20,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.reduce.options import ReduceArguments, ReduceOptions
+from ndld_flow.reduce.options import ReduceOptions
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.reduce.pack import Reduced
-    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.request import AnyRecipe
 
 OUTPUT: VerbOutput[Reduced] = VerbOutput(__name__, "The reduced model.")
 
 
+@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--output",
+    "-o",
+    "to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("reduced.zip"),
+    show_default=True,
+    metavar="FILE",
+    help="The zip to write.",
+)
+@click.option("--trust", is_flag=True, help="Allow code that the recipe names.")
 @public
 def reduce(
     recipe: AnyRecipe,
@@ -55,27 +68,14 @@ def reduce(
     values the failure does not need become random, unless it keeps them. Raises RequestError if the recipe does not
     fail.
     """
-    from ndld_flow.reduce.options import ReduceOptions
     from ndld_flow.reduce.reduce import reduce_recipe
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
     return reduce_recipe(request, Path(to), options or ReduceOptions(), listener or ignore)
 
 
-@click.command("reduce", help=__doc__)
-@click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("reduced.zip"),
-    show_default=True,
-    metavar="FILE",
-    help="The zip to write.",
-)
+@click.command("reduce", help=__doc__, params=options_of(reduce))
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -92,30 +92,14 @@ def reduce(
 )
 @click.option("--keep-values", is_flag=True, help="Keep the values of all weights and inputs.")
 @click.option("--strict", is_flag=True, help="The same outputs, criteria and half of the distance must persist.")
-@click.option("--trust", is_flag=True, help="Allow code that the recipe names.")
 @outputs_option
 @json_option
-def command(
-    recipe: Path,
-    overrides: tuple[str, ...],
-    output: Path,
-    trust: bool,
-    outputs: Path,
-    as_json: bool,
-    **options: Unpack[ReduceArguments],
-) -> int:
+def command(trials: int, samples: int, keep_values: bool, strict: bool, as_json: bool, **request: Given) -> int:
     from ndld_flow.cli.progress import choose_listener_beside_result
 
     with choose_listener_beside_result(as_json) as listener:
-        reduced = reduce(
-            recipe,
-            overrides,
-            to=output,
-            outputs=outputs,
-            trust=trust,
-            listener=listener,
-            options=ReduceOptions(**options),
-        )
+        options = ReduceOptions(trials=trials, samples=samples, keep_values=keep_values, strict=strict)
+        reduced = reduce(options=options, listener=listener, **request)
     if as_json:
         print_json(OUTPUT, reduced)
         return 0

@@ -15,10 +15,17 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.options import outputs_option
+from ndld_flow.cli.options import Given, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 
+@click.argument("run", default="latest")
+@click.option(
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File for the page of a profile or an engine; with .xlsx or .csv, for the layers.",
+)
 @public
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
@@ -32,18 +39,11 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     return draw_any(run, Path(outputs), Path(to) if to is not None else None)
 
 
-@click.command("report", help=__doc__)
-@click.argument("run", default="latest")
-@click.option(
-    "--to",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File for the page of a profile or an engine; with .xlsx or .csv, for the layers.",
-)
+@click.command("report", help=__doc__, params=options_of(report))
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 @outputs_option
-def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
-    path = report(run, outputs=outputs, to=to)
+def command(open_it: bool, **options: Given) -> None:
+    path = report(**options)
     click.echo(path)
     if open_it:
         click.launch(path.as_uri())

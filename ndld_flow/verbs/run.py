@@ -28,12 +28,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow.cli.hydra_flags import HydraCommand
 from ndld_flow.cli.options import (
+    Given,
     Loudness,
     NamedPath,
     cache_options,
@@ -48,10 +49,10 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Event, RunFinished, SweepFinished
-    from ndld_flow.runner.listener import Listener
     from ndld_flow.runner.request import AnyRecipe, Placement
 
 OUTPUT: VerbOutput[Event] = VerbOutput(
@@ -92,7 +93,6 @@ def run(
     `command` is recorded in the run's folder instead of an equivalent one.
     """
     from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.listener import ignore
     from ndld_flow.runner.request import request_recipe
     from ndld_flow.sweep.run_request import run_request
 
@@ -175,22 +175,16 @@ def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Pa
 def command(
     recipe: Path,
     overrides: tuple[str, ...],
-    force: tuple[str, ...],
-    trust: bool,
     multirun: bool,
     jobs: int | None,
     ray: str,
-    apply: Path | None,
-    on: str,
     cache: str | None,
     no_cache: bool,
-    push: bool | None,
-    output: Path | None,
     print_it: bool,
     defaults: bool,
-    outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
+    **options: Given,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.request import Placement
@@ -202,19 +196,8 @@ def command(
     if print_it:
         click.echo(compose(recipe, overrides, multirun=multirun), nl=False)
         return 0
-    options: dict[str, Any] = {
-        "outputs": outputs,
-        "force": force,
-        "trust": trust,
-        "multirun": multirun,
-        "place": Placement(jobs, ray),
-        "on": on,
-        "apply": apply,
-        "output": output,
-        "cache": choose_url(cache, no_cache),
-        "push": push,
-        "command": ("ndld-flow", *sys.argv[1:]),
-    }
+    options |= {"cache": choose_url(cache, no_cache), "place": Placement(jobs, ray)}
+    options["command"] = ("ndld-flow", *sys.argv[1:])
     with choose_listener(as_json=as_json, loudness=loudness) as listener:
-        finished = run(recipe, overrides, **options, listener=listener)
+        finished = run(recipe, overrides, multirun=multirun, **options, listener=listener)
     return finished.exit_code

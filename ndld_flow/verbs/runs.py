@@ -14,7 +14,7 @@ import click
 
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.base.text import shortened, visible_name
-from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging, styled
 from ndld_flow.cli.verbs import VerbOutput
@@ -29,6 +29,14 @@ _LONGEST = 60
 OUTPUT: VerbOutput[list[RunSummary]] = VerbOutput(__name__, "The runs and sweeps, the newest first.")
 
 
+@click.argument("recipe", default="*")
+@click.option(
+    "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'
+)
+@click.option("--tag", default="", metavar="TAG", help="Only those with this tag, or one like `release-*`.")
+@click.option("--model", default="", metavar="MODEL", help="Only those of this model: its path, name or digest.")
+@click.option("--user", default="", metavar="USER", help="Only those of this user.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help=f"The newest N [default: {_SHOWN}].")
 @public
 def runs(
     recipe: str = "*",
@@ -51,34 +59,16 @@ def runs(
     return list_runs(Outputs(Path(outputs)), recipe, wanted, limit=limit)
 
 
-@click.command("runs", help=__doc__)
-@click.argument("recipe", default="*")
-@click.option(
-    "--where", "-w", multiple=True, metavar="CONDITION", help='Only where this holds: "speed.latency.median < 5 ms".'
-)
-@click.option("--tag", default="", metavar="TAG", help="Only those with this tag, or one like `release-*`.")
-@click.option("--model", default="", metavar="MODEL", help="Only those of this model: its path, name or digest.")
-@click.option("--user", default="", metavar="USER", help="Only those of this user.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help=f"The newest N [default: {_SHOWN}].")
+@click.command("runs", help=__doc__, params=options_of(runs))
 @click.option("--all", "show_all", is_flag=True, help="All of them; with --json, that is the default.")
 @outputs_option
 @json_option
-def command(
-    recipe: str,
-    where: tuple[str, ...],
-    tag: str,
-    model: str,
-    user: str,
-    limit: int | None,
-    show_all: bool,
-    outputs: Path,
-    as_json: bool,
-) -> None:
+def command(limit: int | None, show_all: bool, outputs: Path, as_json: bool, **filters: Given) -> None:
     if limit is not None and show_all:
         raise click.UsageError("--limit and --all exclude each other.")
     limit = limit if limit is not None or show_all or as_json else _SHOWN
     more = None if limit is None else limit + 1
-    found = runs(recipe, where=where, tag=tag, model=model, user=user, limit=more, outputs=outputs)
+    found = runs(**filters, limit=more, outputs=outputs)
     readable = [run for run in found if not run.damage]
     is_more = limit is not None and len(readable) > limit
     if is_more:
@@ -87,7 +77,7 @@ def command(
         print_json(OUTPUT, found)
         return
     if not found:
-        is_filtered = recipe != "*" or where or tag or model or user
+        is_filtered = any(value not in ("*", "", ()) for value in filters.values())
         none = "no run matches" if is_filtered else "no runs yet; `ndld-flow run RECIPE.yaml` creates one"
         click.echo(f"{outputs}: {none}")
     _print_runs(found)
