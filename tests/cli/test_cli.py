@@ -79,13 +79,6 @@ def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path) -> None:
     assert failed.returncode == 2 and "No space left" in failed.stderr and "Traceback" not in failed.stderr
 
 
-@pytest.mark.parametrize("verb", list_verbs())
-def test_the_help_of_every_verb_begins_with_its_summary(verb: str, tmp_path: Path) -> None:
-    done = ndld_flow(verb, "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert list_verbs()[verb].rstrip(".") in " ".join(done.stdout.split())
-
-
 def test_version(tmp_path: Path) -> None:
     assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
 
