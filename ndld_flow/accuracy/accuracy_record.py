@@ -62,7 +62,7 @@ class ComparedLayers:
     """Metric -> bound beyond which values have diverged."""
     notes: tuple[str, ...]
     built: BuiltFile | None = None
-    """The file with marked outputs whose layers were compared, instead of the candidate's."""
+    """The other build whose layers were compared, instead of the candidate's."""
 
 
 def compare_layers(
@@ -97,8 +97,10 @@ def compare_layers(
     if marked is not None:
         request = pair.candidate.request
         checked = None if request is None else request.describe_built_file()
-        notes += (marked.note(pair.candidate.label if checked is None else checked.name),)
-    return ComparedLayers(kept, len(layers), first, bounds, notes, None if marked is None else marked.built)
+        notes += (marked.note(pair.candidate.label if checked is None else checked.name, len(layers)),)
+        if marked.built != checked:
+            return ComparedLayers(kept, len(layers), first, bounds, notes, marked.built)
+    return ComparedLayers(kept, len(layers), first, bounds, notes)
 
 
 def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:

@@ -221,6 +221,11 @@ class BuildSettings(Settings):
     """Tensors to mark as outputs too, by names or patterns of tensors or nodes; `*` marks all. TensorRT fuses layers
     differently then, so that such an engine is for inspection only: `check_accuracy` compares its layers
     (`layers_engine`), and `profile`, `package` and exports reject it."""
+    debug_tensors: Literal["unfused"] | tuple[NamePattern, ...] = ()
+    """Tensors whose values the engine can report, so that `check_accuracy` compares the layers of the engine that ships
+    (`layers_engine`). `unfused`: those that remain after fusion, which they do not change; only those that have the
+    name of a tensor of the model are compared. Names or patterns of tensors or nodes: exactly those, for which
+    TensorRT may fuse layers differently."""
     advanced: AdvancedSettings = AdvancedSettings()
     """The rest of TensorRT's builder configuration."""
 

@@ -21,7 +21,7 @@ from ndld_flow.engines.engine_lock import (
     refuse_other_engine,
     refuse_other_request,
 )
-from ndld_flow.engines.marked_outputs import mark_outputs
+from ndld_flow.engines.marked_outputs import mark_debug_tensors, mark_outputs
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
 from ndld_flow.engines.timing_caches import (
@@ -141,6 +141,7 @@ def _prepare(building: _Building) -> _Ready:
     creation_flags = sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
     parsed = parse_model(trt, builder, model, settings, creation_flags)
     marked, marking_notes = mark_outputs(parsed, model, settings.mark_outputs)
+    marking_notes += mark_debug_tensors(parsed, model, settings.debug_tensors)
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _REFUSED = {
     "lock": "a lock is of one model",
     "mark_outputs": "the step marks the tensors that it reads itself",
+    "debug_tensors": "the step marks the tensors that it reads itself",
     "weights": "the engines of trials have weights",
     "compute_capabilities": "trials run on this machine's GPU",
 }

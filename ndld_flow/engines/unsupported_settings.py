@@ -91,6 +91,9 @@ def list_needs(settings: BuildSettings) -> Iterator[Need]:
         library = _TACTIC_LIBRARIES.get(source)
         what = f"tactics from {library}" if library else f"tactic source {source}"
         yield Need(f"tactic_sources: [{source}]", "TacticSource", source.upper(), what, remaining)
+    if settings.debug_tensors == "unfused":
+        need = "INetworkDefinition", "mark_unfused_tensors_as_debug_tensors", "debug tensors that remain after fusion"
+        yield Need("debug_tensors: unfused", *need, "list names or patterns, which may change fusions")
     yield from _target_needs(settings)
     yield from _advanced_needs(settings.advanced)
     yield from _named_needs(settings.advanced)

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from ndld_flow.records.document import Tree
 from ndld_flow.records.history import Cause
 
-_MEANING = ("backend", "provider", "device", "gpu", "streams", "steps", "optimization_profile", "transfers")
+_MEANING = ("backend", "provider", "device", "gpu", "streams", "queue", "steps", "optimization_profile", "transfers")
 """Settings that change what is measured, not how fast it is."""
 _PLAN = ("runs", "passes", "duration", "stable", "budget", "layer_passes", "sample_gpu", "hide_non_compute", "reuse_on")
 """Settings of the duration of a measurement, which do not change its result."""

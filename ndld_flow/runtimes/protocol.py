@@ -323,6 +323,10 @@ class SessionRequest(ABC):
         """Return the request for a built file that may have these tensors of the model as outputs, for inspection."""
         return self
 
+    def with_debug_tensors(self) -> Self | None:
+        """Return a request whose session has the debug tensors of a built file among its outputs; None without any."""
+        return None
+
     def describe_built_file(self) -> BuiltFile | None:
         """Return the record of `built_file`."""
         return None

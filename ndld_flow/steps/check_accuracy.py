@@ -149,9 +149,9 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
     tolerance; this is reported and fails nothing."""
     layers_engine: Annotated[str | None, Reads(Engine)] = None
-    """A step that builds an engine of the candidate with `mark_outputs`, for `layers` of an engine: its marked tensors
-    are compared. They describe that build, which fuses layers differently; outputs are judged on the engine of
-    `runtime`."""
+    """The engine whose layers are compared, for `layers` of an engine: that of `runtime`, built with `debug_tensors`,
+    or another build of the candidate with `mark_outputs`, which fuses layers differently. Outputs are judged on the
+    engine of `runtime`."""
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, averaged over
     all samples, or `def evaluate(predictions)` for the whole set, an iterable of `(outputs, label)` pairs. `outputs`
@@ -204,8 +204,8 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         runs_engine = self.runtime is not None and self.runtime.builder is not None
         if runs_engine and self.layers and self.layers_engine is None:
             raise ValueError(
-                "`layers` compares tensors inside of models, which an engine lacks: remove it, or name an engine "
-                "that is built with `mark_outputs` in `layers_engine`"
+                "`layers` compares tensors inside of models, which an engine reports only if it is built for that: "
+                "remove it, or build the engine with `debug_tensors` and name it in `layers_engine` too"
             )
         if self.layers_engine is not None and not (runs_engine and self.layers):
             raise ValueError("`layers_engine` needs `layers`, and a `runtime` that runs an engine")
@@ -440,13 +440,15 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
             return None
         runtime = self.runtime.with_engine(self.layers_engine)
         request = runtime.request(source, lambda _: context.read("layers_engine"))
-        built = request.describe_built_file()
-        if built is None or not built.marked:
+        built, debugged = request.describe_built_file(), request.with_debug_tensors()
+        if built is None or not (built.marked or debugged):
             raise RequestError(
-                f"layers_engine: {self.layers_engine} has no marked outputs: build it with `mark_outputs`."
+                f"layers_engine: {self.layers_engine} has no debug tensors and no marked outputs: build it with "
+                "`debug_tensors`, or another one with `mark_outputs`."
             )
         candidate = pair.candidate
-        return MarkedModel(candidate.path, candidate.settings, request, built, context.scratch)
+        observed = request if built.marked else debugged or request
+        return MarkedModel(candidate.path, candidate.settings, observed, built, context.scratch)
 
 
 def _request_of(model: ComparedModel) -> SessionRequest:

@@ -22,6 +22,7 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
+from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runner.export import plan_exports
 from ndld_flow.runtimes.tensorrt import settings as engine_settings
 from ndld_flow.steps.check_accuracy import CheckAccuracy
@@ -260,8 +261,50 @@ def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
     with pytest.raises(RequestError, match="marked has none of the selected tensors as marked outputs"):
         compare("none", layers=["Relu_3"])
     artifacts["layers_engine"] = engine
-    with pytest.raises(RequestError, match=r"layers_engine: marked has no marked outputs: build it with"):
+    with pytest.raises(RequestError, match=r"layers_engine: marked has no debug tensors and no marked outputs"):
         compare("unmarked")
+
+
+FUSED = """g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 0.3, 0.7, 1}> {
+    c = MatMul(x, w) r = Relu(c) e = Exp(r) y = Neg(e) }"""
+
+
+def compare_inside(bench: Bench, backend: EngineBackend, release: str, debug_tensors: str | list[str]) -> Accuracy:
+    """Compare the layers of an engine with debug tensors, which is also the one whose outputs are judged."""
+    library = bench.standins.library(backend, release)
+    model = write_model(bench.folder / "fused.onnx", FUSED)
+    flags = {"fp16": True} if backend == "tensorrt" else {}
+    folder = bench.standins.engine_of(library, backend, model, {"debug_tensors": debug_tensors, **flags})
+    engine = Engine(folder / Engine.main, "engine", "digest of the engine")
+    runtime = {"backend": backend, "library": str(library), "engine": "engine", "cuda_graph": True, "queue": 1}
+    given = {"runtime": runtime, "layers": True, "layers_engine": "engine"}
+    read = {"reference": Onnx(model, "source", "digest"), "runtime.engine": engine, "layers_engine": engine}
+    ran = run_step(CheckAccuracy, model, bench.folder / "inside", given, artifacts=read)
+    accuracy = Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_bytes())
+    assert accuracy.layers_built is None
+    return accuracy
+
+
+def test_layers_are_compared_inside_the_engine_that_ships(bench: Bench) -> None:
+    """By its debug tensors: those that remain after fusion, not the one that is fused with its activation."""
+    accuracy = compare_inside(bench, "tensorrt", "10.12", "unfused")
+    assert [layer.tensor for layer in accuracy.layers] == ["r", "e"]
+    errors = [layer.metrics["relative_rms"] for layer in accuracy.layers]
+    assert 0 < min(errors) < max(errors) < 1e-2, errors  # FP16
+    assert any(note.startswith("2 layers compared inside engine, by its debug tensors") for note in accuracy.notes)
+
+
+def test_named_debug_tensors_are_compared(bench: Bench) -> None:
+    """They prevent fusions, in the engine that ships."""
+    accuracy = compare_inside(bench, "tensorrt", "10.8", ["c", "e"])
+    assert [layer.tensor for layer in accuracy.layers] == ["c", "e"]
+
+
+def test_debug_tensors_with_internal_names_are_not_taken_for_the_models(bench: Bench) -> None:
+    """As in TensorRT-RTX, whose compiler names them `Conv_20_out.1_7_myl0`."""
+    accuracy = compare_inside(bench, "tensorrt_rtx", "1.7", "unfused")
+    assert accuracy.layers == ()
+    assert any(note.startswith("0 layers compared inside engine") for note in accuracy.notes)
 
 
 def inspect_engine(bench: Bench, engine: Engine | Path, **settings: Any) -> Activations:

@@ -91,6 +91,8 @@ def list_settings(folder: Path) -> dict[str, Setting]:
             lambda b, e: e["profiles"][0]["shapes"]["x"] == [[1, 4], [2, 4], [3, 4]], batch={"opt": 2, "max": 3}
         ),
         "mark_outputs": plain(lambda b, e: bool(b.marked_outputs), mark_outputs=["*"]),
+        "debug_tensors unfused": plain(lambda b, e: e["debug"]["unfused"], debug_tensors="unfused"),
+        "debug_tensors named": plain(lambda b, e: e["debug"]["marked"] != [], debug_tensors=["*"]),
         "compute_capabilities": plain(lambda b, e: e["targets"] == ["SM86"], compute_capabilities=["8.6"]),
         "typing strong": plain(lambda b, e: b.network_flags == ("STRONGLY_TYPED",), typing="strong"),
         "typing obey": plain(lambda b, e: "constraints" in b.typing, typing="obey"),
@@ -227,7 +229,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def told_engine(came: Came) -> Mapping[str, Any]:
     """What the stand-in's engine says of itself: JSON after its mark and length."""
     data = came.engine
-    start = data.index(b"{")
+    start = data.index(b'{"')
     engine: dict[str, Any] = json.JSONDecoder().raw_decode(data[start:].decode(errors="replace"))[0]
     return engine
 

@@ -35,6 +35,7 @@ from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, refuse_shape
+from ndld_flow.runtimes.tensorrt.engine.execution import EngineBinding
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.request import EngineRequest
@@ -219,6 +220,72 @@ def test_concurrent_streams(trt: Bench) -> None:
     assert any("a pass is 3 concurrent inferences" in note for note in result.notes)
 
 
+class Ticking:
+    """A CUDA runtime and an execution context whose clock is the number of calls before."""
+
+    active_optimization_profile = 0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.at: dict[int, int] = {}
+
+    def make_stream(self) -> int:
+        return 1
+
+    def make_event(self, *, spin: bool) -> int:
+        self.at[len(self.at) + 1] = 0
+        return len(self.at)
+
+    def record(self, event: int, stream: int) -> None:
+        self.at[event] = len(self.calls)
+
+    def wait_for_event(self, event: int) -> None:
+        self.calls.append(f"wait {self.at[event]}")
+
+    def wait_for_stream(self, stream: int) -> None: ...
+
+    def destroy(self, kind: str, handle: int) -> None: ...
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        return float(self.at[end] - self.at[begin])
+
+    def infer_shapes(self) -> list[str]:
+        return []
+
+    def execute_async_v3(self, stream: int) -> bool:
+        self.calls.append("enqueue")
+        return True
+
+
+@pytest.mark.parametrize(
+    ("queue", "calls"),
+    [
+        (0, ["enqueue", "wait 2", "enqueue", "wait 4", "enqueue", "wait 6"]),
+        (1, ["enqueue", "enqueue", "wait 2", "enqueue", "wait 3", "enqueue", "wait 5"]),
+    ],
+)
+def test_the_next_pass_is_enqueued_before_the_running_one_ends(queue: int, calls: list[str]) -> None:
+    """Each wait is for the end of the oldest pass, whose times are then read."""
+    clock: Any = Ticking()
+    request = EngineRequest("tensorrt", Path("e"), Path("m"), (), (), queue=queue)
+    binding = EngineBinding(clock, None, request, {}, [clock], {})
+    assert clock.calls == ["wait 0"]  # the inputs are copied
+    for _ in range(3):
+        binding.run()
+        assert binding.device_times().compute_ms == 1
+    assert clock.calls[1:] == calls
+    assert binding.can_copy == (queue == 0)
+
+
+def test_a_queue_is_recorded_and_noted(trt: Bench) -> None:
+    _, result = trt.profile(trt.engine(), queue=1, streams=2)
+    [run] = result.runs
+    assert len(run.latency_ms) == len(run.compute_ms) == len(run.enqueue_ms)
+    assert not run.h2d_ms
+    assert any("enqueued before the running one ended" in note for note in result.notes)
+    assert result.options["queue"] == 1
+
+
 @pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
 def test_waiting_by_spinning_or_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
     _, result = trt.profile(trt.engine(), spin_wait=spin)
@@ -226,7 +293,7 @@ def test_waiting_by_spinning_or_sleeping(spin: bool, calls: set[str], trt: Bench
     assert calls == {call for call in trt.cuda_calls if call.startswith(("schedule", "event"))}
 
 
-@pytest.mark.parametrize("way", [{}, {"cuda_graph": True}, {"streams": 2, "batches": [1, 4]}])
+@pytest.mark.parametrize("way", [{}, {"cuda_graph": True, "queue": 1}, {"streams": 2, "batches": [1, 4]}])
 def test_all_device_resources_are_released(way: dict[str, Any], trt: Bench) -> None:
     """Also what the session without a profiler held, before the one with it begins."""
     trt.profile(trt.engine(), **way, layer_passes=2)

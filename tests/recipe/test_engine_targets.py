@@ -23,8 +23,10 @@ def target(settings: dict[str, object], *, engine: bool = True) -> str:
 
 def test_the_engine_that_reads_it_decides_the_target(in_folder: Path) -> None:
     assert target({}) == "tensorrt"
+    assert load_recipe(Path("recipe.yaml")).steps[0].step.foresee().notes == ("for TensorRT: symmetric INT8",)
     assert target({"symmetric": True, "activations": "int8"}) == "tensorrt"
     assert target({}, engine=False) == "cpu"
+    assert load_recipe(Path("recipe.yaml")).steps[0].step.foresee().notes == ()
 
 
 @pytest.mark.parametrize(

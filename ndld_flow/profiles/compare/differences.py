@@ -193,6 +193,8 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
     yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
     yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
+    # With a queue, latency is the time between the ends of two passes.
+    yield _fact(profiles, "timing", "passes enqueued ahead", lambda each: str(each.options.get("queue", 0)), "forbids")
     yield from _inputs(profiles)
     yield _fact(profiles, "provider", "backend", lambda profile: profile.backend)
     yield _fact(

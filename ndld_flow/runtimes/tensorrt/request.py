@@ -38,6 +38,7 @@ class EngineRequest(EngineSettings, SessionRequest):
 
     installation: Library | None = None
     """The TensorRT to run it with; a measuring process has it already, from its environment."""
+    has_debug_tensors: bool = False
     origin: BuiltFile | None = None
     """The record of the engine's file; a measuring process does not get it."""
     profile: BuiltProfile | None = None
@@ -68,6 +69,11 @@ class EngineRequest(EngineSettings, SessionRequest):
     def with_inner_outputs(self, tensors: Sequence[str]) -> EngineRequest:
         own = {spec.name for spec in self.outputs}
         return replace(self, marked=tuple(name for name in tensors if name not in own))
+
+    def with_debug_tensors(self) -> EngineRequest | None:
+        if not self.has_debug_tensors:
+            return None
+        return replace(self, debug_tensors=True, streams=1, queue=0, cuda_graph=False)
 
     def names(self) -> RuntimeNames:
         return RuntimeNames(self.backend, "TensorRT", self.backend, "Rebuild the engine")
@@ -117,7 +123,13 @@ class EngineRequest(EngineSettings, SessionRequest):
             f"{size(int(facts.facts['activation_bytes']))} for the activations of each stream; peak memory is the "
             "host's"
         )
-        if self.transfers:
+        if self.queue:
+            yield (
+                "the next pass was enqueued before the running one ended (`queue: 1`): latency is the time between the "
+                "ends of two passes, and hides the host's work that fits into it; copies were "
+                + ("on the same stream" if self.transfers else "not measured")
+            )
+        elif self.transfers:
             yield "latency includes the copies of inputs to the device and of outputs from it"
         else:
             yield SEPARATE_COPIES

@@ -78,6 +78,9 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: index of the engine's optimization profile, from 0."""
     streams: Annotated[int, Field(ge=1, le=64)] = 1
     """TensorRT: number of concurrent inferences, each on its own CUDA stream; a pass is one inference on each."""
+    queue: Annotated[int, Field(ge=0, le=1)] = 0
+    """TensorRT: passes enqueued ahead. With 1, as in trtexec, the next pass is enqueued while one runs: the latency is
+    the time from the end of a pass to the end of the next one, the inverse of trtexec's throughput."""
     cuda_graph: bool = False
     """TensorRT: capture a pass in a CUDA graph and launch the graph."""
     transfers: bool = False
@@ -185,6 +188,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         inputs=model_inputs(model.path),
         outputs=model_outputs(model.path),
         marked=() if build is None else build.marked_outputs,
+        has_debug_tensors=build is not None and bool(build.options.get("debug_tensors")),
         built_with="" if build is None else build.version,
         # An engine that a step has just built from this model has its weights, unless they were stripped.
         refit=settings.refit and (build is None or without_weights),
@@ -198,6 +202,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         gpu=settings.gpu,
         optimization_profile=settings.optimization_profile,
         streams=settings.streams,
+        queue=settings.queue,
         cuda_graph=settings.cuda_graph,
         transfers=settings.transfers,
         spin_wait=settings.spin_wait,

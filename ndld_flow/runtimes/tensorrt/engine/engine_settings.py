@@ -25,6 +25,8 @@ class EngineSettings:
     outputs: tuple[TensorSpec, ...]
     marked: tuple[str, ...] = ()
     """Tensors of the model that the engine has as outputs too, for inspection."""
+    debug_tensors: bool = False
+    """Report the engine's debug tensors among its outputs."""
     built_with: str = ""
     """Version of the TensorRT that built it; empty if that is not known."""
     refit: bool = False
@@ -47,6 +49,8 @@ class EngineSettings:
     optimization_profile: int = 0
     streams: int = 1
     """Concurrent inferences, each on a stream of its own."""
+    queue: int = 0
+    """Inferences that are enqueued on each stream before the running one ends."""
     cuda_graph: bool = False
     transfers: bool = False
     """Each pass includes the copies between host and device."""

@@ -18,6 +18,7 @@ from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.runtimes.protocol import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime
+from ndld_flow.runtimes.tensorrt.engine.debug_tensors import listen_to_debug_tensors
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, refuse_shape
 from ndld_flow.runtimes.tensorrt.library import import_bindings
@@ -63,22 +64,39 @@ def make_output_allocator(trt: Any, device: int, capacity: int) -> Any:  # noqa:
     return OutputAllocator()
 
 
-class Lane:
-    """An execution context with its tensors bound; `enqueue` and then `wait` are one inference."""
+@dataclass
+class _Inference:
+    """Events of one inference, and the host's time to launch it."""
 
-    def __init__(self, cuda: CudaRuntime, context: Any, *, spin: bool) -> None:  # noqa: ANN401
+    begin: int
+    computing: int
+    computed: int
+    end: int
+    enqueue_ms: float = 0.0
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        return self.begin, self.computing, self.computed, self.end
+
+
+class Lane:
+    """An execution context with its tensors bound; `enqueue` and then `wait` are one inference.
+
+    With a `queue`, so many further inferences may be enqueued before the first one ends.
+    """
+
+    def __init__(self, cuda: CudaRuntime, context: Any, *, spin: bool, queue: int = 0) -> None:  # noqa: ANN401
         self.context = context
         self.stream = cuda.make_stream()
         self._cuda = cuda
+        self._inferences = [_Inference(*(cuda.make_event(spin=spin) for _ in range(4))) for _ in range(queue + 1)]
+        self._alone = cuda.make_event(spin=spin), cuda.make_event(spin=spin)
+        self._enqueued = self._finished = 0
         self._inputs: list[_Buffer] = []
         self._outputs: dict[str, _Buffer] = {}
         self._allocators: dict[str, Any] = {}
         """Output whose shape depends on data -> its allocator."""
         self._graph = 0
-        self._enqueue_ms = 0.0
-        self._begin, self._computing, self._computed, self._end = self._events = tuple(
-            cuda.make_event(spin=spin) for _ in range(4)
-        )
 
     def bind_input(self, tensor: EngineTensor, values: Array) -> None:
         """Copy the values to pinned memory, from where passes copy them, and give the context their address."""
@@ -113,38 +131,46 @@ class Lane:
         finally:
             self._graph = self._cuda.end_capture(self.stream)
 
+    @property
+    def has_room(self) -> bool:
+        """Return True if another inference may be enqueued."""
+        return self._enqueued - self._finished < len(self._inferences)
+
     def enqueue(self, *, copies: bool) -> None:
         """Start an inference, with its copies or without."""
         record, stream = self._cuda.record, self.stream
-        record(self._begin, stream)
+        inference = self._inferences[self._enqueued % len(self._inferences)]
+        record(inference.begin, stream)
         if copies:
             self.copy_in()
-            record(self._computing, stream)
+            record(inference.computing, stream)
         before = time.perf_counter_ns()
         if self._graph:
             self._cuda.launch(self._graph, stream)
         else:
             self._execute()
-        self._enqueue_ms = (time.perf_counter_ns() - before) / 1e6
+        inference.enqueue_ms = (time.perf_counter_ns() - before) / 1e6
         if copies:
-            record(self._computed, stream)
+            record(inference.computed, stream)
             self.copy_out()
-        record(self._end, stream)
+        record(inference.end, stream)
+        self._enqueued += 1
 
     def wait(self) -> None:
-        """Wait until the started inference is finished."""
-        self._cuda.wait_for_event(self._end)
+        """Wait until the oldest of the started inferences is finished."""
+        self._cuda.wait_for_event(self._inferences[self._finished % len(self._inferences)].end)
+        self._finished += 1
 
     def read_times(self, *, copies: bool) -> DeviceTimes:
-        """Return the times of the finished inference."""
-        elapsed_ms = self._cuda.elapsed_ms
+        """Return the times of the inference that finished last."""
+        elapsed_ms, last = self._cuda.elapsed_ms, self._inferences[(self._finished - 1) % len(self._inferences)]
         if not copies:
-            return DeviceTimes(enqueue_ms=self._enqueue_ms, compute_ms=elapsed_ms(self._begin, self._end))
+            return DeviceTimes(enqueue_ms=last.enqueue_ms, compute_ms=elapsed_ms(last.begin, last.end))
         return DeviceTimes(
-            enqueue_ms=self._enqueue_ms,
-            h2d_ms=elapsed_ms(self._begin, self._computing),
-            compute_ms=elapsed_ms(self._computing, self._computed),
-            d2h_ms=elapsed_ms(self._computed, self._end),
+            enqueue_ms=last.enqueue_ms,
+            h2d_ms=elapsed_ms(last.begin, last.computing),
+            compute_ms=elapsed_ms(last.computing, last.computed),
+            d2h_ms=elapsed_ms(last.computed, last.end),
         )
 
     def copy_in(self) -> None:
@@ -161,11 +187,12 @@ class Lane:
 
     def time_alone(self, work: Callable[[], None]) -> float:
         """Return the time of the work that `work` enqueues, in ms by the GPU's clock."""
-        self._cuda.record(self._begin, self.stream)
+        begin, end = self._alone
+        self._cuda.record(begin, self.stream)
         work()
-        self._cuda.record(self._end, self.stream)
-        self.wait()
-        return self._cuda.elapsed_ms(self._begin, self._end)
+        self._cuda.record(end, self.stream)
+        self._cuda.wait_for_event(end)
+        return self._cuda.elapsed_ms(begin, end)
 
     def read_output(self, tensor: EngineTensor) -> Array | None:
         """Return a copied output; None for one in blocks, with gaps, without a numpy dtype, or of unknown shape."""
@@ -186,7 +213,7 @@ class Lane:
                 self._cuda.free(buffer.device)
         if self._graph:
             self._cuda.destroy("GraphExec", self._graph)
-        for event in self._events:
+        for event in (*self._alone, *(event for inference in self._inferences for event in inference.events)):
             self._cuda.destroy("Event", event)
         self._cuda.destroy("Stream", self.stream)
 
@@ -254,19 +281,24 @@ class EngineBinding:
             if allowed:
                 refuse_shape(name, given, [tuple(each) for each in allowed], profile, values=tensor.has_range)
         for context in contexts:
-            lane = Lane(cuda, context, spin=request.spin_wait)
+            lane = Lane(cuda, context, spin=request.spin_wait, queue=request.queue)
             self._lanes.append(lane)
             try:
                 self._bind(lane, values)
             except RuntimeError as error:  # the bindings raise it instead of returning an object
                 raise BackendError(f"TensorRT does not accept the inputs: {one_paragraph(str(error))}.") from None
             lane.time_alone(lane.copy_in)
+        self._debug: dict[str, Array | None] = {}
+        if request.debug_tensors:
+            self._debug = listen_to_debug_tensors(import_bindings(request.backend), cuda, contexts[0])
 
     def run(self) -> None:
-        """Run one inference on every stream, until all are finished."""
+        """Enqueue inferences on every stream, and wait until its oldest is finished: the only one without a queue."""
         copies = self._request.transfers
+        self._debug.clear()
         for lane in self._lanes:
-            lane.enqueue(copies=copies)
+            while lane.has_room:
+                lane.enqueue(copies=copies)
         for lane in self._lanes:
             lane.wait()
 
@@ -284,7 +316,7 @@ class EngineBinding:
 
     @property
     def can_copy(self) -> bool:
-        return not self._request.transfers
+        return not self._request.transfers and not self._request.queue  # copying between passes drains the queue
 
     def copy_in(self) -> float:
         """Copy the inputs to the device once more; return the time in ms."""
@@ -305,10 +337,14 @@ class EngineBinding:
         )
 
     def outputs(self) -> dict[str, Array | None]:
-        """Return the outputs of the first stream's last inference; None for one that numpy cannot represent."""
+        """Return the outputs and the debug tensors of the first stream's last inference.
+
+        None for one that numpy cannot represent.
+        """
         lane = self._lanes[0]
         lane.time_alone(lane.copy_out)
-        return {name: lane.read_output(tensor) for name, tensor in self._tensors.items() if not tensor.is_input}
+        outputs = {name: lane.read_output(tensor) for name, tensor in self._tensors.items() if not tensor.is_input}
+        return self._debug | outputs
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return name -> dtype and shape; -1 if it depends on data."""

@@ -64,10 +64,10 @@ def record_engine_layers(
 ) -> Path:
     """Run passes with the profiler on, and return the file of the `Recording`.
 
-    CUDA graph, parallel streams and copies are off: they would hide when a layer begins and ends. Raises as
+    CUDA graph, parallel streams, queue and copies are off: they would hide when a layer begins and ends. Raises as
     `open_engine` does.
     """
-    plain = replace(request, cuda_graph=False, streams=1, transfers=False)
+    plain = replace(request, cuda_graph=False, streams=1, queue=0, transfers=False)
     trt, session = import_bindings(request.backend), open_engine(plain)
     binding, context = session.bind(feeds), session.contexts[0]
     recording, reports = Recording(), list[tuple[str, float]]()

@@ -202,6 +202,7 @@ class Build:
             "marked": sorted(self.network._refittable),
             "plugins": list(self.config.plugins_to_serialize),
             "operators": sorted(self._plugin_operators()),
+            "debug": {"marked": [tensor._name for tensor in self.network._debug], "unfused": self.network._unfused},
             "model": packed(model.graph),
             "memory": self._memory(layers),
         }

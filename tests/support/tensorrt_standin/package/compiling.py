@@ -78,7 +78,7 @@ class Compiler:
             if layer._type in _HEAVY
             and other._type == "ACTIVATION"
             and other._inputs[:1] == layer._outputs[:1]
-            and layer._outputs[0] not in self.network._outputs
+            and layer._outputs[0] not in (*self.network._outputs, *self.network._debug)
             and self._type(other) == self._type(layer)
             and sum(layer._outputs[0] in reader._inputs for reader in self.network._layers) == 1
         ]

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from .bindings import IS_STRONG_ONLY
 from .plan import MAGIC, unpacked
 
 _FLOAT, _HALF, _BF16 = 1, 10, 16
@@ -30,6 +31,27 @@ def weights_in(data: bytes) -> dict[str, bytes]:
     return found
 
 
+def debug_tensors_of(engine: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the debug tensors of an engine: name in the model, name for the listener, and type.
+
+    Those that are marked as unfused have internal names, which the engine inspector has too: releases that compile
+    everything in one piece add to the model's.
+    """
+    debug = engine["debug"]
+    outputs = {tensor["name"] for tensor in engine["tensors"] if tensor["mode"] == "OUTPUT"}
+    found = []
+    for at, layer in enumerate(engine["layers"]):
+        for tensor in layer["outputs"]:
+            name = tensor["name"]
+            if name.startswith("Reformatted "):
+                continue
+            if name in debug["marked"]:
+                found.append((name, name, tensor["type"]))
+            elif debug["unfused"] and name not in outputs:
+                found.append((name, f"{name}.1_{at}_myl0" if IS_STRONG_ONLY else name, tensor["type"]))
+    return found
+
+
 class Computing:
     """An engine's model, ready to run."""
 
@@ -39,6 +61,8 @@ class Computing:
 
         proto = onnx.load_model_from_string(unpacked(engine["model"]))
         self._outputs = [tensor["name"] for tensor in engine["tensors"] if tensor["mode"] == "OUTPUT"]
+        inside = {name for name, _, _ in debug_tensors_of(engine)}
+        self._outputs += [name for node in proto.graph.node for name in node.output if name in inside]
         self._inputs = {info.name: info.type.tensor_type.elem_type for info in proto.graph.input}
         _set_weights(proto, weights)
         _round_layers(proto, engine)

@@ -148,8 +148,7 @@ class ICudaEngine(Bound):
         return bool(self._tensor(name).get("is_shape"))
 
     def is_debug_tensor(self, name: str) -> bool:
-        self._tensor(name)
-        return False
+        return name in self._engine["debug"]["marked"]
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
         self._tensor(name)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .bindings import Bound, Setting, expect, record
-from .computing import Computing, weights_in
+from .bindings import Bound, Setting, expect, member, record
+from .computing import Computing, debug_tensors_of, weights_in
 from .logs import Log
 from .plan import unpacked
 from .running import IRuntimeConfig
@@ -47,6 +47,8 @@ class IExecutionContext(Bound):
         self._waiting: list[tuple[str, float]] = []
         self._allocators: dict[str, Any] = {}
         self._computing: Computing | None = None
+        self._listener: Any = None
+        self._debugged: dict[str, bool] = {}
         if isinstance(self._how, IRuntimeConfig):
             cache = self._how.get_runtime_cache()
             record(self, compiled=cache is None or cache._compile())
@@ -156,20 +158,36 @@ class IExecutionContext(Bound):
         expect(int, stream, "stream")
         return True
 
+    def set_debug_listener(self, listener: Any) -> bool:
+        self._listener = expect("IDebugListener", listener, "listener")
+        return True
+
+    def get_debug_listener(self) -> Any:
+        return self._listener
+
     def set_all_tensors_debug_state(self, flag: bool) -> bool:
-        return expect(bool, flag, "flag") is not None
+        return all(self.set_tensor_debug_state(name, flag) for name in self._engine["debug"]["marked"])
+
+    def set_tensor_debug_state(self, name: str, flag: bool) -> bool:
+        if not self._cuda_engine.is_debug_tensor(name):
+            return self._refuse(f"setTensorDebugState: {name} is no debug tensor")
+        self._debugged[name] = expect(bool, flag, "flag")
+        return True
+
+    def get_debug_state(self, name: str) -> bool:
+        return self._debugged.get(name, False)
 
     def execute_v2(self, bindings: Sequence[int]) -> bool:
         for tensor, address in zip(self._engine["tensors"], bindings, strict=True):
             self._addresses[tensor["name"]] = expect(int, address, "bindings")
-        return self._execute()
+        return self._execute(0)
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         expect(int, stream_handle, "stream_handle")
         cuda = _loaded_cuda()
         if cuda is not None and not cuda.standin_has_stream(ctypes.c_void_p(stream_handle)):
             return self._refuse("enqueueV3: there is no such stream")
-        return self._execute()
+        return self._execute(stream_handle)
 
     def report_to_profiler(self) -> bool:
         if self.profiler is None:
@@ -181,7 +199,7 @@ class IExecutionContext(Bound):
         self._waiting = []
         return True
 
-    def _execute(self) -> bool:
+    def _execute(self, stream_handle: int) -> bool:
         missing = self._unspecified()
         if missing:
             return self._refuse(f"enqueueV3: input shapes are not specified: {', '.join(missing)}")
@@ -196,10 +214,10 @@ class IExecutionContext(Bound):
             _spend(ms)
             self._waiting.append((name, ms))
         if os.environ.get("STANDIN_COMPUTES") == "1" and _loaded_cuda():
-            self._compute()
+            self._compute(stream_handle)
         return self.report_to_profiler() if self.profiler is not None and self.enqueue_emits_profile else True
 
-    def _compute(self) -> None:
+    def _compute(self, stream_handle: int) -> None:
         """Write the outputs to their addresses, or to what their allocators give."""
         import numpy
 
@@ -221,6 +239,28 @@ class IExecutionContext(Bound):
                 address = self._allocators[name].reallocate_output_async(name, address, values.nbytes, 256, 0)
                 self._allocators[name].notify_shape(name, Dims(values.shape))
             ctypes.memmove(address, values.ctypes.data, values.nbytes)
+        if self._listener is not None:
+            self._emit(feeds, stream_handle)
+
+    def _emit(self, feeds: dict[str, Any], stream_handle: int) -> None:
+        """Report the debug tensors whose state is on, each in device memory that is valid for the call only."""
+        import numpy
+
+        cuda, new_capsule = _loaded_cuda(), ctypes.pythonapi.PyCapsule_New
+        new_capsule.restype = ctypes.py_object
+        new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        for name, reported, kind in debug_tensors_of(self._engine):
+            is_marked = self._cuda_engine.is_debug_tensor(name)
+            if not (self._debugged.get(name) if is_marked else self.unfused_tensors_debug_state):
+                continue
+            values = numpy.ascontiguousarray(self._outputs_of(feeds)[name].astype(_numpy_type({"type": kind})))
+            block = ctypes.c_void_p()
+            assert cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(values.nbytes)) == 0
+            ctypes.memmove(block, values.ctypes.data, values.nbytes)
+            where, capsule = member("TensorLocation", "DEVICE"), new_capsule(block, None, None)
+            dtype, dims = member("DataType", kind), Dims(values.shape)
+            self._listener.process_debug_tensor(capsule, where, dtype, dims, reported, stream_handle)
+            cuda.cudaFree(block)
 
     def _outputs_of(self, feeds: dict[str, Any]) -> dict[str, Any]:
         assert self._computing is not None

@@ -109,5 +109,5 @@ class IOutputAllocator(Interface):
 
 
 class IDebugListener(Interface):
-    def process_debug_tensor(self, addr: int, location: Any, type: Any, shape: Any, name: str, stream: int) -> bool:
+    def process_debug_tensor(self, addr: object, location: Any, type: Any, shape: Any, name: str, stream: int) -> bool:
         return True

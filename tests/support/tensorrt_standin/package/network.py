@@ -177,6 +177,8 @@ class INetworkDefinition(Bound):
         self._outputs: list[Any] = []
         self._layers: list[Any] = []
         self._refittable: set[str] = set()
+        self._debug: list[Any] = []
+        self._unfused = False
         self._model = ParsedModel()
 
     def __len__(self) -> int:
@@ -241,9 +243,23 @@ class INetworkDefinition(Bound):
         self._outputs.remove(tensor)
 
     def mark_debug(self, tensor: Any) -> bool:
-        return isinstance(tensor, ITensor)
+        self._debug.append(expect("ITensor", tensor, "tensor"))
+        return True
+
+    def unmark_debug(self, tensor: Any) -> bool:
+        self._debug.remove(expect("ITensor", tensor, "tensor"))
+        return True
+
+    def is_debug_tensor(self, tensor: Any) -> bool:
+        """Those that are marked as unfused are not."""
+        return expect("ITensor", tensor, "tensor") in self._debug
 
     def mark_unfused_tensors_as_debug_tensors(self) -> bool:
+        self._unfused = True
+        return True
+
+    def unmark_unfused_tensors_as_debug_tensors(self) -> bool:
+        self._unfused = False
         return True
 
     def mark_weights_refittable(self, name: str) -> bool:
