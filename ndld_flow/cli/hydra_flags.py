@@ -40,7 +40,8 @@ def translate(args: list[str]) -> list[str]:
         if kind in given:
             if (kind, given[kind]) not in _PRINTS:
                 known = next(value for each, value in _PRINTS if each == kind)
-                raise click.UsageError(f"--{kind} {given[kind]}: only `--{kind} {known}` has a meaning here.")
+                asked = f"--{kind} {given[kind]}".rstrip()
+                raise click.UsageError(f"{asked}: only `--{kind} {known}` has a meaning here.")
             left.append(_PRINTS[kind, given[kind]])
     if "name" not in given:
         if "folder" in given:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.compose import Composed, compose_recipe, compose_written
+from ndld_flow.recipe.compose import Composed, compose_file, compose_written
+from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.overrides import AxisError, check_overrides
+from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.recipe import Recipe, RecipeFile
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.validate import name_recipe, validate_recipe
@@ -34,13 +37,14 @@ def load_sweep(
     of the recipe a single value. `variant=plain,fp16` chooses among variants. Raises RecipeError with every problem.
     """
     check_overrides(overrides)
-    composed, given = _compose_axes(overrides, multirun, lambda plain: compose_recipe(recipe, plain, trust=trust))
+    file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
+    composed, given = _compose_axes(file, overrides, multirun, lambda plain: compose_file(file, plain, trust=trust))
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
     from ndld_flow.recipe.make_sweep import make_sweep
 
     plain = composed.overrides
-    return make_sweep(composed, given, trust, lambda more: compose_recipe(recipe, [*plain, *more], trust=trust))
+    return make_sweep(composed, given, trust, lambda more: compose_file(file, [*plain, *more], trust=trust))
 
 
 def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
@@ -51,7 +55,7 @@ def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, mult
     """
     check_overrides(overrides)
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
-    composed, given = _compose_axes(overrides, multirun, lambda plain: compose_written(file, plain))
+    composed, given = _compose_axes(file, overrides, multirun, lambda plain: compose_written(file, plain))
     if given:
         from ndld_flow.recipe.sweep_axes import add_axes
 
@@ -66,20 +70,33 @@ def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, mult
 
 
 def _compose_axes(
-    overrides: Sequence[str], multirun: bool, compose: Callable[[Sequence[str]], Composed]
+    file: YamlFile, overrides: Sequence[str], multirun: bool, compose: Callable[[Sequence[str]], Composed]
 ) -> tuple[Composed, list[GivenAxis]]:
     """Compose a recipe with the overrides that define no axis; return it with the axes of the others."""
-    if not overrides:
+    if not overrides and _OPEN not in file.text:
         return compose(()), []
-    from ndld_flow.recipe.sweep_axes import read_pin
+    from ndld_flow.recipe.sweep_axes import first_choices, read_pin
 
     axes, plain = _split(overrides, multirun)
+    if _OPEN in file.text:  # Hydra composes nothing while a config group is open, also where an axis chooses its file
+        over = find_value(file.values, ("sweep", "over"))
+        forms = {**(over if isinstance(over, dict) else {}), **{axis.key: axis.form for _, axis in axes}}
+        chosen = first_choices(forms, find_folders(file.path))
+        compose = _choosing([choose(group, name, file.values) for group, name in chosen.items()], compose)
     composed = compose([override for _, override in plain])
     pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
     if pins:
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
         composed = compose([override for override in left if override])
     return composed, [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
+
+
+_OPEN = "???"
+
+
+def _choosing(choices: list[str], compose: Callable[[Sequence[str]], Composed]) -> Callable[[Sequence[str]], Composed]:
+    """Return a function that composes with these overrides too, and keeps them out of the result's."""
+    return lambda plain: replace(compose([*plain, *choices]), overrides=tuple(plain))
 
 
 def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:

@@ -143,7 +143,7 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         what = getattr(error, "problem", None) or " ".join(str(error).split())
-        hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
+        hint = "quote values that hold `: `, `#`, `*` or `{`, and `???` in braces; indent with spaces"
         raise RecipeError([Problem(where, "", f"this is not YAML: {what}", hint)]) from None
     except ExcessError as error:
         raise _refuse(path, "", str(error)) from None

@@ -86,6 +86,17 @@ def test_a_recipe_may_list_a_group_as_an_axis_and_choose_without_a_default(recip
     assert sweep.variations.split_choices({"precision": "int8"})[0] == ("+precision=int8",)
 
 
+@pytest.mark.parametrize("in_recipe", [True, False])
+def test_an_axis_chooses_the_file_of_a_group_that_the_recipe_leaves_open(recipe: Path, in_recipe: bool) -> None:
+    text = RECIPE.replace("precision: none", "precision: ???")
+    recipe.write_text(text + ("sweep: {over: {precision: [fp16, int8]}}\n" if in_recipe else ""))
+    sweep = load(recipe, *([] if in_recipe else ["precision=fp16,int8"]), "steps.speed.threads=1")
+    assert [steps_at(sweep, precision=name) for name in ("fp16", "int8")] == [["half", "speed"], ["small", "speed"]]
+    recipe.write_text(text)
+    with pytest.raises(RecipeError, match="precision"):
+        load(recipe, "steps.speed.threads=1,2")
+
+
 def test_the_best_point_becomes_a_recipe_of_its_own(recipe: Path) -> None:
     sweep = load(recipe, "precision=none,fp16", "steps.speed.threads=1,2")
     chosen, settings = sweep.variations.split_choices({"precision": "fp16", "steps.speed.threads": 2})
