@@ -43,7 +43,24 @@ class RowsRead(Record):
     @property
     def is_weak(self) -> bool:
         """True if a fault in a twentieth of the rows would mostly stay unseen."""
-        return self.read < min(_ENOUGH_ROWS, _WEAK_ROWS * self.rows)
+        return _are_few(self.read, self.rows)
+
+
+class LeavesReached(Record):
+    """The leaves of an ensemble of trees that the samples reach."""
+
+    node: str
+    reached: int
+    leaves: int
+
+    @property
+    def is_weak(self) -> bool:
+        """True if a fault in a twentieth of the leaves would mostly stay unseen."""
+        return _are_few(self.reached, self.leaves)
+
+
+def _are_few(seen: int, count: int) -> bool:
+    return seen < min(_ENOUGH_ROWS, _WEAK_ROWS * count)
 
 
 class ClassesReached(Record):
@@ -52,6 +69,8 @@ class ClassesReached(Record):
     output: str
     reached: int
     classes: int
+    missing: tuple[str, ...] = ()
+    """The first 10 classes that no sample reaches."""
 
 
 class Power(Record):
@@ -62,8 +81,11 @@ class Power(Record):
     """Faults that were requested; fewer are tried if the time ends or the model has no others."""
     rows: tuple[RowsRead, ...] = ()
     classes: tuple[ClassesReached, ...] = ()
+    leaves: tuple[LeavesReached, ...] = ()
     branches_not_run: tuple[str, ...] = ()
     """`then_branch of If_12`."""
+    not_watched: tuple[str, ...] = ()
+    """`rows of table`, `branches of If_3`: inside a loop or a branch, nothing shows what samples reach."""
     ignorable: tuple[str, ...] = ()
     """Inputs that a candidate may ignore: the check passes a model that gets others in their place."""
     constant: tuple[str, ...] = ()
@@ -97,6 +119,11 @@ class Power(Record):
         reasons = [f"output {name} is constant" for name in self.constant]
         reasons += [
             f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in self.rows if table.is_weak
+        ]
+        reasons += [
+            f"{forest.reached:,} of {forest.leaves:,} leaves of {forest.node} are reached"
+            for forest in self.leaves
+            if forest.is_weak
         ]
         reasons += [f"a model that ignores {name} would pass" for name in self.ignorable]
         if self.interval("unseen")[0] >= _WEAK_UNSEEN:

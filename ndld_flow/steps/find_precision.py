@@ -56,8 +56,8 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
     )
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
-    # 10: the result shows what a trial would notice.
-    version: ClassVar[int] = 10
+    # 11: the result shows which classes and leaves of trees the samples reach.
+    version: ClassVar[int] = 11
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True

@@ -53,8 +53,8 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 12: the record of `optimize` shows what the judgement of a set would notice.
-    version: ClassVar[int] = 12
+    # 13: the record of `optimize` shows which classes and leaves of trees the samples reach.
+    version: ClassVar[int] = 13
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.placement import Placement
-from ndld_flow.records.power import ClassesReached, PlantedFault, Power, RowsRead
+from ndld_flow.records.power import ClassesReached, LeavesReached, PlantedFault, Power, RowsRead
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
@@ -202,9 +203,45 @@ def test_a_model_without_weights_has_no_power(tmp_path: Path) -> None:
     assert "unseen" not in ran.result.metrics
 
 
+def looping() -> onnx.ModelProto:
+    """Return a model whose loop multiplies by a weight three times, and looks up a row each time."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["before", "w"], ["product"], name="matmul"),
+            helper.make_node("Gather", ["table", "step"], ["row"], name="gather", axis=0),
+            helper.make_node("Add", ["product", "row"], ["sum"], name="add"),
+            helper.make_node("Tanh", ["sum"], ["after"], name="tanh"),
+            helper.make_node("Identity", ["going"], ["goes_on"], name="identity"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", TensorProto.FLOAT, [4, 8]),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", TensorProto.FLOAT, [4, 8]),
+        ],
+        [numpy_helper.from_array(DRAWN[:8].astype(np.float32), "w")],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["count", "", "x"], ["y"], name="loop", body=body)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [
+            numpy_helper.from_array(np.array(3), "count"),
+            numpy_helper.from_array(DRAWN[:5].astype(np.float32), "table"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def models(folder: Path) -> dict[str, Path]:
     folder.mkdir(exist_ok=True)
     onnx.save(branching(), folder / "branching.onnx")
+    onnx.save(looping(), folder / "looping.onnx")
     kernel, scales = DRAWN.reshape(64, 8, 1, 1), [1.0, 1.0, 2.0, 2.0]
     conv = f"""g (float[1, 8, 6, 6] x) => (float[1, 64, 12, 12] z) <{weights(k=kernel, s=scales)}> {{
         c = Conv <pads = [1, 1, 0, 0]> (x, k)
@@ -215,13 +252,14 @@ def models(folder: Path) -> dict[str, Path]:
     }}"""
     return {
         "branching": folder / "branching.onnx",
+        "looping": folder / "looping.onnx",
         "layers": write_model(folder / "layers.onnx", LAYERS),
         "table": write_model(folder / "table.onnx", TABLE),
         "conv": write_model(folder / "conv.onnx", conv),
     }
 
 
-@pytest.mark.parametrize("name", ["branching", "layers", "table", "conv"])
+@pytest.mark.parametrize("name", ["branching", "looping", "layers", "table", "conv"])
 def test_a_planted_fault_computes_what_the_faulty_model_computes(tmp_path: Path, name: str) -> None:
     path = models(tmp_path)[name]
     planted = plant(path, SessionSettings(), 40, 0)
@@ -269,6 +307,16 @@ def rebuilt(path: Path, fault: WeightFault | NodeFault, target: Path) -> Path:
                 node.attributes[name] = ir.convenience.convert_attribute(name, value)
     save_model(model, target)
     return target
+
+
+def test_faults_are_planted_inside_loops_and_unknown_rows_are_named(tmp_path: Path) -> None:
+    path = models(tmp_path / "models")["looping"]
+    planted = plant(path, SessionSettings(), 40, 0)
+    assert {fault.node.name for fault in planted.faults} == {"matmul", "gather", "tanh"}
+    _, accuracy = compare(tmp_path, path, path, power=20)
+    assert accuracy.power is not None
+    assert accuracy.power.not_watched == ("rows of table",) and not accuracy.power.rows
+    assert "rows of table, inside a loop or a branch: not known" in collect_power(documents_of(accuracy))[0].facts
 
 
 def replace_weight(model: ir.Model, name: str, wrong: ir.TensorProtocol) -> None:
@@ -360,8 +408,8 @@ def test_the_classes_that_samples_reach_are_counted(tmp_path: Path) -> None:
     rows = [[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 2.0, 3.0], [0.0, 5.0, 5.0, 5.0]]
     _, accuracy = compare(tmp_path, CLASSES, CLASSES, {"x": {"values": rows}}, power=20, made="off")
     assert accuracy.power is not None
-    assert accuracy.power.classes[0] == ClassesReached(output="y", reached=2, classes=4)
-    assert "2 of 4 classes of y are reached" in collect_power(documents_of(accuracy))[0].facts
+    assert accuracy.power.classes[0] == ClassesReached(output="y", reached=2, classes=4, missing=("2", "3"))
+    assert "2 of 4 classes of y are reached, never 2, 3" in collect_power(documents_of(accuracy))[0].facts
 
 
 def trees() -> onnx.ModelProto:
@@ -412,6 +460,57 @@ def test_faults_are_planted_in_trees(tmp_path: Path) -> None:
     power = measured(tmp_path, path, {"x": {"shape": [64, 2]}})
     assert power.classes == (ClassesReached(output="label", reached=3, classes=3),)
     assert {fault.outcome for fault in power.faults if fault.kind == "class_weights reversed"} == {"noticed"}
+
+
+def rows_of_trees() -> onnx.ModelProto:
+    """Return the trees of `trees` as a `TreeEnsemble`, with the class of the first column in place of a vote."""
+
+    def tensor(values: list[float], dtype: Any = np.float32) -> TensorProto:
+        return numpy_helper.from_array(np.array(values, dtype), "values")
+
+    node = helper.make_node(
+        "TreeEnsemble",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        n_targets=3,
+        tree_roots=[0, 1],
+        nodes_modes=tensor([0, 0], np.uint8),
+        nodes_featureids=[0, 1],
+        nodes_splits=tensor([0.5, 0.25]),
+        nodes_truenodeids=[0, 2],
+        nodes_trueleafs=[1, 1],
+        nodes_falsenodeids=[1, 3],
+        nodes_falseleafs=[1, 1],
+        leaf_targetids=[0, 1, 2, 1],
+        leaf_weights=tensor([0.5, 0.4, 0.7, 0.2]),
+    )
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])]
+    opsets = [helper.make_opsetid("", 19), helper.make_opsetid("ai.onnx.ml", 5)]
+    return helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=opsets, ir_version=9)
+
+
+@pytest.mark.parametrize("make", [trees, rows_of_trees])
+@pytest.mark.parametrize("reached", [2, 3])
+def test_the_leaves_that_samples_reach_are_counted(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], reached: int
+) -> None:
+    onnx.save(make(), tmp_path / "trees.onnx")
+    rows = [[0.0, 0.0], [0.25, 0.1], [0.75, 0.1]][:reached]
+    _, accuracy = compare(tmp_path, tmp_path / "trees.onnx", tmp_path / "trees.onnx", {"x": {"values": rows}}, power=20)
+    assert accuracy.power is not None
+    assert [(each.reached, each.leaves) for each in accuracy.power.leaves] == [(reached, 4)]
+    assert f"{reached} of 4 leaves of" in " ".join(collect_power(documents_of(accuracy))[0].facts)
+    assert {"< for <=", "leaf_weights reversed", "class_weights reversed"} & {
+        each.kind for each in accuracy.power.faults
+    }
+
+
+def test_few_leaves_make_a_check_weak() -> None:
+    few = LeavesReached(node="forest", reached=5, leaves=150)
+    assert Power(leaves=(few,)).weak == ("5 of 150 leaves of forest are reached",)
+    assert Power(leaves=(few.model_copy(update={"reached": 8}),)).weak == ()
 
 
 def test_twins_of_huge_trees_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from ndld_flow.records.power import ClassesReached
 _LAST_AXIS_FROM = 13
 """Opset from which Softmax has one axis; before, it joined all axes from that one on."""
 _KEEPS_AXES = ("Cast", "Identity")
+_MOST_NAMED = 10
 _CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
 
 
@@ -25,8 +26,8 @@ class ClassOutput:
     name: str
     axis: int | None
     """The axis along which classes are scored; None if the values are classes."""
-    count: int = 0
-    """Number of classes; 0 for the length of the axis."""
+    classes: Sequence[object] = ()
+    """Labels of the classes; empty for the length of the axis."""
     reached: set[object] = field(default_factory=set)
 
     def add(self, values: Array) -> None:
@@ -34,12 +35,21 @@ class ClassOutput:
         if self.axis is not None:
             if not values.size or values.ndim < 2:
                 return
-            self.count = max(self.count, values.shape[self.axis])
+            if len(self.classes) < values.shape[self.axis]:
+                self.classes = range(values.shape[self.axis])
             values = np.argmax(values, self.axis)
-        self.reached.update(np.unique(values).tolist())
+            self.reached.update(self.classes[place] for place in np.unique(values).tolist())
+        else:
+            self.reached.update(np.unique(values).tolist())
 
     def record(self) -> ClassesReached:
-        return ClassesReached(output=self.name, reached=len(self.reached), classes=self.count)
+        missing = [str(each) for each in self.classes if each not in self.reached]
+        return ClassesReached(
+            output=self.name,
+            reached=len(self.reached),
+            classes=len(self.classes),
+            missing=tuple(missing[:_MOST_NAMED]),
+        )
 
 
 def find_class_outputs(model: ir.Model) -> list[ClassOutput]:
@@ -60,10 +70,10 @@ def _class_output(value: ir.Value, opset: int) -> Iterator[ClassOutput]:
         shape, axis = node.inputs[0].shape, node.attributes.get_int("axis", 0)
         count = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
         if isinstance(count, int):
-            yield ClassOutput(name, None, count)
+            yield ClassOutput(name, None, range(count))
     elif node.op_type in _CLASSIFIERS:
         labels = [node.attributes[each].value for each in node.attributes if each.startswith("classlabels")]
-        count = max(map(len, labels), default=0)
+        classes = max(labels, key=len, default=())
         is_label = source is node.outputs[0]
-        if count and keeps_axes and (is_label or not node.outputs[0].is_graph_output()):
-            yield ClassOutput(name, None if is_label else -1, count)
+        if classes and keeps_axes and (is_label or not node.outputs[0].is_graph_output()):
+            yield ClassOutput(name, None if is_label else -1, classes)

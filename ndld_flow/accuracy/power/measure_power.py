@@ -21,7 +21,7 @@ from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array, numpy_dtype
-from ndld_flow.records.power import FaultOutcome, PlantedFault, Power, RowsRead
+from ndld_flow.records.power import FaultOutcome, LeavesReached, PlantedFault, Power, RowsRead
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.sample_feeds import Sample
@@ -93,6 +93,11 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
         wanted=count,
         rows=trial.rows(),
         classes=tuple(output.record() for output in planted.classes),
+        leaves=tuple(
+            LeavesReached(node=forest.node, reached=len(forest.reached), leaves=forest.leaves)
+            for forest in planted.forests
+        ),
+        not_watched=planted.not_watched,
         branches_not_run=trial.branches_not_run(),
         ignorable=ignorable,
         constant=constant,
@@ -161,6 +166,10 @@ class _Trial:
             scores = tensors.get(output.name)
             if scores is not None:
                 output.add(scores)
+        for forest in self.planted.forests:
+            found = tensors[forest.found]
+            assert found is not None
+            forest.reached.update(np.unique(found).tolist())
         self._watch_sizes(tensors)
 
     def _watch_sizes(self, tensors: Outputs) -> None:

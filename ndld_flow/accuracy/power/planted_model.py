@@ -8,7 +8,7 @@ a fault, the planted model is its own reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass, LiftSubgraphI
 
 from ndld_flow.accuracy.power.classes import ClassOutput, find_class_outputs
 from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
+from ndld_flow.accuracy.power.tree_leaves import Forest, find_leaves
 from ndld_flow.models.files import load_model, proto_with_external_data
 from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.nodes import UniqueNames, add_initializer, inline_functions
@@ -56,6 +57,9 @@ class PlantedModel:
     tables: tuple[Table, ...]
     branchings: tuple[Branching, ...]
     classes: Sequence[ClassOutput]
+    forests: tuple[Forest, ...]
+    not_watched: tuple[str, ...]
+    """`rows of table`, of a table that only a body reads."""
 
     def feeds_of(self, number: int) -> dict[str, Array]:
         """Return the values that switch a fault on."""
@@ -66,8 +70,8 @@ class PlantedModel:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Return the tensors inside the model that show which rows it reads and which branches it runs."""
-        return (*(table.indices for table in self.tables), *(each.condition for each in self.branchings))
+        """Return the tensors inside the model that show the rows that it reads, its branches and leaves."""
+        return _watched(self.tables, self.branchings, self.forests)
 
 
 def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> PlantedModel:
@@ -83,8 +87,11 @@ def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> Plant
     if needs_shapes(model):
         infer_shapes(model)
     faults = draw_faults(model, count, seed)
-    tables, branchings, classes = _tables(model), _branchings(model), find_class_outputs(model)
+    tables = tuple(dict.fromkeys(table for node in model.graph if (table := _table(node)) is not None))
+    branchings = tuple(each for node in model.graph if (each := _branching(node)) is not None)
+    classes, inside = find_class_outputs(model), tuple(dict.fromkeys(_inside(model)))
     names = UniqueNames(model)
+    forests = find_leaves(model, names)
     inputs = set(model.graph.inputs)
     for fault in faults:
         if isinstance(fault, WeightFault) and fault.site.weight not in inputs:
@@ -99,11 +106,19 @@ def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> Plant
         for node, of_node in twins.items()
         for i, switch in zip(of_node, _plant_twins(model, node, [*of_node.values()], names), strict=True)
     }
-    _watch(model, [*(table.indices for table in tables), *(each.condition for each in branchings)])
+    _watch(model, _watched(tables, branchings, forests))
     model.ir_version = max(model.ir_version or 0, 4)  # the first in which initializers need not be inputs
     changed = proto_with_external_data(model, path).SerializeToString()
     session = open_model(path, settings, changed)
-    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings, classes)
+    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings, classes, forests, inside)
+
+
+def _watched(tables: Sequence[Table], branchings: Sequence[Branching], forests: Sequence[Forest]) -> tuple[str, ...]:
+    return (
+        *(table.indices for table in tables),
+        *(each.condition for each in branchings),
+        *(forest.found for forest in forests),
+    )
 
 
 def _plant_twins(model: ir.Model, node: ir.Node, faults: Sequence[NodeFault], names: UniqueNames) -> list[str]:
@@ -155,18 +170,16 @@ def _choice(switch: ir.Value, wrong: ir.Node, right: ir.Node, names: UniqueNames
     return chosen
 
 
-def _tables(model: ir.Model) -> tuple[Table, ...]:
-    """Return the tables of the main graph whose rows are looked up at run time."""
-    found = {}
-    for node in model.graph:
-        if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
-            continue
-        table, indices = node.inputs
-        if table is None or indices is None or indices.is_initializer() or not _is_constant(table):
-            continue
-        if table.shape is not None and len(table.shape) > 1 and isinstance(table.shape[0], int):
-            found[table, indices] = Table(str(table.name), table.shape[0], str(indices.name))
-    return tuple(found.values())
+def _table(node: ir.Node) -> Table | None:
+    """Return the table whose rows a node looks up at run time."""
+    if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
+        return None
+    table, indices = node.inputs
+    if table is None or indices is None or indices.is_initializer() or not _is_constant(table):
+        return None
+    if table.shape is None or len(table.shape) < 2 or not isinstance(table.shape[0], int):
+        return None
+    return Table(str(table.name), table.shape[0], str(indices.name))
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -178,14 +191,21 @@ def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer()
 
 
-def _branchings(model: ir.Model) -> tuple[Branching, ...]:
-    return tuple(
-        Branching(str(node.name or node.outputs[0].name), str(condition.name))
-        for node in model.graph
-        if node.op_type == "If"
-        for condition in [node.inputs[0]]
-        if condition is not None and not condition.is_initializer()
-    )
+def _branching(node: ir.Node) -> Branching | None:
+    condition = node.inputs[0] if node.op_type == "If" else None
+    if condition is None or condition.is_initializer():
+        return None
+    return Branching(str(node.name or node.outputs[0].name), str(condition.name))
+
+
+def _inside(model: ir.Model) -> Iterator[str]:
+    """Yield the tables and branchings of bodies, of which a run of the model does not show what it reaches."""
+    for node in model.graph.all_nodes():
+        if node.graph is not model.graph:
+            if (table := _table(node)) is not None:
+                yield f"rows of {table.name}"
+            if (branching := _branching(node)) is not None:
+                yield f"branches of {branching.node}"
 
 
 def _watch(model: ir.Model, names: Sequence[str]) -> None:
